@@ -1,0 +1,62 @@
+"""One exception tree. Each class carries the exit code that the command line returns for it.
+
+The codes follow what acceptance harnesses expect: 0 pass, 1 the run failed, 2 wrong answer, 5 correct but too slow;
+64 and 69 are `EX_USAGE` and `EX_UNAVAILABLE` of sysexits.h.
+
+A message says what was wrong, where, and what to do about it, in one line.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a harness reads after a command has ended."""
+
+    PASS = 0
+    RUN_FAILED = 1
+    WRONG_ANSWER = 2
+    TOO_SLOW = 5
+    USAGE = 64
+    ENVIRONMENT = 69
+
+
+class HpcAi500Error(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+    exit_code: ExitCode = ExitCode.RUN_FAILED
+
+
+class RunError(HpcAi500Error):
+    """A run started and could not finish (diverged, interrupted, disk full, a rank lost)."""
+
+
+class WrongAnswerError(HpcAi500Error):
+    """A run or a verification finished, with an answer that is not acceptable."""
+
+    exit_code = ExitCode.WRONG_ANSWER
+
+
+class UsageError(HpcAi500Error):
+    """The user's input cannot be used as it is."""
+
+    exit_code = ExitCode.USAGE
+
+
+class RecipeError(UsageError):
+    """A recipe has an unknown key, a wrong type or an impossible value."""
+
+
+class DataError(UsageError):
+    """A data set is missing, incomplete or damaged."""
+
+
+class RecordError(UsageError):
+    """A record cannot be read, or does not hold together."""
+
+
+class EnvironmentLacksError(HpcAi500Error):
+    """The machine or the installation lacks something that the command needs."""
+
+    exit_code = ExitCode.ENVIRONMENT
