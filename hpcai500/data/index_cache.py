@@ -1,0 +1,129 @@
+"""Files that are derived from a data set: kept inside it, or in the user's cache where the set is read-only.
+
+A cache is worth nothing when it lies: it is used only if format and folder times still match, and a damaged one is
+rebuilt without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500.data.atomic_file import write_atomically
+from hpcai500.data.image_index import (
+    INDEX_FORMAT,
+    SPLIT_NAMES,
+    ImageIndex,
+    Split,
+    build_index,
+    make_split,
+    pack_names,
+    unpack_names,
+)
+
+_INDEX_FILE = ".hpcai500-index.npz"
+# File systems keep times in steps of up to 2 s (FAT; NFS and Lustre 1 s).
+_SETTLED_NS = 2_000_000_000
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error)
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+def load(root: Path) -> ImageIndex | None:
+    """Return the cached index of the set at `root`, or None when there is none that still holds."""
+    for path in derived_paths(root, _INDEX_FILE):
+        try:
+            index = _read(root, path)
+        except _DAMAGED:
+            continue
+        if index is not None:
+            return index
+    return None
+
+
+def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
+    """Cache `index`, valid while the folders (relative to its root) keep these modification times in ns.
+
+    A set that changed a moment ago is not cached yet: a change within the same tick of the file system's clock would
+    go unnoticed for ever.
+    """
+    if max(folder_times_ns.values()) > time.time_ns() - _SETTLED_NS:
+        return
+    stream = io.BytesIO()
+    arrays = {
+        "format": np.array([INDEX_FORMAT]),
+        "classes": _as_array(index.classes),
+        "ignored_files": np.array([index.ignored_files]),
+        "folders": _as_array(folder_times_ns),
+        "folder_times_ns": np.array(list(folder_times_ns.values()), dtype=np.int64),
+    }
+    for split in index.splits:
+        arrays[f"{split.name}_names"] = _as_array(path.rpartition("/")[2] for path in split.paths)
+        arrays[f"{split.name}_sizes_bytes"] = split.sizes_bytes
+        arrays[f"{split.name}_labels"] = split.labels
+    # Compressed: a thousand ranks read this file at once, and names compress tenfold.
+    # NumPy's stub takes the arrays for its keyword allow_pickle.
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    write_derived(index.root, _INDEX_FILE, stream.getvalue())
+
+
+def derived_paths(root: Path, name: str) -> tuple[Path, Path]:
+    """Return where a file derived from the set at `root` may lie: in the set, or in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
+    return root / name, cache / "hpcai500" / place / name.removeprefix(".")
+
+
+def write_derived(root: Path, name: str, content: bytes) -> None:
+    """Keep `content` for later runs in the first place that can be written; in none, later runs compute it again."""
+    for path in derived_paths(root, name):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+        except OSError:
+            continue
+        return
+
+
+def _read(root: Path, path: Path) -> ImageIndex | None:
+    with np.load(path, allow_pickle=False) as arrays:
+        if arrays["format"].tolist() != [INDEX_FORMAT]:
+            return None
+        folders = unpack_names(arrays["folders"].tobytes())
+        times_ns = arrays["folder_times_ns"].tolist()
+        if any((root / folder).stat().st_mtime_ns != time for folder, time in zip(folders, times_ns, strict=True)):
+            return None
+        classes = tuple(unpack_names(arrays["classes"].tobytes()))
+        train, val = (
+            _read_split(name, classes, arrays[f"{name}_names"], arrays[f"{name}_sizes_bytes"], arrays[f"{name}_labels"])
+            for name in SPLIT_NAMES
+        )
+        return build_index(root, classes, train, val, int(arrays["ignored_files"][0]))
+
+
+def _read_split(
+    name: str,
+    classes: tuple[str, ...],
+    names: ByteArray,
+    sizes_bytes: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int64],
+) -> Split:
+    folders = [f"{name}/{class_name}/" for class_name in classes]
+    paths = tuple(
+        folders[label] + file for label, file in zip(labels.tolist(), unpack_names(names.tobytes()), strict=True)
+    )
+    return make_split(name, paths, sizes_bytes, labels)
+
+
+def _as_array(names: Iterable[str]) -> ByteArray:
+    # NumPy's own string arrays would pad every name to the longest.
+    return np.frombuffer(pack_names(names), dtype=np.uint8)

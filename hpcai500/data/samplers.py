@@ -1,0 +1,118 @@
+"""Which samples each rank reads, in which order, and the proof that it did.
+
+The order is a function of (seed, epoch) alone. A global batch is a slice of that order, so it holds the same samples
+whatever the number of ranks that share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500.errors import DataError
+
+SampleIds = npt.NDArray[np.int64]
+Tail = Literal["pad", "drop"]
+
+
+def epoch_order(samples: int, seed: int, epoch: int) -> SampleIds:
+    """Return the permutation of `range(samples)` that this epoch reads.
+
+    `seed` and `epoch` are non-negative and below 2**64; other values raise ValueError. The same order comes out on
+    every machine, NumPy version and number of ranks.
+    """
+    if samples < 0 or not 0 <= seed < 2**64 or not 0 <= epoch < 2**64:
+        raise ValueError(f"samples, seed and epoch must be non-negative 64-bit integers: {samples}, {seed}, {epoch}")
+    # NumPy guarantees a BitGenerator's raw stream for ever, but not Generator.permutation's use of it. A stable sort
+    # settles ties of equal keys by sample id.
+    keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(samples)
+    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How an epoch of `samples` is cut into steps of `world_size` batches of `batch_size` samples (per rank).
+
+    `tail` says what happens to the samples that do not fill the last global batch. "pad" wraps to the start of the
+    order until every rank has a full batch: all samples are seen, some twice. "drop" leaves them out. Rank r takes
+    every `world_size`-th sample of the global batch from its r-th on, so padding is spread evenly over the ranks and
+    lies at the end of each one's batch.
+
+    Raises ValueError for sizes that make no sense, and DataError where "drop" would leave no step at all.
+    """
+
+    samples: int
+    batch_size: int
+    world_size: int
+    rank: int
+    tail: Tail
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.batch_size < 1 or self.world_size < 1:
+            raise ValueError(f"samples, batch_size and world_size must be at least 1: {self}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must be in 0 ... world_size - 1: {self}")
+        if self.tail not in ("pad", "drop"):
+            raise ValueError(f"tail must be 'pad' or 'drop': {self}")
+        if self.steps_per_epoch == 0:
+            raise DataError(
+                f"the training set has {self.samples} samples, fewer than one global batch of {self.global_batch} "
+                f"({self.world_size} ranks x {self.batch_size}), and the tail rule 'drop' leaves none of them: "
+                "lower the batch size, or set the tail rule to 'pad'"
+            )
+
+    @property
+    def global_batch(self) -> int:
+        """Samples that all ranks take together in one step."""
+        return self.batch_size * self.world_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one epoch, the same on every rank."""
+        if self.tail == "drop":
+            return self.samples // self.global_batch
+        return -(-self.samples // self.global_batch)
+
+    @property
+    def unique_samples(self) -> int:
+        """Distinct samples that all ranks together see in one epoch."""
+        return min(self.samples, self.steps_per_epoch * self.global_batch)
+
+    @property
+    def padded_samples(self) -> int:
+        """Repeats that all ranks together see in one epoch: work that is done, but no new image."""
+        return self.steps_per_epoch * self.global_batch - self.unique_samples
+
+    def batches(self, order: SampleIds) -> Iterator[SampleIds]:
+        """Yield this rank's batch of each step: `batch_size` sample ids out of `order` (see `epoch_order`)."""
+        if order.shape != (self.samples,):
+            raise ValueError(f"order has shape {order.shape}, expected ({self.samples},)")
+        for step in range(self.steps_per_epoch):
+            yield order[self._positions(step) % self.samples]
+
+    def real_count(self, step: int) -> int:
+        """How many samples of this rank's batch of `step` (from 0) are no padding; they come first in the batch."""
+        if not 0 <= step < self.steps_per_epoch:
+            raise ValueError(f"step must be in 0 ... {self.steps_per_epoch - 1}: {step}")
+        return int(np.count_nonzero(self._positions(step) < self.samples))
+
+    def _positions(self, step: int) -> SampleIds:
+        return step * self.global_batch + self.rank + self.world_size * np.arange(self.batch_size, dtype=np.int64)
+
+
+def evaluation_shard(samples: int, batch_size: int, world_size: int, rank: int) -> list[SampleIds]:
+    """Return this rank's batches of an evaluation: each sample exactly once over all ranks, ascending, no padding.
+
+    The last batch may be short. Ranks may differ by one batch, and a rank has none when samples are fewer than ranks:
+    an evaluation may communicate after its last batch only.
+    """
+    if samples < 0 or batch_size < 1 or world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"no shard for {samples} samples, batch {batch_size}, world size {world_size}, rank {rank}")
+    start = samples * rank // world_size
+    stop = samples * (rank + 1) // world_size
+    ids = np.arange(start, stop, dtype=np.int64)
+    return [ids[at : at + batch_size] for at in range(0, ids.size, batch_size)]

@@ -1,0 +1,128 @@
+"""Progress on stderr: a live bar on a terminal, a plain line every few seconds anywhere else.
+
+Functions that take long accept a `Tracker`; `track` shows, `silent` does not. Stdout stays free for results.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TextIO
+
+PLAIN_INTERVAL_SECONDS = 5.0
+
+
+class Progress(Protocol):
+    """Something that is told how many items were finished since it was told last. Callable from any thread."""
+
+    def advance(self, n: int = 1) -> None:
+        """Count `n` more finished items."""
+
+
+Tracker = Callable[[int, str, str], AbstractContextManager[Progress]]
+"""`tracker(total, description, unit)`: shows progress while its context is open."""
+
+
+class _Silent:
+    def advance(self, n: int = 1) -> None:
+        """Count nothing, show nothing."""
+
+
+@contextmanager
+def silent(total: int, description: str, unit: str) -> Iterator[Progress]:
+    """Show nothing: the default where a library function is called by code."""
+    del total, description, unit
+    yield _Silent()
+
+
+@contextmanager
+def track(total: int, description: str, unit: str) -> Iterator[Progress]:
+    """Show on stderr how many of `total` items are done, their rate and the seconds left.
+
+    `unit` is the items' plural noun ("images"). Nothing is printed for a task that ends before the first interval
+    where stderr is no terminal.
+    """
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with _live_bar(total, description, unit) as bar:
+            yield bar
+        return
+    lines = PlainLines(total, description, unit, sys.stderr)
+    yield lines
+    lines.close()
+
+
+class PlainLines:
+    """Prints one line an interval, and a last one if any was printed before."""
+
+    def __init__(
+        self, total: int, description: str, unit: str, stream: TextIO, interval_seconds: float = PLAIN_INTERVAL_SECONDS
+    ) -> None:
+        self._total = total
+        self._description = description
+        self._unit = unit
+        self._stream = stream
+        self._interval_seconds = interval_seconds
+        self._lock = threading.Lock()
+        self._start_seconds = self._printed_seconds = time.monotonic()
+        self._done = 0
+        self._printed_any = False
+
+    def advance(self, n: int = 1) -> None:
+        """Count `n` more items; print when the interval is over."""
+        with self._lock:
+            self._done += n
+            now_seconds = time.monotonic()
+            if now_seconds - self._printed_seconds >= self._interval_seconds:
+                self._print(now_seconds)
+
+    def close(self) -> None:
+        """Print the final count, unless the task was too short for any line."""
+        with self._lock:
+            if self._printed_any:
+                self._print(time.monotonic())
+
+    def _print(self, now_seconds: float) -> None:
+        rate = self._done / max(now_seconds - self._start_seconds, 1e-9)
+        left_seconds = (self._total - self._done) / rate if rate > 0 else float("inf")
+        percent = 100.0 * self._done / self._total if self._total else 100.0
+        self._stream.write(
+            f"hpcai500: {self._description}: {self._done}/{self._total} {self._unit} ({percent:.0f} %), "
+            f"{rate:.0f} {self._unit}/s, {max(left_seconds, 0.0):.0f} s left\n"
+        )
+        self._stream.flush()
+        self._printed_seconds = now_seconds
+        self._printed_any = True
+
+
+@contextmanager
+def _live_bar(total: int, description: str, unit: str) -> Iterator[Progress]:
+    # rich costs about 0.1 s to import: only a terminal pays for it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as RichProgress  # noqa: PLC0415
+
+    bar = RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    with bar:
+        task = bar.add_task(description, total=total)
+
+        class _Bar:
+            def advance(self, n: int = 1) -> None:
+                bar.advance(task, n)
+
+        yield _Bar()
