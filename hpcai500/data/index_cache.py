@@ -33,7 +33,20 @@ from hpcai500.data.image_index import (
 _INDEX_FILE = ".hpcai500-index.npz"
 # File systems keep times in steps of up to 2 s (FAT; NFS and Lustre 1 s).
 _SETTLED_NS = 2_000_000_000
-_DAMAGED = (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error)
+# What NumPy and zipfile were seen to raise on damaged files; tests/data/test_index.py flips bits to find more.
+_DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -76,9 +89,13 @@ def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
     write_derived(index.root, _INDEX_FILE, stream.getvalue())
 
 
-def derived_paths(root: Path, name: str) -> tuple[Path, Path]:
+def derived_paths(root: Path, name: str) -> tuple[Path, ...]:
     """Return where a file derived from the set at `root` may lie: in the set, or in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        # A container may run under a user id that has no home.
+        return (root / name,)
     place = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
     return root / name, cache / "hpcai500" / place / name.removeprefix(".")
 

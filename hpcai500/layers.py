@@ -1,0 +1,206 @@
+"""The nine layers of a system under test (V2.0, Fig. 2) as the tables of a recipe.
+
+No field has a default here: `recipes/<benchmark>/reference.toml` states every value once, and every other recipe is a
+difference from it. What a field means stands beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+# TOML has arrays, not tuples; strict mode would refuse them.
+Interval = Annotated[tuple[Positive, Positive], Field(strict=False)]
+
+
+class Layer(BaseModel):
+    """A table of a recipe: unknown keys and wrong types are refused, values never change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Problem(Layer):
+    """Layer 9: what is solved. Nothing here may change in a result that is ranked."""
+
+    dataset: str = Field(min_length=1, description="name of the data set; `synthetic-*` is made by hpcai500 itself")
+    metric: str = Field(min_length=1, description="quality metric, by the name that the workload reports")
+    target_quality: Fraction = Field(gt=0, description="quality that the penalty coefficient compares with")
+    epochs: Count = Field(description="passes over the training set")
+
+
+class Hyperparameters(Layer):
+    """Layer 8. Batch size and learning-rate policy may change at every level; the rest is the reference's."""
+
+    batch_size: Count = Field(description="samples per accelerator and step")
+    optimizer: Literal["sgd"] = Field(description="update rule")
+    base_learning_rate: Positive = Field(description="learning rate at `base_batch` samples a step")
+    base_batch: Count = Field(description="global batch that `base_learning_rate` is stated for")
+    learning_rate_scaling: Literal["linear", "none"] = Field(description="how the rate follows the global batch")
+    warmup_epochs: NonNegative = Field(description="epochs of linear growth to the scaled rate")
+    warmup_start: Fraction = Field(description="share of the scaled rate at the first step of the warm-up")
+    schedule: Literal["cosine", "step", "polynomial", "constant"] = Field(description="decay after the warm-up")
+    end_learning_rate: NonNegative = Field(description="rate at the last step of cosine and polynomial decay")
+    step_epochs: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(description="epochs at which `step` decays")
+    step_factor: Fraction = Field(description="factor of each `step` decay")
+    polynomial_power: Positive = Field(description="power of `polynomial` decay")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum of SGD")
+    weight_decay: NonNegative = Field(description="L2 penalty added to the gradient")
+    weight_decay_on: Literal["all", "weights"] = Field(
+        description="`weights` spares batch norm and biases (an algorithmic change: V2.0 section 5.4)"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(description="seed of weights, sample order and crops")
+
+
+class Programming(Layer):
+    """Layer 6: how one model is trained by many processes."""
+
+    parallel_mode: Literal["data"] = Field(description="data parallelism: equal replicas, summed gradients")
+    synchronous: Literal[True] = Field(description="synchronous SGD; the rules allow no other")
+
+
+class Framework(Layer):
+    """Layer 5: the AI framework and its options."""
+
+    name: Literal["torch"] = Field(description="the framework")
+    compile: bool = Field(description="compile the model (torch.compile), before the clock starts")
+    channels_last: bool = Field(description="NHWC memory layout of images and weights")
+
+
+class Accelerator(Layer):
+    """Layer 4: the device, its arithmetic and the library that feeds it."""
+
+    device: Literal["cpu", "cuda"] = Field(description="where the model runs; never chosen silently")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        description="bf16 and fp16 are mixed precision over fp32 weights; fp16 scales the loss"
+    )
+    loader: Literal["native"] = Field(description="input pipeline")
+    prefetch_batches: Annotated[int, Field(ge=2, le=64)] = Field(description="batches in the input ring")
+
+
+class Communication(Layer):
+    """Layer 3: the communication library."""
+
+    backend: Literal["local"] = Field(description="`local` is one process")
+
+
+class OperatingSystem(Layer):
+    """Layer 2: what the job asks of the operating system."""
+
+    threads: Annotated[int, Field(ge=0)] = Field(description="compute threads a process; 0 takes all that it may use")
+    input_threads: Annotated[int, Field(ge=0)] = Field(description="input threads a process; 0 takes as many as cores")
+
+
+class Hardware(Layer):
+    """Layer 1: the machine's size."""
+
+    nodes: Count = Field(description="nodes of the job")
+    accelerators_per_node: Count = Field(description="accelerators, and so processes, a node")
+
+
+class ImageClassification(Layer):
+    """Layer 7 of `ic`: ResNet v1.5 and its algorithmic options."""
+
+    model: Literal["resnet-v1.5"] = Field(description="residual network with the stride in the 3x3 convolution")
+    block: Literal["bottleneck", "basic"] = Field(description="residual block")
+    depths: Annotated[tuple[Count, Count, Count, Count], Field(strict=False)] = Field(description="blocks a stage")
+    width: Count = Field(description="channels of the first stage; each stage doubles it")
+    zero_gamma: bool = Field(description="start the last batch norm of each block at 0 (an algorithmic change)")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(description="share of the target spread over all classes")
+    image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="side of a training and evaluation image")
+    evaluation_resize: Annotated[int, Field(ge=8, le=2048)] = Field(
+        description="shorter side before the centre crop of `image_size`"
+    )
+    crop_area: Interval = Field(description="random-resized crop: share of the image's area")
+    crop_ratio: Interval = Field(description="random-resized crop: width / height")
+    flip_probability: Fraction = Field(description="probability of a horizontal flip")
+    dct_scaling: bool = Field(description="decode large images at 1/2 or 1/4 size (changes pixels slightly)")
+    tail: Literal["pad", "drop"] = Field(description="last global batch of an epoch: filled up with repeats, or left out")
+
+    @model_validator(mode="after")
+    def _crops_are_possible(self) -> ImageClassification:
+        if self.crop_area[0] > self.crop_area[1] or self.crop_area[1] > 1:
+            raise ValueError(f"crop_area: expected [low, high] with low <= high <= 1, got {list(self.crop_area)}")
+        if self.crop_ratio[0] > self.crop_ratio[1]:
+            raise ValueError(f"crop_ratio: expected [low, high] with low <= high, got {list(self.crop_ratio)}")
+        if self.evaluation_resize < self.image_size:
+            raise ValueError(
+                f"evaluation_resize: expected at least image_size ({self.image_size}), got {self.evaluation_resize}"
+            )
+        return self
+
+
+class Recipe(BaseModel):
+    """A job, whole: the nine layers, the benchmark and the edition of the rules that it is run under."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    benchmark: str
+    edition: str
+    problem: Problem
+    hyperparameters: Hyperparameters
+    workload: Layer
+    programming: Programming
+    framework: Framework
+    accelerator: Accelerator
+    communication: Communication
+    os: OperatingSystem
+    hardware: Hardware
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the job: one an accelerator."""
+        return self.hardware.nodes * self.hardware.accelerators_per_node
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step over all processes."""
+        return self.hyperparameters.batch_size * self.world_size
+
+    @model_validator(mode="after")
+    def _layers_fit_together(self) -> Recipe:
+        policy, epochs = self.hyperparameters, self.problem.epochs
+        if policy.warmup_epochs > epochs:
+            raise ValueError(
+                f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {policy.warmup_epochs:g}"
+            )
+        if list(policy.step_epochs) != sorted(set(policy.step_epochs)):
+            raise ValueError(
+                f"hyperparameters.step_epochs: expected growing epochs, got {list(policy.step_epochs)}"
+            )
+        if self.communication.backend == "local" and self.world_size != 1:
+            raise ValueError(
+                f"communication.backend: `local` is one process, but hardware asks for {self.world_size} "
+                "(nodes x accelerators_per_node); set both to 1"
+            )
+        if self.accelerator.precision == "tf32" and self.accelerator.device != "cuda":
+            raise ValueError("accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU")
+        return self
+
+
+class IcRecipe(Recipe):
+    """A recipe of Image Classification."""
+
+    workload: ImageClassification
+
+
+# A new benchmark is one line here and one in `workloads`.
+RECIPE_TYPES: dict[str, type[Recipe]] = {"ic": IcRecipe}
+
+# The number of each table in the papers' nine-layer model, top down.
+LAYER_NUMBERS: dict[str, int] = {
+    "problem": 9,
+    "hyperparameters": 8,
+    "workload": 7,
+    "programming": 6,
+    "framework": 5,
+    "accelerator": 4,
+    "communication": 3,
+    "os": 2,
+    "hardware": 1,
+}
+

@@ -1,0 +1,219 @@
+"""What a run amounts to: `result.json` as a pure function of recipe, rules and events (V2.0 sections 4.4 and 5.3).
+
+The job that ran and the committee that checks call the same function on the same facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from hpcai500.errors import RecordError
+from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
+
+SCHEMA = "hpcai500-result-1"
+# A plug-in's benchmark, which no edition knows, is scored like Image Classification.
+DEFAULT_EXPONENT = 5
+
+Event = Mapping[str, Any]
+
+
+class Quality(BaseModel):
+    """The metric's name, its value after the last epoch, and the value that the recipe aims at."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metric: str
+    achieved: float | None
+    target: float
+
+
+class Result(BaseModel):
+    """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_: str = SCHEMA
+    benchmark: str
+    edition: str
+    level: str | None = None
+    rankable: bool
+    reasons: list[str]
+    world_size: int
+    nodes: int
+    images: int
+    padded_images: int
+    seconds: float
+    evaluation_seconds: float
+    images_per_second: float
+    flops_per_image: float
+    flops_convention: str
+    flops: float
+    quality: Quality
+    penalty_coefficient: float | None
+    vflops: float | None
+    time_to_quality_seconds: float | None
+    energy_joules: float | None = None
+    watts: float | None = None
+    power_source: str | None = None
+    vflops_per_watt: float | None = None
+    data_wait_fraction: float | None
+    communication_fraction: float | None = None
+    stragglers: list[str] | None = None
+    backend: str
+    restarts: int
+    downtime_seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `result.json`."""
+        fields = self.model_dump(mode="json")
+        return {"schema": fields.pop("schema_"), **fields}
+
+
+class _Timeline:
+    """Elapsed seconds of events since the clock started, over restarts.
+
+    Within one process the monotonic clock counts; between two processes only the wall clock can. The time in which the
+    run was down is counted: the paper's clock has no pause (V2.0 section 5.3.2).
+    """
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.downtime_seconds = 0.0
+        self.ran_backwards = False
+        self._elapsed: dict[int, float] = {}
+        elapsed, before = 0.0, None
+        for event in events:
+            if before is not None:
+                restarted = event["key"] == "run_resume"
+                gap = (event["time_ms"] - before["time_ms"]) / 1000 if restarted else event["clock_s"] - before["clock_s"]
+                self.ran_backwards |= gap < 0
+                elapsed += max(gap, 0.0)
+                self.downtime_seconds += max(gap, 0.0) if restarted else 0.0
+            self._elapsed[event["seq"]] = elapsed
+            before = event
+
+    def between(self, start: Event, stop: Event) -> float:
+        return self._elapsed[stop["seq"]] - self._elapsed[start["seq"]]
+
+
+def derive(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence[Event]) -> Result:
+    """The result of a complete run.
+
+    Args:
+        recipe: the resolved recipe, as plain tables.
+        rules: what the edition fixes for this benchmark; empty for a benchmark that it does not know.
+        events: the record's events, in order.
+
+    Raises:
+        RecordError: the run has not reached its last evaluation.
+    """
+    start, stop = _only(events, "run_start"), _only(events, "run_stop")
+    timeline = _Timeline(_clocked(events, start))
+    epochs, evaluations = _last_pass(events, "epoch_stop"), _last_pass(events, "eval_accuracy")
+    target_epochs = recipe["problem"]["epochs"]
+    missing = [e for e in range(1, target_epochs + 1) if e not in epochs or e not in evaluations]
+    if missing:
+        raise RecordError(f"epoch {missing[0]}: not trained or not evaluated; there is no score before the last epoch")
+
+    flops_event = _only(events, "flops")["value"]
+    seconds = timeline.between(start, stop)
+    images = sum(epoch["value"]["samples"] for epoch in epochs.values())
+    flops = flops_rate(images, flops_event["per_sample"], seconds)
+    target = recipe["problem"]["target_quality"]
+    achieved = evaluations[target_epochs]["value"]["value"]
+    coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
+    reached = (event for event in evaluations.values() if event["value"]["value"] >= target)
+    first = min(reached, key=lambda event: event["seq"], default=None)
+    training_seconds = sum(epoch["value"]["seconds"] for epoch in epochs.values())
+    data_wait_seconds = sum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
+    reasons = [*_rule_reasons(recipe, rules, _only(events, "dataset")["value"]), *_coverage_reasons(recipe, events, epochs)]
+    if timeline.ran_backwards:
+        reasons.append("the clock ran backwards during the run")
+    return Result(
+        benchmark=recipe["benchmark"],
+        edition=recipe["edition"],
+        rankable=not reasons,
+        reasons=reasons,
+        world_size=start["value"]["world_size"],
+        nodes=start["value"]["nodes"],
+        images=images,
+        padded_images=sum(epoch["value"]["padded_samples"] for epoch in epochs.values()),
+        seconds=seconds,
+        evaluation_seconds=sum(event["value"]["seconds"] for event in evaluations.values()),
+        images_per_second=images / seconds,
+        flops_per_image=flops_event["per_sample"],
+        flops_convention=flops_event["convention"],
+        flops=flops,
+        quality=Quality(metric=recipe["problem"]["metric"], achieved=achieved, target=target),
+        penalty_coefficient=coefficient,
+        vflops=valid_flops(flops, coefficient),
+        time_to_quality_seconds=timeline.between(start, first) if first else None,
+        data_wait_fraction=data_wait_seconds / training_seconds if training_seconds else None,
+        backend=recipe["communication"]["backend"],
+        restarts=sum(event["key"] == "run_resume" for event in events),
+        downtime_seconds=timeline.downtime_seconds,
+    )
+
+
+def _only(events: Iterable[Event], key: str) -> Event:
+    """The last event named `key` (a restart repeats those of the initialisation)."""
+    found = [event for event in events if event["key"] == key]
+    if not found:
+        raise RecordError(f"no event {key}: the run has not come to its end; there is no score yet")
+    return found[0] if key == "run_start" else found[-1]
+
+
+def _clocked(events: Sequence[Event], start: Event) -> list[Event]:
+    """Events from the start of the clock; those that a restarted process wrote before it went on are down time."""
+    kept: list[Event] = []
+    starting_up = False
+    for event in events[start["seq"] :]:
+        starting_up = (starting_up or event["key"] == "init_start") and event["key"] != "run_resume"
+        if not starting_up:
+            kept.append(event)
+    return kept
+
+
+def _last_pass(events: Iterable[Event], key: str) -> dict[int, Event]:
+    """Epoch (from 1) -> its event; what was trained again after a restart replaces what was lost."""
+    kept: dict[int, Event] = {}
+    for event in events:
+        if event["key"] == "run_resume":
+            resumed = event["value"]["epoch"]
+            kept = {epoch: old for epoch, old in kept.items() if epoch < resumed}
+        elif event["key"] == key:
+            kept[event["value"]["epoch"]] = event
+    return kept
+
+
+def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
+    """Why layer 9 is not the edition's (V2.0 section 5.1.1)."""
+    if not rules:
+        return [f"edition {recipe['edition']} has no benchmark {recipe['benchmark']}"]
+    problem = recipe["problem"]
+    reasons = [
+        f"problem.{key} is {problem[key]}; edition {recipe['edition']} fixes {rules[key]}"
+        for key in ("dataset", "metric", "target_quality", "epochs")
+        if problem[key] != rules[key]
+    ]
+    reasons += [
+        f"the data set has {dataset[key]} {key.replace('_', ' ')}; {rules['dataset']} has {rules[key]}"
+        for key in ("training_samples", "evaluation_samples", "classes")
+        if key in rules and dataset[key] != rules[key]
+    ]
+    return reasons
+
+
+def _coverage_reasons(
+    recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]
+) -> list[str]:
+    """Epochs whose delivered samples were not the training set, once each."""
+    expected = _only(events, "dataset")["value"]["coverage"]
+    return [
+        f"epoch {number}: the samples delivered are not the training set, once each "
+        f"({event['value']['samples']} samples, workload.tail = {recipe['workload'].get('tail')})"
+        for number, event in sorted(epochs.items())
+        if event["value"]["coverage"] != expected
+    ]

@@ -1,0 +1,45 @@
+"""Many runs of one recipe (V2.0 section 5.3.2): the highest and the lowest are dropped, the rest is averaged."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcai500.errors import UsageError
+
+
+@dataclass(frozen=True)
+class TrialSummary:
+    """One metric over all runs; `variation` is unitless, the rest has the metric's unit."""
+
+    runs: int
+    mean: float
+    dropped_lowest: float | None
+    dropped_highest: float | None
+    variation: float | None
+
+
+def summarise(values: Sequence[float]) -> TrialSummary:
+    """Arithmetic mean without the highest and the lowest run, and the variation of all runs.
+
+    Fewer than three runs leave nothing to drop: their plain mean is taken. The variation is the sample standard
+    deviation over the mean of all runs (V2.0 section 2.3), None where it is not defined (one run, or a mean of 0).
+
+    Raises:
+        UsageError: there are no values.
+    """
+    if not values:
+        raise UsageError("trials: expected at least one run, got none")
+    ordered = sorted(values)
+    kept = ordered[1:-1] if len(ordered) >= 3 else ordered
+    dropped = len(kept) < len(ordered)
+    mean_of_all = statistics.fmean(ordered)
+    defined = len(ordered) > 1 and mean_of_all != 0
+    return TrialSummary(
+        runs=len(ordered),
+        mean=statistics.fmean(kept),
+        dropped_lowest=ordered[0] if dropped else None,
+        dropped_highest=ordered[-1] if dropped else None,
+        variation=statistics.stdev(ordered) / abs(mean_of_all) if defined else None,
+    )

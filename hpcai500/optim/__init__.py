@@ -1,0 +1,1 @@
+"""Learning-rate policies and update rules (layer 8)."""

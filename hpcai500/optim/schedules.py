@@ -1,0 +1,49 @@
+"""Learning-rate policies (V2.0 section 5.1.2): linear scaling, warm-up, and what follows it, step by step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hpcai500.layers import Hyperparameters
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """The learning rate as a function of the step alone, so that a resumed run needs no state.
+
+    Warm-up grows linearly from `warmup_start` x peak to the peak; the schedule runs over the steps that remain.
+    """
+
+    policy: Hyperparameters
+    global_batch: int
+    steps_per_epoch: int
+    epochs: int
+
+    @property
+    def peak(self) -> float:
+        """Rate after the warm-up: `base_learning_rate` x k when the global batch is k x `base_batch`."""
+        linear = self.policy.learning_rate_scaling == "linear"
+        return self.policy.base_learning_rate * (self.global_batch / self.policy.base_batch if linear else 1.0)
+
+    def at(self, step: int) -> float:
+        """Rate of the update number `step` (from 0) of the whole run."""
+        warmup_steps = self.policy.warmup_epochs * self.steps_per_epoch
+        if step < warmup_steps:
+            start = self.policy.warmup_start
+            return self.peak * (start + (1 - start) * step / warmup_steps)
+        total_steps = self.epochs * self.steps_per_epoch
+        progress = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
+        return self._after_warmup(progress, step / self.steps_per_epoch)
+
+    def _after_warmup(self, progress: float, epoch: float) -> float:
+        end, peak = self.policy.end_learning_rate, self.peak
+        match self.policy.schedule:
+            case "cosine":
+                return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
+            case "polynomial":
+                return end + (peak - end) * (1 - progress) ** self.policy.polynomial_power
+            case "step":
+                return peak * self.policy.step_factor ** sum(epoch >= boundary for boundary in self.policy.step_epochs)
+            case "constant":
+                return peak
