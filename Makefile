@@ -1,0 +1,114 @@
+# Paths are relative throughout: make splits on spaces, and the folder that holds this one may have some.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+# One environment serves until another PYTHON is asked for by name, so `make test` after `make ic PYTHON=python3.12` keeps it.
+MADE := $(firstword $(wildcard $(VENV)/.made-with-*))
+ifneq ($(origin PYTHON),file)
+MADE := $(VENV)/.made-with-$(notdir $(PYTHON))
+else ifeq ($(MADE),)
+MADE := $(VENV)/.made-with-$(PYTHON)
+endif
+
+CORE       := CMakeLists.txt $(shell find csrc cmake -type f 2>/dev/null)
+CPP        := $(filter %.h %.cpp %.cu %.cuh,$(CORE))
+SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* 2>/dev/null)
+BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/engine_step.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Two pips in one environment corrupt each other.
+.NOTPARALLEL:
+
+.PHONY: help
+help:
+	@sed -n 's/^## \?//p' $(MAKEFILE_LIST)
+
+## Start here (each sets up all that it needs; a second call does no work twice):
+##   make ic           train the Image Classification smoke run on data made for it, and print its score
+##   make test         run every test that needs no root
+##   make test-site    run the tests of a whole site, which need root
+##
+## While you change things:
+##   make build        compile the C++ core into .venv (Python files need no rebuild)
+##   make lint         ruff, mypy, clang-format: report only
+##   make format       ruff, clang-format: rewrite the files
+##   make bench        measure against the rivals (installs them first)
+##   make lock         resolve constraints.txt anew after pyproject.toml changed
+##   make clean        remove what was built and cached; make distclean also removes .venv
+##
+## Variables:
+##   PYTHON=python3.12 the interpreter that .venv is made with (3.11 to 3.13)
+##   ARGS="..."        passed on: make ic ARGS="--out runs/first", make test ARGS="tests/core -k crop"
+##
+## A missing system package is installed on Debian and Ubuntu as root; elsewhere the line to run is printed.
+## make itself can only exit with 2: for the exit codes of hpcai500 call scripts/bootstrap (69) and .venv/bin/hpcai500.
+
+.PHONY: ic
+ic: build
+	@$(BIN)/hpcai500 ic $(ARGS)
+
+.PHONY: test
+test: build $(VENV)/.extra-test
+	@$(BIN)/python -m pytest -n 2 --ignore=tests/site $(ARGS)
+
+.PHONY: test-site
+test-site: build $(VENV)/.extra-test
+	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root, to mount file systems of its own; run: sudo make test-site" >&2; exit 69; }
+	@unshare --mount $(BIN)/python -m pytest tests/site $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.extra-dev
+	@$(BIN)/ruff check . $(SCRIPTS)
+	@$(BIN)/ruff format --check . $(SCRIPTS)
+	@$(BIN)/mypy
+	@$(if $(CPP),$(BIN)/clang-format --dry-run -Werror $(CPP))
+
+.PHONY: format
+format: $(VENV)/.extra-dev
+	@$(BIN)/ruff check --fix-only . $(SCRIPTS)
+	@$(BIN)/ruff format . $(SCRIPTS)
+	@$(if $(CPP),$(BIN)/clang-format -i $(CPP))
+
+.PHONY: bench
+bench: build $(VENV)/.extra-benchmark
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+
+.PHONY: lock
+lock:
+	@$(PYTHON) scripts/lock
+
+.PHONY: build
+build: $(VENV)/.core
+
+$(MADE):
+	@PYTHON='$(PYTHON)' scripts/bootstrap
+	@scripts/environment '$(PYTHON)' $(VENV)
+	@rm -f $(VENV)/.made-with-*
+	@touch $@
+
+$(VENV)/.runtime: $(MADE) constraints.txt pyproject.toml
+	@scripts/install $(VENV) build runtime
+	@touch $@
+
+# Without build isolation: pip's throw-away environments have a new path each time, which makes CMake compile everything again.
+$(VENV)/.core: $(VENV)/.runtime $(CORE)
+	@echo "hpcai500: compiling csrc/" >&2
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.extra-%: $(VENV)/.runtime
+	@scripts/install $(VENV) $*
+	@touch $@
+
+.PHONY: clean
+clean:
+	rm -rf build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis $(VENV)/.core
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean
+	rm -rf $(VENV)
