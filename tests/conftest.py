@@ -1,0 +1,37 @@
+"""Where HPCAI500_REQUIRE_ALL=1, a test may be skipped only for what the machine cannot have; any other skip fails the run.
+
+Without this, a test whose library or tool is missing from CI would stay green for ever.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# The start of a skip reason that excuses a machine.
+EXCUSED = ("no CUDA device",)
+
+
+def _unexcused_skips(reporter: pytest.TerminalReporter) -> list[str]:
+    """`test: reason` of each skip without an excuse, once each."""
+    found = []
+    for report in reporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not hasattr(report, "wasxfail") and not reason.startswith(EXCUSED):
+            found.append(f"{report.nodeid}: {reason}")
+    return list(dict.fromkeys(found))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Turn a green session with unexcused skips red, on the process that reports (xdist's workers do not)."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("HPCAI500_REQUIRE_ALL") != "1" or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    skips = _unexcused_skips(reporter)
+    if skips and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    for skip in skips:
+        reporter.write_line(f"SKIPPED WITHOUT AN EXCUSE {skip}", red=True)
