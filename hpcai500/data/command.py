@@ -1,0 +1,89 @@
+"""The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check WORKLOAD DIR …`.
+
+Progress goes to stderr, the result to stdout: a table for people, or exactly one JSON document with --json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from hpcai500.data import ic_command
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+
+# One line a workload: a module with `NAME`, `add_make(parser)`, `add_check(parser)`; each sets `run` on its parser.
+WORKLOADS = (ic_command,)
+
+_INTERRUPTED = 128 + signal.SIGINT
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; every expected error is one line on stderr."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        chosen, unknown = _parser().parse_known_args(arguments)
+        if unknown:
+            # The chosen command's own parser knows the flags that may have been meant.
+            chosen.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return int(chosen.run(chosen))
+    except HpcAi500Error as error:
+        sys.stderr.write(f"hpcai500: error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("hpcai500: interrupted: finished files are kept, none is half written\n")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # `hpcai500 data check … | head`: the reader has what it wants.
+        sys.stderr.close()
+        return ExitCode.RUN_FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line with a suggestion, instead of a usage text and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}{self._suggestion(message)}; see `{self.prog} --help`")
+
+    def _suggestion(self, message: str) -> str:
+        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        wrong = [word for word in message.split() if word.startswith("--")]
+        close = [match for word in wrong for match in difflib.get_close_matches(word.split("=")[0], known, 1)]
+        return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="hpcai500 data",
+        allow_abbrev=False,
+        description="Make and check the data sets that the benchmarks train on.",
+        epilog="Example: hpcai500 data make ic /tmp/smoke && hpcai500 data check ic /tmp/smoke",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="make|check", parser_class=_Parser)
+    make = commands.add_parser("make", allow_abbrev=False, help="write a learnable synthetic set in the real format")
+    check = commands.add_parser(
+        "check", allow_abbrev=False, help="read every file; count, fingerprint, find broken ones"
+    )
+    for command, add in ((make, "add_make"), (check, "add_check")):
+        kinds = command.add_subparsers(dest="workload", required=True, metavar="WORKLOAD", parser_class=_Parser)
+        for workload in WORKLOADS:
+            kind = kinds.add_parser(
+                workload.NAME,
+                allow_abbrev=False,
+                help=workload.HELP,
+                formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            )
+            getattr(workload, add)(kind)
+            kind.set_defaults(parser=kind)
+    return parser
+
+
+def _end(signal_number: int, frame: FrameType | None) -> NoReturn:
+    # A scheduler's SIGTERM: unwind, so that pools end and temporary files go.
+    del signal_number, frame
+    raise SystemExit(_TERMINATED)

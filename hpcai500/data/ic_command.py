@@ -1,0 +1,95 @@
+"""`hpcai500 data make ic` and `hpcai500 data check ic`: options, and how results are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hpcai500.data.check import check_images
+from hpcai500.data.check_report import as_document, print_report
+from hpcai500.data.imagenet import load_index
+from hpcai500.data.synthetic import SyntheticSet, make_images
+from hpcai500.data.synthetic_image import CLASSES
+from hpcai500.errors import ExitCode
+from hpcai500.progress import track
+
+NAME = "ic"
+HELP = "Image Classification: JPEG files in train/<class>/ and val/<class>/"
+
+
+def add_make(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data make ic`."""
+    parser.description = (
+        "Write a synthetic set of JPEG files, textured shapes on noise, in ImageNet's layout. The same options give "
+        "the same bytes. A second call completes the set and writes nothing twice; files of others are never touched."
+    )
+    defaults = SyntheticSet()
+    parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set; made when missing")
+    parser.add_argument("--classes", type=int, default=defaults.classes, help=f"classes, 2 to {len(CLASSES)}")
+    parser.add_argument("--train-per-class", type=int, default=defaults.train_per_class, help="training images a class")
+    parser.add_argument("--val-per-class", type=int, default=defaults.val_per_class, help="validation images a class")
+    parser.add_argument("--seed", type=int, default=defaults.seed, help="another seed, other images")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
+    _add_workers(parser)
+    parser.set_defaults(run=_make)
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data check ic`."""
+    parser.description = (
+        "Read and decode every file, whatever earlier checks found. Exit code 0: every file can be trained on. "
+        "64: the set is missing or has broken files, which are listed."
+    )
+    parser.add_argument("dir", metavar="DIR", type=Path, help="folder with train/ and val/")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+    _add_workers(parser)
+    parser.set_defaults(run=_check)
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers", type=int, default=argparse.SUPPRESS, help="how many work in parallel (default: one a core)"
+    )
+
+
+def _make(chosen: argparse.Namespace) -> int:
+    wanted = SyntheticSet(
+        classes=chosen.classes,
+        train_per_class=chosen.train_per_class,
+        val_per_class=chosen.val_per_class,
+        seed=chosen.seed,
+    )
+    written = make_images(chosen.dir, wanted, workers=getattr(chosen, "workers", None), progress=track)
+    index = load_index(chosen.dir, progress=track)
+    if chosen.json:
+        _print_json(
+            {
+                "fingerprint": index.fingerprint,
+                "samples": {"train": len(index.train), "val": len(index.val)},
+                "classes": len(index.classes),
+                "written": written,
+            }
+        )
+    else:
+        sys.stdout.write(
+            f"{chosen.dir}: {len(index.train)} training and {len(index.val)} validation images of "
+            f"{len(index.classes)} classes ({written} written now)\n"
+        )
+    return ExitCode.PASS
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    report = check_images(chosen.dir, workers=getattr(chosen, "workers", None), progress=track)
+    if chosen.json:
+        _print_json(as_document(report))
+    else:
+        print_report(report)
+    return ExitCode.PASS if report.passed else ExitCode.USAGE
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    # ASCII only: a file name need not be valid UTF-8, and a parser must read it all the same.
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
