@@ -1,6 +1,6 @@
-"""Where HPCAI500_REQUIRE_ALL=1, a test may be skipped only for what the machine cannot have; any other skip fails the run.
+"""Where HPCAI500_REQUIRE_ALL=1, a test may be skipped only for what the machine cannot have.
 
-Without this, a test whose library or tool is missing from CI would stay green for ever.
+Any other skip fails the run: otherwise, a test whose library or tool is missing from CI would stay green for ever.
 """
 
 from __future__ import annotations

@@ -1,0 +1,136 @@
+"""Imports run one way, and none crosses from the login-node half to the in-job half (they meet in files)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "hpcai500"
+MOST_LINES = 400
+
+# What only a job's node has. The login-node half starts in under half a second, on machines without any of it.
+HEAVY = {"torch", "nvidia", "horovod", "mpi4py"}
+
+# A unit is a module or folder directly under hpcai500/. It may import itself, the package's face, and those named here.
+CORE = {"__init__", "_core"}
+BASE = CORE | {"errors", "files", "progress"}
+CONTRACTS = BASE | {"methodology", "editions", "layers", "recipe", "record"}
+LOGIN: dict[str, set[str]] = {
+    "errors": set(),
+    "files": {"errors"},
+    "progress": {"errors"},
+    "methodology": {"errors"},
+    "editions": BASE | {"layers", "methodology"},
+    "layers": {"errors"},
+    "recipe": BASE | {"editions", "layers", "methodology"},
+    "record": BASE | {"layers", "methodology", "recipe"},
+    "system": CONTRACTS,
+    "launch": CONTRACTS | {"system"},
+    "results": CONTRACTS | {"system"},
+    "ensemble": CONTRACTS | {"launch", "results", "system"},
+    "cli": CONTRACTS | {"ensemble", "launch", "results", "system"},
+}
+PARTS = CONTRACTS | {"system", "data", "comm", "optim", "measure"}
+IN_JOB: dict[str, set[str]] = {
+    "data": PARTS,
+    "comm": PARTS,
+    "optim": PARTS,
+    "measure": PARTS,
+    "workloads": PARTS,
+    "engine": PARTS | {"workloads"},
+    "train": PARTS | {"engine", "workloads"},
+}
+NEUTRAL: dict[str, set[str]] = {"__init__": {"_core"}, "_core": set()}
+MAY_IMPORT = LOGIN | IN_JOB | NEUTRAL
+
+
+def unit_of(path: Path) -> str:
+    """The name directly under hpcai500/ that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].partition(".")[0]
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of each import, wherever in the file: a late import crosses the halves too."""
+    package = ("hpcai500", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parent = package[: len(package) + 1 - node.level] if node.level else ()
+            base = ".".join((*parent, node.module)) if node.module else ".".join(parent)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in {"import_module", "__import__"}:
+                yield node.lineno, str(node.args[0].value)
+
+
+def violations(path: Path) -> list[str]:
+    """`file:line` and the reason of each import that the table does not allow."""
+    unit, found = unit_of(path), []
+    for line, module in imported_modules(path):
+        top, _, rest = module.partition(".")
+        if top == "hpcai500":
+            other = rest.partition(".")[0]
+            # `from hpcai500 import __version__` names no unit: it is the package's own surface.
+            other = other if other in MAY_IMPORT else "__init__"
+            if other not in MAY_IMPORT[unit] | CORE | {unit}:
+                found.append(f"{path.relative_to(ROOT)}:{line}: {unit} may not import hpcai500.{other}")
+        elif top in HEAVY and unit not in IN_JOB:
+            found.append(f"{path.relative_to(ROOT)}:{line}: {unit} is of the login-node half and may not import {top}")
+    return found
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def test_every_unit_is_in_the_table() -> None:
+    unknown = {unit_of(path) for path in MODULES} - MAY_IMPORT.keys()
+    assert not unknown, f"add {sorted(unknown)} to LOGIN or IN_JOB in {Path(__file__).name}, with what each may import"
+
+
+def test_imports_follow_the_table() -> None:
+    found = [line for path in MODULES if unit_of(path) in MAY_IMPORT for line in violations(path)]
+    assert not found, "\n".join(found)
+
+
+def test_no_login_unit_is_allowed_an_in_job_unit() -> None:
+    assert not {unit: sorted(allowed & IN_JOB.keys()) for unit, allowed in LOGIN.items() if allowed & IN_JOB.keys()}
+
+
+@pytest.mark.parametrize(
+    ("unit", "statement", "reason"),
+    [
+        ("cli", "from hpcai500 import data", "may not import hpcai500.data"),
+        ("cli", "def f():\n    import torch.nn", "may not import torch"),
+        ("record", "import importlib\nimportlib.import_module('mpi4py.MPI')", "may not import mpi4py"),
+        ("methodology", "from ..recipe import load", "may not import hpcai500.recipe"),
+        ("data", "from hpcai500.cli import main", "may not import hpcai500.cli"),
+        ("workloads", "import hpcai500.train", "may not import hpcai500.train"),
+        ("optim", "from ..errors import RunError\nimport torch", None),
+    ],
+)
+def test_the_check_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, statement: str, reason: str | None
+) -> None:
+    package = tmp_path / "hpcai500"
+    path = package / unit / "module.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(statement, encoding="utf-8")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    monkeypatch.setitem(globals(), "PACKAGE", package)
+    found = violations(path)
+    assert (reason in found[0] if found else False) if reason else not found
+
+
+def test_a_file_is_one_idea() -> None:
+    folders = ("hpcai500", "csrc", "scripts", "tests", "benchmarks", "containers")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    source = [path for path in files if path.suffix in {"", ".py", ".pyi", ".h", ".cpp", ".cu", ".cuh", ".def"}]
+    lengths = {path.relative_to(ROOT): len(path.read_bytes().splitlines()) for path in source}
+    long = {str(path): count for path, count in lengths.items() if count > MOST_LINES}
+    assert not long, f"over {MOST_LINES} lines, so split each in two: {long}"

@@ -1,0 +1,110 @@
+"""What `make` would do: everything at first, nothing twice, and only what a change calls for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STAMPS = [".made-with-python3", ".runtime", ".core", ".extra-test", ".extra-dev", ".extra-benchmark"]
+# Of the make that runs the tests; they would reach the make under test.
+INHERITED = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "ARGS"}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree with all stamps newer than all inputs, in a folder whose name has a space."""
+    tree = tmp_path / "a folder"
+    (tree / "csrc" / "core").mkdir(parents=True)
+    (tree / "hpcai500").mkdir()
+    (tree / ".venv").mkdir()
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tree / name)
+    shutil.copytree(ROOT / "scripts", tree / "scripts")
+    inputs = ["Makefile", "constraints.txt", "pyproject.toml", "CMakeLists.txt", "csrc/core/a.cpp", "hpcai500/a.py"]
+    for second, name in enumerate([*inputs, *(f".venv/{stamp}" for stamp in STAMPS)]):
+        (tree / name).touch()
+        os.utime(tree / name, (1000 + second, 1000 + second))
+    return tree
+
+
+def make(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """One make, unaware of the one that may be running this test."""
+    environment = {key: value for key, value in os.environ.items() if key not in INHERITED}
+    return subprocess.run(["make", *words], cwd=tree, env=environment, text=True, capture_output=True, check=False)
+
+
+def would_run(tree: Path, *words: str) -> str:
+    """The recipes of a dry run."""
+    result = make(tree, "-n", *words)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_second_build_does_nothing(tree: Path) -> None:
+    assert "Nothing to be done for 'build'" in would_run(tree, "build")
+
+
+@pytest.mark.parametrize(("target", "only"), [("ic", "hpcai500 ic"), ("test", "pytest"), ("lint", "ruff")])
+def test_second_call_runs_only_the_target_itself(tree: Path, target: str, only: str) -> None:
+    commands = would_run(tree, target)
+    assert only in commands
+    assert "scripts/" not in commands.replace("scripts/lock", "").replace("scripts/requirements", "")
+    assert "-m pip" not in commands
+
+
+@pytest.mark.parametrize(
+    ("changed", "runs", "leaves"),
+    [
+        ("csrc/core/a.cpp", ["--editable"], ["scripts/install", "scripts/environment"]),
+        ("CMakeLists.txt", ["--editable"], ["scripts/install", "scripts/environment"]),
+        ("constraints.txt", ["scripts/install .venv build runtime", "--editable"], ["scripts/environment"]),
+        ("pyproject.toml", ["scripts/install .venv build runtime", "--editable"], ["scripts/environment"]),
+        ("hpcai500/a.py", [], ["scripts/", "-m pip"]),
+    ],
+)
+def test_a_change_redoes_what_it_must(tree: Path, changed: str, runs: list[str], leaves: list[str]) -> None:
+    (tree / changed).touch()
+    commands = would_run(tree, "build")
+    assert [word for word in runs if word not in commands] == []
+    assert [word for word in leaves if word in commands] == []
+
+
+def test_fresh_tree_does_everything_in_order(tree: Path) -> None:
+    shutil.rmtree(tree / ".venv")
+    commands = would_run(tree, "test")
+    steps = ["scripts/bootstrap", "scripts/environment", "build runtime", "--editable", ".venv test", "-m pytest"]
+    places = [commands.index(step) for step in steps]
+    assert places == sorted(places)
+
+
+def test_another_python_makes_the_environment_anew(tree: Path) -> None:
+    assert "scripts/environment 'python3.12'" in would_run(tree, "build", "PYTHON=python3.12")
+    (tree / ".venv" / STAMPS[0]).rename(tree / ".venv" / ".made-with-python3.12")
+    assert "Nothing to be done" in would_run(tree, "build"), "without PYTHON, the environment that is there serves"
+
+
+def test_unusable_python_is_refused_before_anything_is_made(tree: Path) -> None:
+    shutil.rmtree(tree / ".venv")
+    result = make(tree, "build", "PYTHON=no-such-python")
+    assert result.returncode != 0
+    assert "PYTHON=no-such-python is not a program" in result.stderr
+    assert "Error 69" in result.stderr
+    assert not (tree / ".venv").exists()
+
+
+def test_make_alone_teaches(tree: Path) -> None:
+    result = make(tree)
+    assert result.returncode == 0
+    assert "make ic" in result.stdout
+    assert "make test" in result.stdout
+
+
+def test_benchmarks_of_the_makefile_exist() -> None:
+    listed = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("BENCHMARKS"))
+    missing = [name for name in listed.split(":=")[1].split() if not (ROOT / name).exists()]
+    assert not missing
