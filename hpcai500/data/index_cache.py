@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.atomic_file import write_atomically
+from hpcai500.data.atomic_file import write_unsynced
 from hpcai500.data.image_index import (
     INDEX_FORMAT,
     SPLIT_NAMES,
@@ -105,7 +105,7 @@ def write_derived(root: Path, name: str, content: bytes) -> None:
     for path in derived_paths(root, name):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, content)
+            write_unsynced(path, content)
         except OSError:
             continue
         return

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcai500.data.atomic_file import write_atomically
+from hpcai500.data.atomic_file import write_unsynced
 from hpcai500.data.image_index import SPLIT_NAMES
 from hpcai500.data.synthetic_image import CLASSES, class_name, draw_jpeg
 from hpcai500.errors import DataError, RunError
@@ -138,7 +138,7 @@ def _claim(root: Path, wanted: SyntheticSet) -> None:
             "choose another folder"
         )
     root.mkdir(parents=True, exist_ok=True)
-    write_atomically(manifest, (json.dumps(ours, indent=1) + "\n").encode())
+    write_unsynced(manifest, (json.dumps(ours, indent=1) + "\n").encode())
 
 
 def _read_manifest(manifest: Path) -> dict[str, object]:
@@ -198,7 +198,7 @@ def _write_batch(root: Path, wanted: SyntheticSet, files: list[_File]) -> int:
         key = np.random.SeedSequence([wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
         random = np.random.Generator(np.random.PCG64(key))
         content = draw_jpeg(file.label, random, wanted.smallest_side, wanted.largest_side)
-        write_atomically(root / file.path, content)
+        write_unsynced(root / file.path, content)
     return len(files)
 
 

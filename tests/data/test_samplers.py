@@ -1,0 +1,157 @@
+"""An epoch's order and its shards: every sample once, whatever the ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcai500.data.samplers import Sharding, Tail, epoch_order, evaluation_shard
+from hpcai500.errors import DataError
+
+SAMPLES = st.integers(1, 200)
+BATCH = st.integers(1, 9)
+WORLD = st.integers(1, 9)
+
+
+def shards(samples: int, batch_size: int, world_size: int, tail: Tail) -> list[Sharding]:
+    return [Sharding(samples, batch_size, world_size, rank, tail) for rank in range(world_size)]
+
+
+def test_the_order_of_an_epoch_never_changes() -> None:
+    # Golden: a new value means that no earlier record's batches can be repeated.
+    assert epoch_order(12, seed=500, epoch=3).tolist() == [3, 5, 0, 10, 9, 2, 1, 6, 8, 4, 11, 7]
+    imagenet = epoch_order(1_281_167, seed=0, epoch=89).astype("<i8").tobytes()
+    assert hashlib.sha256(imagenet).hexdigest() == "8ea86c22c93f24298a35d036b60158f2fbfd8f5513798668a03ba18a912c59b9"
+
+
+def philox(key: tuple[int, int], count: int) -> list[int]:
+    """Philox4x64-10 (Salmon et al., 2011) in Python's own integers; NumPy begins with counter 1."""
+    word, values = 2**64, []
+    for counter in range(1, count // 4 + 2):
+        x, (k0, k1) = [counter, 0, 0, 0], key
+        for _ in range(10):
+            low, high = 0xD2E7470EE14C6C93 * x[0], 0xCA5A826395121157 * x[2]
+            x = [(high // word) ^ x[1] ^ k0, high % word, (low // word) ^ x[3] ^ k1, low % word]
+            k0, k1 = (k0 + 0x9E3779B97F4A7C15) % word, (k1 + 0xBB67AE8584CAA73B) % word
+        values += x
+    return values[:count]
+
+
+@given(st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_the_order_sorts_the_samples_by_their_random_numbers(samples: int, seed: int, epoch: int) -> None:
+    keys = philox((seed, epoch), samples)
+    assert epoch_order(samples, seed, epoch).tolist() == sorted(range(samples), key=lambda i: (keys[i], i))
+
+
+@given(SAMPLES, st.integers(0, 2**64 - 1), st.integers(0, 1000))
+def test_an_order_is_a_permutation(samples: int, seed: int, epoch: int) -> None:
+    order = epoch_order(samples, seed, epoch)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(samples))
+
+
+def test_seed_and_epoch_both_change_the_order() -> None:
+    orders = {tuple(epoch_order(50, seed, epoch).tolist()) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
+
+
+def test_orders_are_not_biased_towards_a_position() -> None:
+    first = [int(epoch_order(10, seed=7, epoch=epoch)[0]) for epoch in range(3000)]
+    counts = np.bincount(first, minlength=10)
+    # 300 expected in each; six standard deviations are 99.
+    assert abs(counts - 300).max() < 99
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0, -1)])
+def test_a_seed_that_does_not_fit_is_refused(seed: int, epoch: int) -> None:
+    with pytest.raises(ValueError, match="non-negative 64-bit"):
+        epoch_order(10, seed, epoch)
+
+
+@given(SAMPLES, BATCH, WORLD)
+def test_padding_covers_each_sample_and_counts_the_rest(samples: int, batch_size: int, world_size: int) -> None:
+    order = epoch_order(samples, 1, 2)
+    real: list[int] = []
+    delivered = 0
+    for shard in shards(samples, batch_size, world_size, "pad"):
+        batches = list(shard.batches(order))
+        assert len(batches) == shard.steps_per_epoch
+        assert all(batch.shape == (batch_size,) for batch in batches)
+        delivered += batch_size * len(batches)
+        for step, batch in enumerate(batches):
+            real += batch[: shard.real_count(step)].tolist()
+    assert sorted(real) == list(range(samples))
+    assert (shard.unique_samples, shard.padded_samples) == (samples, delivered - samples)
+
+
+@given(SAMPLES, BATCH, WORLD)
+def test_dropping_never_repeats_and_counts_what_is_left_out(samples: int, batch_size: int, world_size: int) -> None:
+    if samples < batch_size * world_size:
+        with pytest.raises(DataError, match="fewer than one global batch"):
+            Sharding(samples, batch_size, world_size, 0, "drop")
+        return
+    order = epoch_order(samples, 1, 2)
+    seen: list[int] = []
+    for shard in shards(samples, batch_size, world_size, "drop"):
+        for step, batch in enumerate(shard.batches(order)):
+            assert shard.real_count(step) == batch_size
+            seen += batch.tolist()
+    assert len(seen) == len(set(seen)) == shard.unique_samples
+    assert samples - len(seen) < batch_size * world_size
+    assert shard.padded_samples == 0
+
+
+@given(SAMPLES, st.integers(1, 4), st.sampled_from([1, 2, 3, 4, 6, 12]), st.sampled_from(["pad", "drop"]))
+def test_a_global_batch_is_the_same_whatever_the_world_size(
+    samples: int, scale: int, world_size: int, tail: Tail
+) -> None:
+    global_batch = 12 * scale
+    if tail == "drop" and samples < global_batch:
+        samples += global_batch
+    order = epoch_order(samples, 3, 4)
+
+    def global_batches(ranks: int) -> list[list[int]]:
+        per_rank = [list(shard.batches(order)) for shard in shards(samples, global_batch // ranks, ranks, tail)]
+        return [sorted(np.concatenate(step).tolist()) for step in zip(*per_rank, strict=True)]
+
+    assert global_batches(world_size) == global_batches(1)
+
+
+def test_padding_is_spread_over_the_ranks() -> None:
+    counts = [shard.real_count(0) for shard in shards(10, 4, 4, "pad")]
+    assert counts == [3, 3, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"samples": 0}, {"batch_size": 0}, {"world_size": 0}, {"rank": 2}, {"rank": -1}, {"tail": "wrap"}],
+)
+def test_an_impossible_sharding_is_refused(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"samples": 10, "batch_size": 2, "world_size": 2, "rank": 0, "tail": "pad"}
+    assert Sharding(**right).steps_per_epoch == 3
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sharding(**(right | wrong))
+
+
+def test_a_step_or_order_that_is_not_of_this_epoch_is_refused() -> None:
+    shard = Sharding(10, 2, 2, 0, "pad")
+    with pytest.raises(ValueError, match="step"):
+        shard.real_count(3)
+    with pytest.raises(ValueError, match="shape"):
+        next(shard.batches(epoch_order(9, 0, 0)))
+
+
+@given(st.integers(0, 200), BATCH, WORLD)
+def test_an_evaluation_sees_each_sample_exactly_once(samples: int, batch_size: int, world_size: int) -> None:
+    per_rank = [evaluation_shard(samples, batch_size, world_size, rank) for rank in range(world_size)]
+    assert [i for batches in per_rank for batch in batches for i in batch.tolist()] == list(range(samples))
+    sizes = [sum(map(len, batches)) for batches in per_rank]
+    assert max(sizes) - min(sizes) <= 1
+    for batches in per_rank:
+        assert all(len(batch) == batch_size for batch in batches[:-1])
+        assert all(0 < len(batch) <= batch_size for batch in batches)
