@@ -45,7 +45,9 @@ class Hyperparameters(Layer):
     warmup_start: Fraction = Field(description="share of the scaled rate at the first step of the warm-up")
     schedule: Literal["cosine", "step", "polynomial", "constant"] = Field(description="decay after the warm-up")
     end_learning_rate: NonNegative = Field(description="rate at the last step of cosine and polynomial decay")
-    step_epochs: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(description="epochs at which `step` decays")
+    step_epochs: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
+        description="epochs at which `step` decays"
+    )
     step_factor: Fraction = Field(description="factor of each `step` decay")
     polynomial_power: Positive = Field(description="power of `polynomial` decay")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum of SGD")
@@ -110,7 +112,7 @@ class ImageClassification(Layer):
     depths: Annotated[tuple[Count, Count, Count, Count], Field(strict=False)] = Field(description="blocks a stage")
     width: Count = Field(description="channels of the first stage; each stage doubles it")
     zero_gamma: bool = Field(description="start the last batch norm of each block at 0 (an algorithmic change)")
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(description="share of the target spread over all classes")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(description="share of the target given to all classes")
     image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="side of a training and evaluation image")
     evaluation_resize: Annotated[int, Field(ge=8, le=2048)] = Field(
         description="shorter side before the centre crop of `image_size`"
@@ -119,7 +121,9 @@ class ImageClassification(Layer):
     crop_ratio: Interval = Field(description="random-resized crop: width / height")
     flip_probability: Fraction = Field(description="probability of a horizontal flip")
     dct_scaling: bool = Field(description="decode large images at 1/2 or 1/4 size (changes pixels slightly)")
-    tail: Literal["pad", "drop"] = Field(description="last global batch of an epoch: filled up with repeats, or left out")
+    tail: Literal["pad", "drop"] = Field(
+        description="last global batch of an epoch: filled up with repeats, or left out"
+    )
 
     @model_validator(mode="after")
     def _crops_are_possible(self) -> ImageClassification:
@@ -169,9 +173,7 @@ class Recipe(BaseModel):
                 f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {policy.warmup_epochs:g}"
             )
         if list(policy.step_epochs) != sorted(set(policy.step_epochs)):
-            raise ValueError(
-                f"hyperparameters.step_epochs: expected growing epochs, got {list(policy.step_epochs)}"
-            )
+            raise ValueError(f"hyperparameters.step_epochs: expected growing epochs, got {list(policy.step_epochs)}")
         if self.communication.backend == "local" and self.world_size != 1:
             raise ValueError(
                 f"communication.backend: `local` is one process, but hardware asks for {self.world_size} "
@@ -203,4 +205,3 @@ LAYER_NUMBERS: dict[str, int] = {
     "os": 2,
     "hardware": 1,
 }
-

@@ -1,12 +1,12 @@
 """The run record: a folder of facts, chained by hashes, that is scored and verified without the machine that made it.
 
-    RECORD/
-        recipe.toml      resolved: every field, nothing implicit
-        system.json      captured by the job itself
-        events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
-        result.json      derived from the above
-        checkpoints/     atomic; the last one resumes the run
-        DONE | ERROR     written last
+RECORD/
+    recipe.toml      resolved: every field, nothing implicit
+    system.json      captured by the job itself
+    events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
+    result.json      derived from the above
+    checkpoints/     atomic; the last one resumes the run
+    DONE | ERROR     written last
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from hpcai500.errors import RecordError, RunError
 from hpcai500.files import write_atomically
@@ -45,11 +45,7 @@ class Record:
     system: Mapping[str, Any]
     events: tuple[Event, ...]
     torn_bytes: int
-
-    @property
-    def status(self) -> str:
-        """`done`, `error` or `unfinished`."""
-        return "done" if (self.path / "DONE").exists() else "error" if (self.path / "ERROR").exists() else "unfinished"
+    status: Literal["done", "error", "unfinished"]
 
 
 def line_hash(line: bytes) -> str:
@@ -73,7 +69,9 @@ def parse_events(content: bytes, name: str) -> tuple[list[Event], int]:
         except (ValueError, KeyError, TypeError) as error:
             raise RecordError(f"{name}:{number}: not an event: {error}") from error
         if not linked:
-            raise RecordError(f"{name}:{number}: the chain is broken here: a line before it was changed, added or removed")
+            raise RecordError(
+                f"{name}:{number}: the chain is broken here: a line before it was changed, added or removed"
+            )
         events.append(event)
         previous = line_hash(line)
     return events, len(rest)
@@ -94,10 +92,14 @@ def read_record(path: Path) -> Record:
     events, torn_bytes = parse_events(events_path.read_bytes(), str(events_path))
     claimed = next((event["value"]["recipe_hash"] for event in events if event["key"] == "init_start"), None)
     if claimed is not None and claimed != recipe_hash(recipe):
-        raise RecordError(f"{recipe_path}: not the recipe that the run was started with: its hash differs from the events'")
+        raise RecordError(
+            f"{recipe_path}: not the recipe that the run was started with: its hash differs from the events'"
+        )
     system_path = path / "system.json"
     system = json.loads(system_path.read_bytes()) if system_path.is_file() else {}
-    return Record(path, recipe, system, tuple(events), torn_bytes)
+    ended: Literal["done", "error", "unfinished"]
+    ended = "done" if (path / "DONE").exists() else "error" if (path / "ERROR").exists() else "unfinished"
+    return Record(path, recipe, system, tuple(events), torn_bytes, ended)
 
 
 def iterate(events: tuple[Event, ...] | list[Event], key: str) -> Iterator[Event]:
@@ -132,7 +134,9 @@ class RecordWriter:
             stream = (path / "events.jsonl").open("ab", buffering=0)
             return cls(path, stream, 0, FIRST_PREVIOUS)
         except OSError as error:
-            raise RecordError(f"{path}: the record cannot be written here: {error.strerror}; give another --out") from error
+            raise RecordError(
+                f"{path}: the record cannot be written here: {error.strerror}; give another --out"
+            ) from error
 
     @classmethod
     def reopen(cls, record: Record) -> RecordWriter:
@@ -153,7 +157,9 @@ class RecordWriter:
     def __enter__(self) -> RecordWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def event(self, key: str, value: Any = None) -> Event:

@@ -87,7 +87,9 @@ class _Timeline:
         for event in events:
             if before is not None:
                 restarted = event["key"] == "run_resume"
-                gap = (event["time_ms"] - before["time_ms"]) / 1000 if restarted else event["clock_s"] - before["clock_s"]
+                gap = (
+                    (event["time_ms"] - before["time_ms"]) / 1000 if restarted else event["clock_s"] - before["clock_s"]
+                )
                 self.ran_backwards |= gap < 0
                 elapsed += max(gap, 0.0)
                 self.downtime_seconds += max(gap, 0.0) if restarted else 0.0
@@ -128,7 +130,10 @@ def derive(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence
     first = min(reached, key=lambda event: event["seq"], default=None)
     training_seconds = sum(epoch["value"]["seconds"] for epoch in epochs.values())
     data_wait_seconds = sum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
-    reasons = [*_rule_reasons(recipe, rules, _only(events, "dataset")["value"]), *_coverage_reasons(recipe, events, epochs)]
+    reasons = [
+        *_rule_reasons(recipe, rules, _only(events, "dataset")["value"]),
+        *_coverage_reasons(recipe, events, epochs),
+    ]
     if timeline.ran_backwards:
         reasons.append("the clock ran backwards during the run")
     return Result(
@@ -206,9 +211,7 @@ def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: 
     return reasons
 
 
-def _coverage_reasons(
-    recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]
-) -> list[str]:
+def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]) -> list[str]:
     """Epochs whose delivered samples were not the training set, once each."""
     expected = _only(events, "dataset")["value"]["coverage"]
     return [

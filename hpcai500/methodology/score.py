@@ -27,7 +27,7 @@ def flops_rate(samples: int, flops_per_sample: float, seconds: float) -> float:
 
 
 def penalty_coefficient(achieved_quality: float, target_quality: float, exponent: int) -> float:
-    """(achieved quality / target quality)^n: below 1 for a missed target, above 1 for a passed one (V2.0, equation 2)."""
+    """(achieved quality / target quality)^n (V2.0, equation 2): below 1 for a missed target, above for a passed one."""
     _require(0 <= achieved_quality <= 1, f"achieved_quality: expected 0 to 1, got {achieved_quality}")
     _require(0 < target_quality <= 1, f"target_quality: expected more than 0, at most 1, got {target_quality}")
     _require(exponent >= 1, f"exponent: expected a positive integer, got {exponent}")
@@ -36,7 +36,9 @@ def penalty_coefficient(achieved_quality: float, target_quality: float, exponent
 
 def valid_flops(flops: float, coefficient: float) -> float:
     """VFLOPS = FLOPS x penalty coefficient (V2.0, equation 1)."""
-    _require(flops >= 0 and coefficient >= 0, f"expected FLOPS and coefficient of 0 or more, got {flops}, {coefficient}")
+    _require(
+        flops >= 0 and coefficient >= 0, f"expected FLOPS and coefficient of 0 or more, got {flops}, {coefficient}"
+    )
     return flops * coefficient
 
 

@@ -42,7 +42,7 @@ class LearningRate:
             case "cosine":
                 return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
             case "polynomial":
-                return end + (peak - end) * (1 - progress) ** self.policy.polynomial_power
+                return end + (peak - end) * math.pow(1 - progress, self.policy.polynomial_power)
             case "step":
                 return peak * self.policy.step_factor ** sum(epoch >= boundary for boundary in self.policy.step_epochs)
             case "constant":

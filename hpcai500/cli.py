@@ -1,0 +1,142 @@
+"""The command line: one small function a command. It reads and writes files and starts jobs; it never imports torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpcai500 import __version__
+from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.launch.in_job import become, module_command
+
+app = typer.Typer(
+    help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+# Passed through untouched: the in-job half parses these arguments itself.
+_PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"hpcai500 {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def ic(
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or ic/smoke, ic/reference.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with train/<class>/*.JPEG and val/<class>/*.JPEG.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the record.  [default: runs/ic-<time>]")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Runs, each with its own seed.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run (--out, or the latest).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+) -> None:
+    """Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
+
+    Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
+    not rankable. With --data it runs the reference recipe.
+    """
+    from hpcai500.launch.benchmark import Request, run_benchmark  # noqa: PLC0415 - keeps `--help` fast
+
+    request = Request("ic", recipe, data, out, set_ or (), trials, resume)
+    raise typer.Exit(_report([(run.record, run.exit_code) for run in run_benchmark(request)], as_json))
+
+
+@app.command()
+def score(
+    records: Annotated[list[Path], typer.Argument(help="Folders that runs wrote.")],
+    edition: Annotated[str | None, typer.Option(help="Score under this edition of the rules.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+) -> None:
+    """Compute the score of records again, from their events."""
+    raise typer.Exit(_report([(record, ExitCode.PASS) for record in records], as_json, edition))
+
+
+@app.command(context_settings=_PASS_THROUGH)
+def data(context: typer.Context) -> None:
+    """Make or check a data set: `hpcai500 data --help`."""
+    become(module_command("data", *context.args))
+
+
+@app.command(context_settings=_PASS_THROUGH)
+def flops(context: typer.Context) -> None:
+    """Count the operations of a benchmark's model: `hpcai500 flops --help`."""
+    become(module_command("measure.flops_command", *context.args))
+
+
+def _report(runs: list[tuple[Path, int]], as_json: bool, edition: str | None = None) -> int:
+    """Print the results of `runs` = (record, exit code of its job); returns the exit code of the command."""
+    from hpcai500.results.score import score_record, summarise_trials  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.show import exit_code, figure_of_merit_lines, result_line, summary_lines, trial_lines  # noqa: PLC0415
+
+    failed = next((code for _, code in runs if code != ExitCode.PASS), None)
+    results = [score_record(record, edition) for record, code in runs if code == ExitCode.PASS]
+    code = failed if failed is not None else max(exit_code(result) for result in results)
+    summaries = summarise_trials(results) if len(results) > 1 else {}
+    if as_json:
+        if len(runs) == 1 and results:
+            document: object = results[0].as_json()
+        else:
+            trials = {name: asdict(summary) for name, summary in summaries.items()}
+            document = {"runs": [result.as_json() for result in results], "trials": trials}
+        print(json.dumps(document))  # noqa: T201
+        return code
+    for (record, _), result in zip(runs, results, strict=False):
+        print(f"record      {record}", *summary_lines(result), *figure_of_merit_lines(result), sep="\n")  # noqa: T201
+    if summaries:
+        print(*trial_lines(summaries), sep="\n")  # noqa: T201
+    verdict = "INVALID" if failed is not None else "PASS" if code == ExitCode.PASS else "FAIL"
+    print(result_line(verdict))  # noqa: T201
+    return code
+
+
+def main() -> int:
+    """The `hpcai500` command; returns its exit code."""
+    # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    try:
+        return app(standalone_mode=False) or ExitCode.PASS
+    except HpcAi500Error as error:
+        if os.environ.get("HPCAI500_TRACEBACK"):
+            raise
+        print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see `{context.command_path} --help`)" if context else ""
+        print(f"hpcai500: error: {_reason(error)}{hint}", file=sys.stderr)  # noqa: T201
+        return ExitCode.USAGE
+    except typer.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("hpcai500: error: stopped by Ctrl-C", file=sys.stderr)  # noqa: T201
+        return ExitCode.RUN_FAILED
+
+
+def _reason(error: Exception) -> str:
+    """What typer would print: its usage errors format themselves."""
+    formatted = getattr(error, "format_message", None)
+    return str(formatted() if formatted else error)

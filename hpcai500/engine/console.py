@@ -1,0 +1,117 @@
+"""Progress of a run on stderr: a live bar on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+_PLAIN_INTERVAL_SECONDS = 10.0
+_RATE_WINDOW_SECONDS = 10.0
+
+
+@dataclass
+class Status:
+    """What the bar shows."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps_per_epoch: int
+    loss: float | None = None
+    quality: float | None = None
+
+
+class Console:
+    """Shows epoch, samples a second, loss, quality and time left. Other lines go through `say`, above the bar."""
+
+    def __init__(self, benchmark: str, metric: str, samples_per_step: int, done_steps: int, total_steps: int) -> None:
+        self._benchmark = benchmark
+        self._metric = metric
+        self._samples_per_step = samples_per_step
+        self._done_steps, self._total_steps = done_steps, total_steps
+        self._start_seconds = self._printed_seconds = time.monotonic()
+        self._rate_from = (self._start_seconds, done_steps)
+        self._rate: float | None = None
+        self._steps_here = 0
+        self._bar: Any = None
+
+    def __enter__(self) -> Console:
+        if sys.stderr.isatty():
+            self._bar = _live_bar(self._benchmark, self._total_steps, self._done_steps)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line that stays."""
+        if self._bar:
+            self._bar.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+    def step(self, status: Status) -> None:
+        """Count one training step and show it when it is time to."""
+        self._done_steps += 1
+        self._steps_here += 1
+        now = time.monotonic()
+        self._measure_rate(now)
+        if self._bar:
+            self._bar.update(0, completed=self._done_steps, text=self._text(status))
+        elif now - self._printed_seconds >= _PLAIN_INTERVAL_SECONDS:
+            self._printed_seconds = now
+            self.say(f"hpcai500: {self._benchmark}: {self._text(status)}{self._left(now)}")
+
+    def epoch_done(self, status: Status, seconds: float) -> None:
+        """Print the line of a finished epoch."""
+        quality = "unknown" if status.quality is None else f"{status.quality:.4f}"
+        loss = "" if status.loss is None else f", loss {status.loss:.3f}"
+        self.say(
+            f"hpcai500: {self._benchmark}: epoch {status.epoch}/{status.epochs}: "
+            f"{self._metric} {quality}{loss}, {seconds:.1f} s"
+        )
+
+    def _measure_rate(self, now: float) -> None:
+        since, steps = self._rate_from
+        if now - since >= _RATE_WINDOW_SECONDS or (self._rate is None and self._done_steps - steps >= 5):
+            self._rate = (self._done_steps - steps) * self._samples_per_step / (now - since)
+            self._rate_from = (now, self._done_steps)
+
+    def _text(self, status: Status) -> str:
+        parts = [f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps_per_epoch}"]
+        if self._rate is not None:
+            parts.append(f"{self._rate:.0f} images/s")
+        if status.loss is not None:
+            parts.append(f"loss {status.loss:.3f}")
+        if status.quality is not None:
+            parts.append(f"{self._metric} {status.quality:.4f}")
+        return ", ".join(parts)
+
+    def _left(self, now: float) -> str:
+        seconds = (now - self._start_seconds) / self._steps_here * (self._total_steps - self._done_steps)
+        hours, rest = divmod(round(seconds), 3600)
+        return f", {hours}:{rest // 60:02d}:{rest % 60:02d} left"
+
+
+def _live_bar(description: str, total: int, done: int) -> Any:
+    # rich costs 0.1 s to import; a batch job never needs it.
+    from rich.console import Console as RichConsole  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+        console=RichConsole(stderr=True),
+    )
+    bar.add_task(description, total=total, completed=done, text="starting")
+    return bar

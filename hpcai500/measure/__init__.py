@@ -1,0 +1,1 @@
+"""What is measured inside a job: operations, time, the machine it ran on."""

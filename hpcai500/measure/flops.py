@@ -1,0 +1,150 @@
+"""Floating-point operations of a model, counted by walking over it (V3.0 section 3.6 and Table 3).
+
+Convolutions and matrix products are counted exactly, two operations a multiply-add, forward and backward; nothing else
+is counted. A convolution is 2 K^2 Cin Cout H W / groups with H, W of its *output*. A backward product is counted when
+autograd really computes it: the first layer has no input gradient, a frozen layer no weight gradient. The walk runs on
+torch's `meta` device: shapes, no data, no time.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+CONVENTION = "analytic"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One module's share: operations of one sample in a forward pass, and in forward and backward passes."""
+
+    name: str
+    kind: str
+    forward_flops: float
+    training_flops: float
+
+
+@dataclass(frozen=True)
+class FlopsCount:
+    """Operations of one sample, operator by operator in the order of the forward pass."""
+
+    parameters: int
+    operators: tuple[Operator, ...]
+
+    @property
+    def forward_flops(self) -> float:
+        return math.fsum(operator.forward_flops for operator in self.operators)
+
+    @property
+    def training_flops(self) -> float:
+        return math.fsum(operator.training_flops for operator in self.operators)
+
+
+def _product(shape: Any) -> int:
+    return math.prod(shape)
+
+
+def _matrix_product(left: Tensor, right: Tensor) -> int:
+    """(…, m, k) x (…, k, n) -> 2 … m k n."""
+    return 2 * _product(left.shape) * right.shape[-1]
+
+
+def _convolution(images: Tensor, weight: Tensor, outputs: Tensor, transposed: bool) -> int:
+    """2 K^2 (Cin / groups) for each output element; a transposed convolution spreads each input element instead."""
+    return 2 * _product((images if transposed else outputs).shape) * _product(weight.shape[1:])
+
+
+def _count_convolution(args: tuple[Any, ...], output: Any) -> int:
+    return _convolution(args[0], args[1], output, args[6])
+
+
+def _count_convolution_backward(args: tuple[Any, ...], output: Any) -> int:
+    gradient, images, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+    # Input and weight gradient each take as many products as the forward pass; the bias gradient takes none.
+    return (int(mask[0]) + int(mask[1])) * _convolution(images, weight, gradient, transposed)
+
+
+_COUNTERS: dict[Any, tuple[str, Callable[[tuple[Any, ...], Any], int]]] = {
+    torch.ops.aten.convolution: ("convolution", _count_convolution),
+    torch.ops.aten.convolution_backward: ("convolution", _count_convolution_backward),
+    torch.ops.aten.mm: ("matrix product", lambda args, output: _matrix_product(args[0], args[1])),
+    torch.ops.aten.bmm: ("matrix product", lambda args, output: _matrix_product(args[0], args[1])),
+    torch.ops.aten.addmm: ("matrix product", lambda args, output: _matrix_product(args[1], args[2])),
+    torch.ops.aten.baddbmm: ("matrix product", lambda args, output: _matrix_product(args[1], args[2])),
+}
+
+
+class _Counter(TorchDispatchMode):
+    """Counts each convolution and matrix product that reaches the dispatcher, by the module that it belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = ModuleTracker()  # type: ignore[no-untyped-call]
+        self.forward: dict[str, int] = defaultdict(int)
+        self.backward: dict[str, int] = defaultdict(int)
+        self.kinds: dict[str, str] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if counter := _COUNTERS.get(func._overloadpacket):
+            kind, count = counter
+            name = max(self.tracker.parents - {"Global"}, key=len, default="").partition(".")[2] or "(model)"
+            self.kinds[name] = kind if self.kinds.get(name, kind) == kind else "mixed"
+            (self.backward if self.tracker.is_bw else self.forward)[name] += count(args, output)
+        return output
+
+
+def count_flops(model: nn.Module, *inputs: Tensor, samples: int = 1) -> FlopsCount:
+    """Count one training step of `model` on `inputs`, per sample.
+
+    Args:
+        model: any module whose output is a tensor, or tensors in tuples, lists or dicts; its data is not touched.
+        inputs: example tensors; only shapes and types matter. Their gradient is not counted.
+        samples: samples in `inputs`, to divide by.
+    """
+    shadow = _on_meta(model)
+    arguments = [torch.empty_like(tensor, device="meta") for tensor in inputs]
+    counter = _Counter()
+    with counter.tracker, counter:
+        outputs = [leaf for leaf in _tensors(shadow(*arguments)) if leaf.requires_grad]
+        # One scalar: the tracker does not see modules whose output is itself the root of the backward pass.
+        torch.stack([output.sum().float() for output in outputs]).sum().backward()
+    names = [*counter.forward, *(name for name in counter.backward if name not in counter.forward)]
+    operators = tuple(
+        Operator(
+            name=name,
+            kind=counter.kinds[name],
+            forward_flops=counter.forward[name] / samples,
+            training_flops=(counter.forward[name] + counter.backward[name]) / samples,
+        )
+        for name in names
+    )
+    return FlopsCount(sum(p.numel() for p in model.parameters()), operators)
+
+
+def _on_meta(model: nn.Module) -> nn.Module:
+    """A copy of `model` with shapes and no data, in training mode."""
+    memo: dict[int, Any] = {}
+    for tensor in [*model.parameters(), *model.buffers()]:
+        empty = torch.empty_like(tensor, device="meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
+    # Handing the empty twins to deepcopy as already copied keeps shared parameters shared and copies no data.
+    return copy.deepcopy(model, memo).train()
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = output.values()
+    return [leaf for item in output for leaf in _tensors(item)] if hasattr(output, "__iter__") else []

@@ -1,0 +1,83 @@
+"""`hpcai500 flops BENCHMARK`: the operations of its model, operator by operator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.layers import RECIPE_TYPES
+from hpcai500.measure.flops import CONVENTION, FlopsCount, count_flops
+from hpcai500.recipe import load_recipe
+from hpcai500.workloads import model_of
+
+_GIGA = 1e9
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(ExitCode.USAGE, f"hpcai500: error: {message} (see `{self.prog} --help`)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the count; returns the exit code."""
+    parser = _Parser(
+        prog="hpcai500 flops",
+        description="Count the floating-point operations of one training sample: convolutions and matrix products, "
+        "forward and backward, two operations a multiply-add (V3.0 Table 3; docs/methodology.md).",
+    )
+    parser.add_argument("benchmark", choices=sorted(RECIPE_TYPES))
+    parser.add_argument("--recipe", help="TOML file or name of a shipped recipe (default: the reference)")
+    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args(arguments)
+    try:
+        recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
+        model, example = model_of(recipe)
+    except HpcAi500Error as error:
+        print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    count = count_flops(model, *example)
+    print(json.dumps(_document(count)) if options.json else _table(count))  # noqa: T201
+    return ExitCode.PASS
+
+
+def _document(count: FlopsCount) -> dict[str, object]:
+    return {
+        "convention": CONVENTION,
+        "parameters": count.parameters,
+        "forward_flops": count.forward_flops,
+        "training_flops": count.training_flops,
+        "parts": [
+            {
+                "name": operator.name,
+                "kind": operator.kind,
+                "forward_flops": operator.forward_flops,
+                "training_flops": operator.training_flops,
+            }
+            for operator in count.operators
+        ],
+    }
+
+
+def _table(count: FlopsCount) -> str:
+    width = max(len(operator.name) for operator in count.operators)
+    rows = [
+        f"{'operator':{width}}  {'kind':14}  {'forward':>10}  {'backward':>10}  {'training':>10}   (GFLOP a sample)"
+    ]
+    rows += [
+        f"{operator.name:{width}}  {operator.kind:14}  {operator.forward_flops / _GIGA:10.4f}  "
+        f"{(operator.training_flops - operator.forward_flops) / _GIGA:10.4f}  {operator.training_flops / _GIGA:10.4f}"
+        for operator in count.operators
+    ]
+    forward, training = count.forward_flops / _GIGA, count.training_flops / _GIGA
+    rows.append(f"{'total':{width}}  {CONVENTION:14}  {forward:10.4f}  {training - forward:10.4f}  {training:10.4f}")
+    rows.append(f"parameters: {count.parameters / 1e6:.2f} M")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""A result as people read it, and as the stable lines that test harnesses read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hpcai500.errors import ExitCode
+from hpcai500.methodology.result import Result
+from hpcai500.methodology.trials import TrialSummary
+
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def scaled(value: float, unit: str) -> str:
+    """`24299077632, "FLOP"` -> `24.3 GFLOP`: for people only, never for machines."""
+    for factor, prefix in _PREFIXES:
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def passed(result: Result) -> bool:
+    """Whether the run reached the quality that its recipe aims at."""
+    return result.quality.achieved is not None and result.quality.achieved >= result.quality.target
+
+
+def exit_code(result: Result) -> ExitCode:
+    """0, or 2 for a missed quality."""
+    return ExitCode.PASS if passed(result) else ExitCode.WRONG_ANSWER
+
+
+def summary_lines(result: Result) -> Iterator[str]:
+    """The result for a person."""
+    quality = result.quality
+    achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
+    yield f"benchmark   {result.benchmark}, edition {result.edition}, {result.world_size} process(es), {result.backend}"
+    yield f"quality     {quality.metric} {achieved} (target {quality.target:g})"
+    yield f"time        {result.seconds:.1f} s ({result.evaluation_seconds:.1f} s of it evaluation)"
+    if result.time_to_quality_seconds is not None:
+        yield f"to quality  {result.time_to_quality_seconds:.1f} s"
+    yield f"rate        {result.images_per_second:.1f} images/s"
+    if result.data_wait_fraction is not None:
+        yield f"data wait   {result.data_wait_fraction:.1%} of training time"
+    per_image = scaled(result.flops_per_image, "FLOP")
+    yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_image} an image, {result.flops_convention})"
+    if result.vflops is not None:
+        yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (penalty coefficient {result.penalty_coefficient:.4f})"
+    if result.restarts:
+        yield f"restarts    {result.restarts}, {result.downtime_seconds:.1f} s down, counted as run time"
+    if not result.rankable:
+        yield f"NOT RANKABLE: {result.reasons[0]}" + (
+            f" (and {len(result.reasons) - 1} more)" if result.reasons[1:] else ""
+        )
+
+
+def figure_of_merit_lines(result: Result) -> Iterator[str]:
+    """`HPCAI500 FOM <name>=<value> <unit>` for each number that is known, then `HPCAI500 RESULT …`."""
+    figures = {
+        "vflops": (result.vflops, "FLOPS"),
+        "flops": (result.flops, "FLOPS"),
+        "images_per_second": (result.images_per_second, "images/s"),
+        result.quality.metric: (result.quality.achieved, "fraction"),
+        "seconds": (result.seconds, "s"),
+        "time_to_quality_seconds": (result.time_to_quality_seconds, "s"),
+        "data_wait_fraction": (result.data_wait_fraction, "fraction"),
+    }
+    for name, (value, unit) in figures.items():
+        if value is not None:
+            yield f"HPCAI500 FOM {name}={value:.6g} {unit}"
+    if not result.rankable:
+        yield f"HPCAI500 NOTE not rankable: {'; '.join(result.reasons)}"
+
+
+def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
+    """The metrics over all trials: mean without the highest and the lowest, variation of all."""
+    yield "over all trials (mean without highest and lowest run; variation = standard deviation / mean of all)"
+    for name, summary in summaries.items():
+        variation = "unknown" if summary.variation is None else f"{summary.variation:.2%}"
+        yield f"  {name:24} {summary.mean:.6g}  variation {variation}  ({summary.runs} runs)"
+
+
+def result_line(verdict: str) -> str:
+    """The last line of every benchmark command."""
+    return f"HPCAI500 RESULT {verdict}"

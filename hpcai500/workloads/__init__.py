@@ -1,0 +1,33 @@
+"""The benchmarks. A new one is a module, a case in `factory` and `model_of`, and a line in `layers.RECIPE_TYPES`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hpcai500.editions import benchmark_rules
+from hpcai500.layers import ImageClassification, Recipe
+from hpcai500.workloads.base import WorkloadFactory
+
+
+def factory(benchmark: str) -> WorkloadFactory:
+    """The builder of `benchmark`, imported when it is needed."""
+    match benchmark:
+        case "ic":
+            from hpcai500.workloads.ic import ImageClassificationWorkload  # noqa: PLC0415 - one benchmark a run
+
+            return ImageClassificationWorkload
+        case _:
+            raise AssertionError(f"a validated recipe named the unknown benchmark {benchmark!r}")
+
+
+def model_of(recipe: Recipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model of `recipe` and example inputs of one sample, without any data: for counting operations."""
+    match recipe.benchmark:
+        case "ic":
+            from hpcai500.workloads.ic import build_model, example_image  # noqa: PLC0415 - one benchmark a run
+
+            assert isinstance(recipe.workload, ImageClassification)
+            classes = benchmark_rules(recipe.edition, "ic")["classes"]
+            return build_model(recipe.workload, classes), (example_image(recipe.workload),)
+        case _:
+            raise AssertionError(f"a validated recipe named the unknown benchmark {recipe.benchmark!r}")

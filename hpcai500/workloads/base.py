@@ -1,0 +1,81 @@
+"""What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcai500.layers import Recipe
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """One rank's share of one step.
+
+    Attributes:
+        samples: ids (int64) of the samples in it, without those that only fill the last batch.
+        padded: samples that only fill the last batch; trained on, never counted as images.
+        payload: what `Workload.loss` takes: tensors on the host, valid until the next batch is asked for.
+        warnings: samples that were decoded with complaints.
+    """
+
+    samples: np.ndarray[Any, np.dtype[np.int64]]
+    padded: int
+    payload: Any
+    warnings: int = 0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Quality on the whole evaluation set: 0 to 1, and how many samples it stands for."""
+
+    value: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process computes and reads: device, input dtype, threads, its rank among all."""
+
+    device: torch.device
+    input_dtype: torch.dtype
+    input_threads: int
+    rank: int = 0
+    world_size: int = 1
+
+
+class Workload(Protocol):
+    """A benchmark, as the engine sees it."""
+
+    model: nn.Module
+    steps_per_epoch: int
+
+    def dataset(self) -> dict[str, Any]:
+        """Facts of the data set for the record: root, fingerprint, counts, the digest of a complete epoch."""
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Model inputs of one sample, for counting operations; their values do not matter."""
+
+    def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
+        """Batches of `epoch` (from 1) from step `first_step` on; a function of (seed, epoch) alone."""
+
+    def loss(self, model: nn.Module, payload: Any) -> Tensor:
+        """The scalar that is minimised, for one batch."""
+
+    def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
+        """Quality of `model`. Calls `on_batch(samples so far)` after each batch, which may raise."""
+
+    def close(self) -> None:
+        """Stop input threads and give memory back."""
+
+
+class WorkloadFactory(Protocol):
+    """Builds a workload from a recipe, the folder of its data, and the place that the process has."""
+
+    def __call__(self, recipe: Recipe, data: Path, place: Place) -> Workload: ...

@@ -1,0 +1,145 @@
+"""Image Classification: ResNet v1.5 on JPEG files (V2.0 section 4.2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hpcai500.data.content_fingerprint import load_content_fingerprint
+from hpcai500.data.coverage import Coverage
+from hpcai500.data.imagenet import load_index
+from hpcai500.data.loader import JpegBatches
+from hpcai500.data.samplers import Sharding, epoch_order, evaluation_shard
+from hpcai500.layers import ImageClassification, Recipe
+from hpcai500.progress import track
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
+from hpcai500.workloads.models.resnet import BLOCKS, ResNet
+from hpcai500.workloads.quality.top1 import Top1
+
+
+def build_model(options: ImageClassification, classes: int) -> ResNet:
+    """The residual network that the recipe describes."""
+    block = BLOCKS[options.block]
+    return ResNet(block, options.depths, width=options.width, classes=classes, zero_gamma=options.zero_gamma)
+
+
+def example_image(options: ImageClassification) -> Tensor:
+    """One image, (1, 3, size, size), whose values do not matter."""
+    return torch.empty(1, 3, options.image_size, options.image_size)
+
+
+class ImageClassificationWorkload:
+    """ResNet on an ImageNet-shaped folder: training by label-smoothed cross entropy, quality by top-1."""
+
+    def __init__(self, recipe: Recipe, data: Path, place: Place) -> None:
+        options = recipe.workload
+        assert isinstance(options, ImageClassification)
+        self._options = options
+        self._place = place
+        self._seed = recipe.hyperparameters.seed
+        self._index = load_index(data, progress=track)
+        self.model: nn.Module = build_model(options, len(self._index.classes))
+        self._sharding = Sharding(
+            samples=len(self._index.train.paths),
+            batch_size=recipe.hyperparameters.batch_size,
+            world_size=place.world_size,
+            rank=place.rank,
+            tail=options.tail,
+        )
+        self.steps_per_epoch = self._sharding.steps_per_epoch
+        shared = {
+            "size": options.image_size,
+            "dtype": _dtype_name(place.input_dtype),
+            "layout": "nhwc" if recipe.framework.channels_last else "nchw",
+            "dct_scaling": options.dct_scaling,
+        }
+        batches = {
+            "batch_size": recipe.hyperparameters.batch_size,
+            "threads": place.input_threads,
+            "depth": recipe.accelerator.prefetch_batches,
+            "pin_memory": place.device.type == "cuda",
+        }
+        self._training = JpegBatches(
+            self._index.train,
+            self._index.root,
+            mode="random",
+            area=options.crop_area,
+            ratio=options.crop_ratio,
+            flip_probability=options.flip_probability,
+            **shared,
+            **batches,
+        )
+        self._evaluation = JpegBatches(
+            self._index.val,
+            self._index.root,
+            mode="centre",
+            resize_shorter=options.evaluation_resize,
+            **shared,
+            **batches,
+        )
+
+    def dataset(self) -> dict[str, Any]:
+        """Facts of the image set for the record."""
+        return {
+            "root": str(self._index.root.resolve()),
+            "fingerprint": self._index.fingerprint,
+            "content_fingerprint": load_content_fingerprint(self._index),
+            "training_samples": len(self._index.train.paths),
+            "evaluation_samples": len(self._index.val.paths),
+            "classes": len(self._index.classes),
+            "coverage": Coverage.expected(len(self._index.train.paths)).digest,
+        }
+
+    def example(self) -> tuple[Tensor, ...]:
+        """One image: (1, 3, size, size)."""
+        return (example_image(self._options),)
+
+    def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
+        """Batches of `epoch` from step `first_step` on; payload: images (N, 3, S, S) and labels (N,)."""
+        order = epoch_order(self._sharding.samples, self._seed, epoch)
+        batches = list(self._sharding.batches(order))[first_step:]
+        images = self._training.epoch(batches, seed=self._seed, epoch=epoch)
+        for step, batch in enumerate(images, first_step):
+            real = self._sharding.real_count(step)
+            yield TrainingBatch(
+                samples=batch.samples[:real],
+                padded=len(batch.samples) - real,
+                payload=(batch.images, batch.labels),
+                warnings=batch.warnings,
+            )
+
+    def loss(self, model: nn.Module, payload: Any) -> Tensor:
+        """Cross entropy with label smoothing."""
+        images, labels = self._on_device(payload)
+        return F.cross_entropy(model(images), labels, label_smoothing=self._options.label_smoothing)
+
+    def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
+        """Top-1 over the evaluation images of this rank, centre crops."""
+        top1 = Top1(self._place.device)
+        shard = evaluation_shard(
+            len(self._index.val.paths), self._sharding.batch_size, self._place.world_size, self._place.rank
+        )
+        for batch in self._evaluation.epoch(shard, seed=self._seed, epoch=0):
+            images, labels = self._on_device((batch.images, batch.labels))
+            top1.update(model(images).float(), labels)
+            on_batch(top1.samples)
+        return Evaluation(top1.value, top1.samples)
+
+    def close(self) -> None:
+        """Stop both input pipelines."""
+        self._training.close()
+        self._evaluation.close()
+
+    def _on_device(self, payload: Any) -> tuple[Tensor, Tensor]:
+        images, labels = payload
+        device = self._place.device
+        return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,1 @@
+"""The benchmark models, written here: no model zoo is needed on a site."""
