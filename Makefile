@@ -14,7 +14,7 @@ MADE := $(VENV)/.made-with-$(PYTHON)
 endif
 
 CORE       := CMakeLists.txt $(shell find csrc cmake -type f 2>/dev/null)
-CPP        := $(filter %.h %.cpp %.cu %.cuh,$(CORE))
+CPP        := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CORE))
 SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* 2>/dev/null)
 BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/engine_step.py
 

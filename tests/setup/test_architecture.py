@@ -139,7 +139,7 @@ def test_the_check_itself(
 def test_a_file_is_one_idea() -> None:
     folders = ("hpcai500", "csrc", "scripts", "tests", "benchmarks", "containers")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
-    source = [path for path in files if path.suffix in {"", ".py", ".pyi", ".h", ".cpp", ".cu", ".cuh", ".def"}]
+    source = [path for path in files if path.suffix in {"", ".py", ".pyi", ".h", ".inl", ".cpp", ".cu", ".cuh", ".def"}]
     lengths = {path.relative_to(ROOT): len(path.read_bytes().splitlines()) for path in source}
     long = {str(path): count for path, count in lengths.items() if count > MOST_LINES}
     assert not long, f"over {MOST_LINES} lines, so split each in two: {long}"
