@@ -1,0 +1,239 @@
+"""Batches of training images: the core's ring of native threads, seen as an iterator of torch tensors."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hpcai500 import _core
+from hpcai500.data.held_slots import HeldSlots
+from hpcai500.data.image_index import Split
+from hpcai500.data.odd_files import decode_odd
+from hpcai500.data.samplers import SampleIds
+from hpcai500.errors import DataError
+
+DType = Literal["float32", "float16", "bfloat16", "uint8"]
+Layout = Literal["nchw", "nhwc"]
+CropMode = Literal["random", "centre"]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageBatch:
+    """One batch on the host.
+
+    `images` has shape (N, 3, size, size), in channels_last order for the layout "nhwc"; `labels` (N,) is int64.
+    `samples` are the N ids that were asked for. `warnings` counts images that decoded with complaints.
+    `images` is a view of a slot that is refilled once the next batch is asked for: use it, or copy it, before.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    samples: SampleIds
+    warnings: int
+
+
+class Batches(Protocol):
+    """A source of image batches."""
+
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
+        """Yield one `ImageBatch` for each array of sample ids, in that order."""
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+
+
+class JpegBatches:
+    """Reads, decodes, crops and normalises the files of one split ahead of the consumer, in native threads.
+
+    `depth` batches are in the ring: one with the consumer, the others being filled; nothing is allocated after the
+    first epoch. With `pin_memory`, slots are page-locked, and a slot whose copy to the current CUDA stream is not
+    finished is not refilled. Crops depend on (seed, epoch, sample) alone.
+
+    The settings are those of `_core.DecodeSpec`: `mode` "random" uses `area`, `ratio` and `flip_probability`; "centre"
+    uses `resize_shorter` (pixels). Raises ValueError for settings that make no sense.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        root: Path,
+        *,
+        batch_size: int,
+        threads: int,
+        size: int,
+        mode: CropMode,
+        area: tuple[float, float] = (0.05, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        flip_probability: float = 0.5,
+        resize_shorter: int = 256,
+        dtype: DType = "float32",
+        layout: Layout = "nchw",
+        dct_scaling: bool = False,
+        depth: int = 4,
+        pin_memory: bool = False,
+    ) -> None:
+        if batch_size < 1 or threads < 1 or depth < 1:
+            raise ValueError(f"batch_size, threads and depth must be at least 1: {batch_size}, {threads}, {depth}")
+        self._split = split
+        self._root = root
+        self._threads = threads
+        self._depth = depth
+        self._pin_memory = pin_memory
+        self._spec = _core.DecodeSpec(
+            size=size,
+            mode=mode,
+            area=area,
+            ratio=ratio,
+            flip_probability=flip_probability,
+            resize_shorter=resize_shorter,
+            dtype=dtype,
+            layout=layout,
+            dct_scaling=dct_scaling,
+        )
+        shape = (batch_size, 3, size, size) if layout == "nchw" else (batch_size, size, size, 3)
+        # torch aligns host memory to 64 bytes, which the core's non-temporal stores want.
+        slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
+        self._arrays = [_as_array(slot) for slot in slots]
+        self._images = slots if layout == "nchw" else [slot.permute(0, 3, 1, 2) for slot in slots]
+        self._loader = _core.JpegLoader(str(root), list(split.paths), self._spec, self._arrays, threads=threads)
+        self._running: Generator[ImageBatch, None, None] | None = None
+        self._closed = False
+
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
+        """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
+
+        Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
+        ends when another begins. Raises DataError, naming the file and the reason, for one that cannot be decoded.
+        """
+        if self._closed:
+            raise ValueError("the input pipeline is closed")
+        if self._running is not None:
+            self._running.close()
+        self._running = self._run(batches, seed, epoch)
+        return self._running
+
+    def close(self) -> None:
+        """Stop the threads. An epoch that is still open yields no further batch. May be called twice."""
+        self._closed = True
+        self._loader.close()
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[ImageBatch, None, None]:
+        waiting = iter(batches)
+        queued: deque[SampleIds] = deque()
+        held = HeldSlots(self._loader.release, most_held=max(self._depth - 2, 0))
+
+        def submit_next() -> None:
+            ids = next(waiting, None)
+            if ids is not None:
+                ids = np.ascontiguousarray(ids, dtype=np.int64)
+                self._loader.submit(ids, seed=seed, epoch=epoch)
+                queued.append(ids)
+
+        try:
+            for _ in range(self._depth):
+                submit_next()
+            while queued and not self._closed:
+                finished = self._loader.next()
+                try:
+                    yield self._batch(finished, queued.popleft(), seed, epoch)
+                finally:
+                    self._give_back(finished.slot, held)
+                submit_next()
+        finally:
+            held.flush()
+            self._drain(len(queued))
+
+    def _give_back(self, slot: int, held: HeldSlots) -> None:
+        if self._closed:
+            return
+        if self._pin_memory:
+            held.add(slot, torch.cuda.current_stream().record_event())
+        else:
+            self._loader.release(slot)
+
+    def _drain(self, batches: int) -> None:
+        for _ in range(batches if not self._closed else 0):
+            self._loader.release(self._loader.next().slot)
+
+    def _batch(self, finished: _core.Batch, ids: SampleIds, seed: int, epoch: int) -> ImageBatch:
+        if finished.failures:
+            self._mend(finished, seed, epoch)
+        labels = torch.from_numpy(self._split.labels[ids])
+        return ImageBatch(
+            images=self._images[finished.slot][: finished.count],
+            labels=labels.pin_memory() if self._pin_memory else labels,
+            samples=ids,
+            warnings=finished.warnings,
+        )
+
+    def _mend(self, finished: _core.Batch, seed: int, epoch: int) -> None:
+        """Fill the places of files that only Pillow can decode; raise DataError for the first other failure."""
+        for failure in finished.failures:
+            if failure.kind != "unsupported":
+                raise self._undecodable(failure.sample, failure.reason)
+
+        def decode(failure: _core.Failure) -> None:
+            try:
+                pixels = decode_odd((self._root / self._split.paths[failure.sample]).read_bytes())
+            except (ValueError, OSError) as error:
+                raise self._undecodable(failure.sample, str(error)) from error
+            place = self._arrays[finished.slot][failure.position]
+            _core.crop_pixels(pixels, self._spec, place, seed=seed, epoch=epoch, sample=failure.sample)
+
+        # A few odd files in ImageNet, but also whole sets of PNG.
+        with ThreadPoolExecutor(min(self._threads, len(finished.failures))) as pool:
+            list(pool.map(decode, finished.failures))
+
+    def _undecodable(self, sample: int, reason: str) -> DataError:
+        return DataError(
+            f"cannot decode {self._root / self._split.paths[sample]}: {reason}; "
+            f"replace or remove it, and run `hpcai500 data check ic {self._root}` to find all such files"
+        )
+
+
+class MemoryBatches:
+    """Holds a few decoded batches and repeats them: what an engine does when its input costs nothing.
+
+    Batches of an epoch carry the sample ids that were asked for, with the images and labels of the held ones.
+    """
+
+    def __init__(self, batches: Iterable[ImageBatch]) -> None:
+        """Copy `batches`, for example `source.epoch(...)`. Raises ValueError when there are none."""
+        self._held = [(_copy(batch.images), batch.labels) for batch in batches]
+        if not self._held:
+            raise ValueError("at least one batch must be held")
+
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
+        """Yield as many batches as asked for, of the sizes asked for (ValueError when larger than the held ones)."""
+        del seed, epoch
+        for number, ids in enumerate(batches):
+            images, labels = self._held[number % len(self._held)]
+            if len(ids) > len(labels):
+                raise ValueError(f"a batch of {len(ids)} was asked for, and {len(labels)} images are held")
+            yield ImageBatch(images[: len(ids)], labels[: len(ids)], ids, 0)
+
+    def close(self) -> None:
+        """Forget the batches."""
+        self._held = []
+
+
+def _copy(images: torch.Tensor) -> torch.Tensor:
+    copy = images.clone()
+    return copy.pin_memory() if images.is_pinned() else copy
+
+
+def _as_array(slot: torch.Tensor) -> npt.NDArray[Any]:
+    # NumPy has no bfloat16: the core takes its bits.
+    array: npt.NDArray[Any] = (slot.view(torch.uint16) if slot.dtype == torch.bfloat16 else slot).numpy()
+    return array
