@@ -1,0 +1,58 @@
+// One image: JPEG bytes (or pixels) -> crop -> antialiased resize -> flip -> normalise -> the batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "crop.h"
+#include "jpeg_reader.h"
+#include "resize.h"
+#include "spec.h"
+
+namespace hpcai500 {
+
+/// Pixels that something else has decoded: rows of RGB, 3 bytes a pixel, without padding.
+struct RgbPixels {
+    const std::uint8_t* data;
+    int width, height;
+};
+
+/// What one thread needs to make images, reused from one to the next.
+///
+/// `image` is room for spec.image_bytes() bytes. Pixels outside a random crop do not exist for the filter, as
+/// in Pillow's crop().resize(); around a centre crop (a box with fractions) they do, as in Pillow's
+/// resize(box=...).
+class ImageDecoder {
+  public:
+    /// Makes the image of one sample. Returns the number of libjpeg's warnings; throws DecodeError.
+    int decode_crop(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const SampleKey& key,
+                    void* image);
+
+    /// The same for a box of the caller's. Throws std::invalid_argument when the box leaves the image.
+    int decode_box(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const CropBox& box,
+                   void* image);
+
+    /// The same crop for decoded pixels.
+    void crop_pixels(const RgbPixels& pixels, const DecodeSpec& spec, const SampleKey& key, void* image);
+
+    /// Decodes every row at full size and drops it. Returns size and warnings; throws DecodeError.
+    struct Checked {
+        int width, height, warnings;
+    };
+    Checked check(std::span<const std::uint8_t> jpeg);
+
+    /// Reads the header only; throws DecodeError.
+    JpegHeader probe(std::span<const std::uint8_t> jpeg);
+
+  private:
+    int decode_open_image(const DecodeSpec& spec, const CropBox& box, void* image);
+
+    JpegReader reader_;
+    Resizer resizer_;
+    GrowBuffer<std::uint8_t> row_;
+};
+
+/// Throws std::invalid_argument when `box` is empty or leaves an image of width x height pixels.
+void validate(const CropBox& box, int width, int height);
+
+}  // namespace hpcai500
