@@ -168,9 +168,10 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _layers_fit_together(self) -> Recipe:
         policy, epochs = self.hyperparameters, self.problem.epochs
-        if policy.warmup_epochs > epochs:
+        warmup_epochs = policy.warmup_epochs
+        if warmup_epochs > epochs:
             raise ValueError(
-                f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {policy.warmup_epochs:g}"
+                f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {warmup_epochs:g}"
             )
         if list(policy.step_epochs) != sorted(set(policy.step_epochs)):
             raise ValueError(f"hyperparameters.step_epochs: expected growing epochs, got {list(policy.step_epochs)}")

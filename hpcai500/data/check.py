@@ -22,8 +22,8 @@ from hpcai500.progress import Tracker, silent
 __all__ = ["CheckReport", "ClassCount", "Finding", "check_images", "load_content_fingerprint"]
 
 # Upper bounds, included; larger ones are counted under None.
-PIXEL_BOUNDS = tuple(4**k * 64 * 64 for k in range(7))
-BYTE_BOUNDS = tuple(4**k * 4096 for k in range(7))
+PIXEL_BOUNDS = tuple(2**k for k in range(10, 27))
+BYTE_BOUNDS = tuple(2**k for k in range(10, 27))
 _FILES_PER_TASK = 16
 
 

@@ -67,9 +67,10 @@ def _rows(title: str, rows: Sequence[tuple[str, str]]) -> str:
 
 def _summary(report: CheckReport) -> list[tuple[str, str]]:
     counts = [c.train for c in report.classes]
+    least, most = min(counts), max(counts)
     return [
         ("images", f"{report.train_samples} train, {report.val_samples} val"),
-        ("classes", f"{len(counts)} of {min(counts)} to {max(counts)} training images"),
+        ("classes", f"{len(counts)} of {least if least == most else f'{least} to {most}'} training images"),
         ("bytes", f"{report.total_bytes}"),
         ("kinds", ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())),
         ("read and decoded", f"{report.bytes_per_second / 1e6:.1f} MB/s in {report.seconds:.1f} s"),

@@ -72,12 +72,7 @@ def _parser() -> _Parser:
     for command, add in ((make, "add_make"), (check, "add_check")):
         kinds = command.add_subparsers(dest="workload", required=True, metavar="WORKLOAD", parser_class=_Parser)
         for workload in WORKLOADS:
-            kind = kinds.add_parser(
-                workload.NAME,
-                allow_abbrev=False,
-                help=workload.HELP,
-                formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-            )
+            kind = kinds.add_parser(workload.NAME, allow_abbrev=False, help=workload.HELP)
             getattr(workload, add)(kind)
             kind.set_defaults(parser=kind)
     return parser

@@ -26,14 +26,18 @@ def add_make(parser: argparse.ArgumentParser) -> None:
         "Write a synthetic set of JPEG files, textured shapes on noise, in ImageNet's layout. The same options give "
         "the same bytes. A second call completes the set and writes nothing twice; files of others are never touched."
     )
+    parser.epilog = "Example: hpcai500 data make ic /tmp/smoke --classes 10, then hpcai500 ic --data /tmp/smoke"
     defaults = SyntheticSet()
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set; made when missing")
-    parser.add_argument("--classes", type=int, default=defaults.classes, help=f"classes, 2 to {len(CLASSES)}")
-    parser.add_argument("--train-per-class", type=int, default=defaults.train_per_class, help="training images a class")
-    parser.add_argument("--val-per-class", type=int, default=defaults.val_per_class, help="validation images a class")
-    parser.add_argument("--seed", type=int, default=defaults.seed, help="another seed, other images")
+    for flag, default, meaning in (
+        ("--classes", defaults.classes, f"classes, 2 to {len(CLASSES)}"),
+        ("--train-per-class", defaults.train_per_class, "training images a class"),
+        ("--val-per-class", defaults.val_per_class, "validation images a class"),
+        ("--seed", defaults.seed, "another seed gives other images"),
+    ):
+        parser.add_argument(flag, metavar="N", type=int, default=default, help=f"{meaning} (default: {default})")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
-    _add_workers(parser)
+    _add_workers(parser, "processes")
     parser.set_defaults(run=_make)
 
 
@@ -43,16 +47,15 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         "Read and decode every file, whatever earlier checks found. Exit code 0: every file can be trained on. "
         "64: the set is missing or has broken files, which are listed."
     )
+    parser.epilog = "Example: hpcai500 data check ic /data/imagenet --json > check.json"
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder with train/ and val/")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
-    _add_workers(parser)
+    _add_workers(parser, "threads")
     parser.set_defaults(run=_check)
 
 
-def _add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workers", type=int, default=argparse.SUPPRESS, help="how many work in parallel (default: one a core)"
-    )
+def _add_workers(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--workers", metavar="N", type=int, help=f"{what} that share the work (default: one a core)")
 
 
 def _make(chosen: argparse.Namespace) -> int:
@@ -62,7 +65,7 @@ def _make(chosen: argparse.Namespace) -> int:
         val_per_class=chosen.val_per_class,
         seed=chosen.seed,
     )
-    written = make_images(chosen.dir, wanted, workers=getattr(chosen, "workers", None), progress=track)
+    written = make_images(chosen.dir, wanted, workers=chosen.workers, progress=track)
     index = load_index(chosen.dir, progress=track)
     if chosen.json:
         _print_json(
@@ -82,7 +85,7 @@ def _make(chosen: argparse.Namespace) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    report = check_images(chosen.dir, workers=getattr(chosen, "workers", None), progress=track)
+    report = check_images(chosen.dir, workers=chosen.workers, progress=track)
     if chosen.json:
         _print_json(as_document(report))
     else:

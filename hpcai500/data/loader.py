@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,9 @@ class JpegBatches:
         slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
         self._arrays = [_as_array(slot) for slot in slots]
         self._images = slots if layout == "nchw" else [slot.permute(0, 3, 1, 2) for slot in slots]
-        self._loader = _core.JpegLoader(str(root), list(split.paths), self._spec, self._arrays, threads=threads)
+        # Bytes, as the file system has them: a name need not be UTF-8.
+        paths = [os.fsencode(path) for path in split.paths]
+        self._loader = _core.JpegLoader(os.fsencode(root), paths, self._spec, slots=self._arrays, threads=threads)
         self._running: Generator[ImageBatch, None, None] | None = None
         self._closed = False
 

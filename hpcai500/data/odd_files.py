@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -24,6 +24,8 @@ def decode_odd(content: bytes) -> Pixels:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content)) as image:
                 return _rgb(image)
+    except UnidentifiedImageError as error:
+        raise ValueError("no JPEG and no other image format that Pillow knows") from error
     except Exception as error:
         # Pillow's decoders raise a dozen types (OSError, SyntaxError, struct.error, ...) for damaged input.
         raise ValueError(f"{str(error).strip() or type(error).__name__}") from error

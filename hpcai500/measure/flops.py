@@ -87,8 +87,8 @@ class _Counter(TorchDispatchMode):
     """Counts each convolution and matrix product that reaches the dispatcher, by the module that it belongs to."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.tracker = ModuleTracker()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracker = ModuleTracker()
         self.forward: dict[str, int] = defaultdict(int)
         self.backward: dict[str, int] = defaultdict(int)
         self.kinds: dict[str, str] = {}

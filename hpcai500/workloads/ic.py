@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from hpcai500.data.content_fingerprint import load_content_fingerprint
 from hpcai500.data.coverage import Coverage
 from hpcai500.data.imagenet import load_index
-from hpcai500.data.loader import JpegBatches
+from hpcai500.data.loader import DType, JpegBatches
 from hpcai500.data.samplers import Sharding, epoch_order, evaluation_shard
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.progress import track
@@ -52,36 +53,26 @@ class ImageClassificationWorkload:
             tail=options.tail,
         )
         self.steps_per_epoch = self._sharding.steps_per_epoch
-        shared = {
-            "size": options.image_size,
-            "dtype": _dtype_name(place.input_dtype),
-            "layout": "nhwc" if recipe.framework.channels_last else "nchw",
-            "dct_scaling": options.dct_scaling,
-        }
-        batches = {
-            "batch_size": recipe.hyperparameters.batch_size,
-            "threads": place.input_threads,
-            "depth": recipe.accelerator.prefetch_batches,
-            "pin_memory": place.device.type == "cuda",
-        }
-        self._training = JpegBatches(
+        batches = partial(
+            JpegBatches,
+            root=self._index.root,
+            batch_size=recipe.hyperparameters.batch_size,
+            threads=place.input_threads,
+            size=options.image_size,
+            dtype=_dtype_name(place.input_dtype),
+            layout="nhwc" if recipe.framework.channels_last else "nchw",
+            dct_scaling=options.dct_scaling,
+            depth=recipe.accelerator.prefetch_batches,
+            pin_memory=place.device.type == "cuda",
+        )
+        self._training = batches(
             self._index.train,
-            self._index.root,
             mode="random",
             area=options.crop_area,
             ratio=options.crop_ratio,
             flip_probability=options.flip_probability,
-            **shared,
-            **batches,
         )
-        self._evaluation = JpegBatches(
-            self._index.val,
-            self._index.root,
-            mode="centre",
-            resize_shorter=options.evaluation_resize,
-            **shared,
-            **batches,
-        )
+        self._evaluation = batches(self._index.val, mode="centre", resize_shorter=options.evaluation_resize)
 
     def dataset(self) -> dict[str, Any]:
         """Facts of the image set for the record."""
@@ -141,5 +132,10 @@ class ImageClassificationWorkload:
         return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _dtype_name(dtype: torch.dtype) -> DType:
+    names: dict[torch.dtype, DType] = {
+        torch.float32: "float32",
+        torch.float16: "float16",
+        torch.bfloat16: "bfloat16",
+    }
+    return names[dtype]

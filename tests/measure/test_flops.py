@@ -1,0 +1,131 @@
+"""The analytic count: the paper's formula by hand, the published total, and torch's own counter on odd models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpcai500.measure.flops import count_flops
+from hpcai500.measure.flops_command import main
+from hpcai500.workloads.models.resnet import BasicBlock, Bottleneck, ResNet
+
+
+def torch_count(model: nn.Module, images: Tensor) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter:
+        model(images).sum().backward()
+    return int(counter.get_total_flops())
+
+
+def test_resnet50_takes_8_18_gflop_forward_and_24_30_in_training() -> None:
+    count = count_flops(ResNet(Bottleneck, (3, 4, 6, 3)), torch.empty(1, 3, 224, 224))
+    assert count.parameters == 25_557_032
+    assert count.forward_flops / 1e9 == pytest.approx(8.178, abs=0.001)
+    assert count.training_flops / 1e9 == pytest.approx(24.299, abs=0.001)
+
+
+def test_the_stem_has_no_input_gradient() -> None:
+    count = count_flops(ResNet(Bottleneck, (3, 4, 6, 3)), torch.empty(1, 3, 224, 224))
+    stem = count.operators[0]
+    # 2 K^2 Cin Cout H W with H, W of the output (V3.0 Table 3), once forward and once for the weights.
+    assert (stem.name, stem.forward_flops) == ("conv1", 2 * 49 * 3 * 64 * 112 * 112)
+    assert stem.training_flops == 2 * stem.forward_flops
+
+
+def test_every_operator_carries_its_modules_name_and_its_backward_pass() -> None:
+    count = count_flops(ResNet(Bottleneck, (1, 1, 1, 1), width=8, classes=10), torch.empty(1, 3, 64, 64))
+    assert {operator.name for operator in count.operators} >= {"conv1", "layer1.0.conv2", "layer4.0.downsample.0", "fc"}
+    assert all(op.training_flops == 3 * op.forward_flops for op in count.operators if op.name != "conv1")
+
+
+class Tied(nn.Module):
+    """A weight used twice, once through a bare function call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(48, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.flatten(1)) @ self.linear.weight
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.project(x.flatten(2).transpose(1, 2).repeat(1, 1, 4))
+        return torch.bmm(torch.softmax(torch.bmm(tokens, tokens.transpose(1, 2)), -1), tokens)
+
+
+def frozen() -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.Conv2d(3, 6, 3, stride=2, padding=1),
+        lambda: nn.ConvTranspose2d(3, 5, 4, stride=2),
+        lambda: nn.Conv2d(3, 6, 3, dilation=2),
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(64, 3)),
+        lambda: ResNet(BasicBlock, (1, 1, 1, 1), width=4, classes=3),
+        frozen,
+        Tied,
+        Attention,
+    ],
+    ids=["strided", "transposed", "dilated", "linear", "resnet", "frozen", "tied", "attention"],
+)
+def test_any_model_counts_as_torchs_own_counter_counts_it(build: Callable[[], nn.Module]) -> None:
+    model, images = build(), torch.randn(2, 3, 4, 4)
+    assert count_flops(model, images).training_flops == torch_count(model, images)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_a_grouped_convolution_is_divided_by_its_groups_forward_and_backward(groups: int) -> None:
+    # torch's counter forgets the groups in the weight gradient, so only its forward count is a peer here.
+    model, images = nn.Conv2d(4, 8, 3, groups=groups), torch.randn(1, 4, 8, 8)
+    forward = 2 * 9 * 4 * 8 * 6 * 6 / groups  # 2 K^2 Cin Cout H W / groups (V3.0 Table 3)
+    count = count_flops(model, images)
+    assert (count.forward_flops, count.training_flops) == (forward, 2 * forward)
+    with FlopCounterMode(display=False) as theirs:
+        model(images)
+    assert theirs.get_total_flops() == forward
+
+
+def test_counting_is_per_sample_and_leaves_the_model_alone() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    one, eight = (count_flops(model, torch.empty(n, 3, 8, 8), samples=n) for n in (1, 8))
+    assert one.training_flops == eight.training_flops
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_command_prints_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ic", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["training_flops"] == pytest.approx(24.299e9, rel=1e-4)
+    assert sum(part["training_flops"] for part in document["parts"]) == document["training_flops"]
+
+
+def test_the_command_prints_a_table_with_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ic"]) == 0
+    out = capsys.readouterr().out
+    assert "layer4.2.conv3" in out
+    assert "parameters: 25.56 M" in out
+
+
+def test_a_typo_in_a_flag_is_one_line_and_exit_code_64(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["ic", "--jsno"])
+    assert ended.value.code == 64
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,183 @@
+"""From events to `result.json`: what is counted, what is not, and what makes a run not rankable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcai500.editions import benchmark_rules
+from hpcai500.errors import RecordError
+from hpcai500.methodology.result import derive
+from hpcai500.recipe import reference_recipe
+
+IMAGENET = 1_281_167
+COVERAGE = "1281167-abc"
+
+
+class Log:
+    """Builds the events of a run whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.wall_s = 1000.0
+        self.clock_s = 5.0
+
+    def after(self, seconds: float) -> Log:
+        self.wall_s += seconds
+        self.clock_s += seconds
+        return self
+
+    def add(self, key: str, value: Any = None) -> Log:
+        time_ms = round(self.wall_s * 1000)
+        event = {"seq": len(self.events), "time_ms": time_ms, "clock_s": self.clock_s, "key": key, "value": value}
+        self.events.append(event)
+        return self
+
+    def initialise(self, **dataset: Any) -> Log:
+        facts = {"training_samples": IMAGENET, "evaluation_samples": 50_000, "classes": 1000, "coverage": COVERAGE}
+        self.add("init_start").add("dataset", facts | dataset)
+        return self.add("flops", {"convention": "analytic", "per_sample": 24.3e9})
+
+    def start(self) -> Log:
+        return self.add("run_start", {"world_size": 8, "nodes": 1})
+
+    def epoch(self, number: int, quality: float = 0.763, seconds: float = 100.0, **changes: Any) -> Log:
+        done = {"epoch": number, "samples": IMAGENET, "padded_samples": 17, "coverage": COVERAGE}
+        times = {"seconds": 0.8 * seconds, "data_wait_seconds": 0.2 * seconds}
+        self.add("epoch_start", {"epoch": number}).after(0.8 * seconds)
+        self.add("epoch_stop", {**done, **times, **changes}).after(0.2 * seconds)
+        return self.add("eval_accuracy", {"epoch": number, "value": quality, "seconds": 0.2 * seconds})
+
+    def restart(self, down_seconds: float, epoch: int) -> Log:
+        self.wall_s += down_seconds
+        self.clock_s = 3.0  # another boot
+        return self.initialise().after(10).add("run_resume", {"epoch": epoch, "step": 0})
+
+    def result(self, recipe: dict[str, Any] | None = None) -> Any:
+        recipe = recipe or reference_recipe("ic").model_dump(mode="json")
+        return derive(recipe, benchmark_rules("v2.0", "ic"), self.events)
+
+
+def complete(quality: float = 0.763, **changes: Any) -> Log:
+    log = Log().initialise().start()
+    for number in range(1, 91):
+        log.epoch(number, quality if number == 90 else 0.5, **changes)
+    return log.add("run_stop")
+
+
+def test_a_reference_run_by_hand() -> None:
+    result = complete().result()
+    assert (result.rankable, result.reasons) == (True, [])
+    assert (result.images, result.padded_images, result.seconds) == (90 * IMAGENET, 90 * 17, pytest.approx(9000))
+    assert result.flops == pytest.approx(90 * IMAGENET * 24.3e9 / 9000)
+    assert (result.penalty_coefficient, result.vflops) == (1.0, result.flops)
+    assert result.data_wait_fraction == pytest.approx(0.25)
+    assert result.evaluation_seconds == pytest.approx(1800)
+
+
+def test_the_penalty_has_exponent_five() -> None:
+    result = complete(0.75).result()
+    assert result.vflops == pytest.approx(result.flops * (0.75 / 0.763) ** 5)
+
+
+def test_the_last_evaluation_counts_and_not_the_best() -> None:
+    log = Log().initialise().start()
+    for number in range(1, 91):
+        log.epoch(number, 0.9 if number == 50 else 0.7)
+    result = log.add("run_stop").result()
+    assert result.quality.achieved == 0.7
+    assert result.time_to_quality_seconds == pytest.approx(5000)
+
+
+def test_a_target_that_was_never_reached_has_no_time() -> None:
+    assert complete(0.7).result().time_to_quality_seconds is None
+
+
+def test_unknown_is_none_and_never_zero() -> None:
+    result = complete().result().as_json()
+    assert [key for key, value in result.items() if value is None] == [
+        "level", "energy_joules", "watts", "power_source", "vflops_per_watt", "communication_fraction", "stragglers",
+    ]  # fmt: skip
+
+
+def test_an_epoch_that_was_trained_again_counts_once_and_its_time_twice() -> None:
+    log = Log().initialise().start()
+    for number in range(1, 61):
+        log.epoch(number)
+    log.restart(500, epoch=60)
+    for number in range(60, 91):
+        log.epoch(number)
+    result = log.add("run_stop").result()
+    assert (result.images, result.restarts) == (90 * IMAGENET, 1)
+    assert result.downtime_seconds == pytest.approx(510)
+    assert result.seconds == pytest.approx(9000 + 100 + 510)
+
+
+@given(st.floats(0, 1e6))
+def test_down_time_is_run_time(down_seconds: float) -> None:
+    log = Log().initialise().start()
+    for number in range(1, 46):
+        log.epoch(number)
+    log.restart(down_seconds, epoch=46)
+    for number in range(46, 91):
+        log.epoch(number)
+    assert log.add("run_stop").result().seconds == pytest.approx(9010 + down_seconds, abs=0.01)
+
+
+def test_a_wall_clock_that_was_set_back_is_noticed() -> None:
+    log = Log().initialise().start()
+    for number in range(1, 46):
+        log.epoch(number)
+    log.restart(-3600, epoch=46)
+    for number in range(46, 91):
+        log.epoch(number)
+    assert "the clock ran backwards during the run" in log.add("run_stop").result().reasons
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("dataset", "imagenet-22k", "problem.dataset is imagenet-22k; edition v2.0 fixes imagenet-1k"),
+        ("target_quality", 0.7, "problem.target_quality is 0.7; edition v2.0 fixes 0.763"),
+    ],
+)
+def test_another_problem_is_not_rankable(key: str, value: Any, reason: str) -> None:
+    recipe = reference_recipe("ic").model_dump(mode="json")
+    recipe["problem"][key] = value
+    result = complete().result(recipe)
+    assert (result.rankable, result.reasons) == (False, [reason])
+
+
+def test_a_data_set_of_another_size_is_not_rankable() -> None:
+    log = Log().initialise(training_samples=1000).start()
+    for number in range(1, 91):
+        log.epoch(number)
+    reasons = log.add("run_stop").result().reasons
+    assert reasons == ["the data set has 1000 training samples; imagenet-1k has 1281167"]
+
+
+def test_an_epoch_that_missed_samples_is_not_rankable() -> None:
+    result = complete(coverage="1281166-fff", samples=IMAGENET - 1).result()
+    assert len(result.reasons) == 90
+    assert result.reasons[0].startswith("epoch 1: the samples delivered are not the training set, once each")
+
+
+@pytest.mark.parametrize("leave_out", ["run_start", "run_stop", "flops", "dataset"])
+def test_a_run_without_its_end_has_no_score(leave_out: str) -> None:
+    log = complete()
+    events = [event for event in log.events if event["key"] != leave_out]
+    log.events = [{**event, "seq": number} for number, event in enumerate(events)]
+    with pytest.raises(RecordError, match=f"no event {leave_out}"):
+        log.result()
+
+
+@pytest.mark.parametrize("key", ["epoch_stop", "eval_accuracy"])
+def test_a_run_that_skips_an_evaluation_is_refused(key: str) -> None:
+    log = complete()
+    events = [e for e in log.events if not (e["key"] == key and e["value"]["epoch"] == 7)]
+    log.events = [{**event, "seq": number} for number, event in enumerate(events)]
+    with pytest.raises(RecordError, match="epoch 7: not trained or not evaluated"):
+        log.result()
