@@ -9,11 +9,14 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -164,44 +167,65 @@ def _missing_files(root: Path, wanted: SyntheticSet) -> list[_File]:
 
 
 def _write_files(root: Path, wanted: SyntheticSet, files: list[_File], workers: int, bar: Progress) -> None:
-    if workers == 1:
+    # Half-written files live in one folder that goes with this call, also when a worker is killed.
+    with tempfile.TemporaryDirectory(prefix=".hpcai500-part-", dir=root) as folder:
+        job = _Job(root, Path(folder), wanted)
+        if workers == 1:
+            for file in files:
+                job.write([file])
+                bar.advance()
+            return
+        # Spawned, not forked: a forked child of a process that has run torch's threads can hang.
+        context = multiprocessing.get_context("spawn")
+        resource_tracker.ensure_running()
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            try:
+                for written in _in_order(pool, job, files, window=4 * workers):
+                    bar.advance(written)
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every worker needs to know."""
+
+    root: Path
+    scratch: Path
+    wanted: SyntheticSet
+
+    def write(self, files: list[_File]) -> int:
+        """Draw and write `files`; return how many they are."""
         for file in files:
-            _write_batch(root, wanted, [file])
-            bar.advance()
-        return
-    # Spawned, not forked: a forked child of a process that has run torch's threads can hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_parent) as pool:
-        try:
-            for written in _in_order(pool, root, wanted, files, window=4 * workers):
-                bar.advance(written)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+            key = np.random.SeedSequence([self.wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
+            random = np.random.Generator(np.random.PCG64(key))
+            content = draw_jpeg(file.label, random, self.wanted.smallest_side, self.wanted.largest_side)
+            write_unsynced(self.root / file.path, content, self.scratch)
+        return len(files)
 
 
-def _in_order(
-    pool: ProcessPoolExecutor, root: Path, wanted: SyntheticSet, files: list[_File], window: int
-) -> Iterator[int]:
+def _in_order(pool: ProcessPoolExecutor, job: _Job, files: list[_File], window: int) -> Iterator[int]:
     """Keep `window` tasks in the pool, however many files there are."""
     pending: deque[Future[int]] = deque()
     for start in range(0, len(files), _IMAGES_PER_TASK):
-        pending.append(pool.submit(_write_batch, root, wanted, files[start : start + _IMAGES_PER_TASK]))
+        with _interrupts_kept_from_children():
+            pending.append(pool.submit(job.write, files[start : start + _IMAGES_PER_TASK]))
         if len(pending) == window:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()
 
 
-def _write_batch(root: Path, wanted: SyntheticSet, files: list[_File]) -> int:
-    for file in files:
-        key = np.random.SeedSequence([wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
-        random = np.random.Generator(np.random.PCG64(key))
-        content = draw_jpeg(file.label, random, wanted.smallest_side, wanted.largest_side)
-        write_unsynced(root / file.path, content)
-    return len(files)
+@contextmanager
+def _interrupts_kept_from_children() -> Iterator[None]:
+    """Let a process that starts meanwhile never see Ctrl-C: the parent ends it in order, without a traceback.
 
-
-def _leave_interrupts_to_parent() -> None:
-    # Ctrl-C reaches the whole process group; the parent ends the pool in order, and no child prints a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Ctrl-C reaches the whole process group. A child inherits the mask; an initializer would come too late for a child
+    that is still importing.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
