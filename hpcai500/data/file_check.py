@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from hpcai500 import _core
+from hpcai500._core import JpegError, check_jpeg, probe_jpeg
 from hpcai500.data.odd_files import decode_odd
 
 _KIND_OF_COMPONENTS = {1: "grey", 3: "colour", 4: "cmyk"}
@@ -57,12 +57,12 @@ def check_file(root: Path, path: str) -> FileCheck:
 def _decode(content: bytes) -> tuple[str, int, int]:
     """Return kind, pixels and warnings; raise ValueError with the reason when a run could not use the file."""
     try:
-        width, height, warnings = _core.check_jpeg(content)
-    except _core.JpegError as error:
+        width, height, warnings = check_jpeg(content)
+    except JpegError as error:
         # The loader leaves the same files to Pillow.
         if error.kind != "unsupported":
             raise
         height, width, _ = decode_odd(content).shape
         return "other", width * height, 0
-    components = _core.probe_jpeg(content).components
+    components = probe_jpeg(content).components
     return _KIND_OF_COMPONENTS.get(components, f"{components} components"), width * height, warnings

@@ -8,13 +8,13 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from hpcai500 import _core
+from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
 from hpcai500.data.held_slots import HeldSlots
 from hpcai500.data.image_index import Split
 from hpcai500.data.odd_files import decode_odd
@@ -58,8 +58,8 @@ class JpegBatches:
     first epoch. With `pin_memory`, slots are page-locked, and a slot whose copy to the current CUDA stream is not
     finished is not refilled. Crops depend on (seed, epoch, sample) alone.
 
-    The settings are those of `_core.DecodeSpec`: `mode` "random" uses `area`, `ratio` and `flip_probability`; "centre"
-    uses `resize_shorter` (pixels). Raises ValueError for settings that make no sense.
+    The settings are those of `hpcai500._core.DecodeSpec`: `mode` "random" uses `area`, `ratio` and
+    `flip_probability`; "centre" uses `resize_shorter` (pixels). Raises ValueError for settings that make no sense.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class JpegBatches:
         self._threads = threads
         self._depth = depth
         self._pin_memory = pin_memory
-        self._spec = _core.DecodeSpec(
+        self._spec = DecodeSpec(
             size=size,
             mode=mode,
             area=area,
@@ -104,9 +104,13 @@ class JpegBatches:
         slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
         self._arrays = [_as_array(slot) for slot in slots]
         self._images = slots if layout == "nchw" else [slot.permute(0, 3, 1, 2) for slot in slots]
-        # Bytes, as the file system has them: a name need not be UTF-8.
-        paths = [os.fsencode(path) for path in split.paths]
-        self._loader = _core.JpegLoader(os.fsencode(root), paths, self._spec, slots=self._arrays, threads=threads)
+        self._loader = JpegLoader(
+            _as_system_has_it(str(root)),
+            [_as_system_has_it(path) for path in split.paths],
+            self._spec,
+            slots=self._arrays,
+            threads=threads,
+        )
         self._running: Generator[ImageBatch, None, None] | None = None
         self._closed = False
 
@@ -169,7 +173,7 @@ class JpegBatches:
         for _ in range(batches if not self._closed else 0):
             self._loader.release(self._loader.next().slot)
 
-    def _batch(self, finished: _core.Batch, ids: SampleIds, seed: int, epoch: int) -> ImageBatch:
+    def _batch(self, finished: Batch, ids: SampleIds, seed: int, epoch: int) -> ImageBatch:
         if finished.failures:
             self._mend(finished, seed, epoch)
         labels = torch.from_numpy(self._split.labels[ids])
@@ -180,19 +184,19 @@ class JpegBatches:
             warnings=finished.warnings,
         )
 
-    def _mend(self, finished: _core.Batch, seed: int, epoch: int) -> None:
+    def _mend(self, finished: Batch, seed: int, epoch: int) -> None:
         """Fill the places of files that only Pillow can decode; raise DataError for the first other failure."""
         for failure in finished.failures:
             if failure.kind != "unsupported":
                 raise self._undecodable(failure.sample, failure.reason)
 
-        def decode(failure: _core.Failure) -> None:
+        def decode(failure: Failure) -> None:
             try:
                 pixels = decode_odd((self._root / self._split.paths[failure.sample]).read_bytes())
             except (ValueError, OSError) as error:
                 raise self._undecodable(failure.sample, str(error)) from error
             place = self._arrays[finished.slot][failure.position]
-            _core.crop_pixels(pixels, self._spec, place, seed=seed, epoch=epoch, sample=failure.sample)
+            crop_pixels(pixels, self._spec, place, seed=seed, epoch=epoch, sample=failure.sample)
 
         # A few odd files in ImageNet, but also whole sets of PNG.
         with ThreadPoolExecutor(min(self._threads, len(finished.failures))) as pool:
@@ -240,3 +244,8 @@ def _as_array(slot: torch.Tensor) -> npt.NDArray[Any]:
     # NumPy has no bfloat16: the core takes its bits.
     array: npt.NDArray[Any] = (slot.view(torch.uint16) if slot.dtype == torch.bfloat16 else slot).numpy()
     return array
+
+
+def _as_system_has_it(path: str) -> str:
+    # The core takes bytes for text. A name need not be UTF-8, and then it is no text that C++ could be given.
+    return cast(str, os.fsencode(path))
