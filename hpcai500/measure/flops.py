@@ -103,14 +103,15 @@ class _Counter(TorchDispatchMode):
         return output
 
 
-def count_flops(model: nn.Module, *inputs: Tensor, samples: int = 1) -> FlopsCount:
+def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
     """Count one training step of `model` on `inputs`, per sample.
 
     Args:
         model: any module whose output is a tensor, or tensors in tuples, lists or dicts; its data is not touched.
-        inputs: example tensors; only shapes and types matter. Their gradient is not counted.
-        samples: samples in `inputs`, to divide by.
+        inputs: example tensors, the first dimension counting samples; only shapes and types matter. Their gradient is
+            not counted.
     """
+    samples = inputs[0].shape[0]
     shadow = _on_meta(model)
     arguments = [torch.empty_like(tensor, device="meta") for tensor in inputs]
     counter = _Counter()

@@ -21,13 +21,13 @@ def factory(benchmark: str) -> WorkloadFactory:
 
 
 def model_of(recipe: Recipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The model of `recipe` and example inputs of one sample, without any data: for counting operations."""
+    """The model of `recipe` and example inputs, without any data: for counting operations."""
     match recipe.benchmark:
         case "ic":
-            from hpcai500.workloads.ic import build_model, example_image  # noqa: PLC0415 - one benchmark a run
+            from hpcai500.workloads.ic import build_model, example_images  # noqa: PLC0415 - one benchmark a run
 
             assert isinstance(recipe.workload, ImageClassification)
             classes = benchmark_rules(recipe.edition, "ic")["classes"]
-            return build_model(recipe.workload, classes), (example_image(recipe.workload),)
+            return build_model(recipe.workload, classes), (example_images(recipe.workload),)
         case _:
             raise AssertionError(f"a validated recipe named the unknown benchmark {recipe.benchmark!r}")

@@ -60,7 +60,7 @@ class Workload(Protocol):
         """Facts of the data set for the record: root, fingerprint, counts, the digest of a complete epoch."""
 
     def example(self) -> tuple[Tensor, ...]:
-        """Model inputs of one sample, for counting operations; their values do not matter."""
+        """Model inputs, samples first, for counting operations; their values do not matter."""
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` (from 1) from step `first_step` on; a function of (seed, epoch) alone."""

@@ -29,9 +29,9 @@ def build_model(options: ImageClassification, classes: int) -> ResNet:
     return ResNet(block, options.depths, width=options.width, classes=classes, zero_gamma=options.zero_gamma)
 
 
-def example_image(options: ImageClassification) -> Tensor:
-    """One image, (1, 3, size, size), whose values do not matter."""
-    return torch.empty(1, 3, options.image_size, options.image_size)
+def example_images(options: ImageClassification) -> Tensor:
+    """Two images, (2, 3, size, size), whose values do not matter; batch norm cannot train on one pixel alone."""
+    return torch.empty(2, 3, options.image_size, options.image_size)
 
 
 class ImageClassificationWorkload:
@@ -87,8 +87,8 @@ class ImageClassificationWorkload:
         }
 
     def example(self) -> tuple[Tensor, ...]:
-        """One image: (1, 3, size, size)."""
-        return (example_image(self._options),)
+        """Two images: (2, 3, size, size)."""
+        return (example_images(self._options),)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, 3, S, S) and labels (N,)."""

@@ -1,0 +1,102 @@
+"""A whole run: what the record says, and that it is the truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcai500.data.coverage import Coverage
+from hpcai500.record import iterate, read_record
+from hpcai500.results.score import score_record
+
+Run = Callable[..., tuple[int, Path]]
+
+
+def test_a_run_ends_in_a_record_with_every_epoch_and_its_evaluation(run: Run) -> None:
+    code, path = run()
+    record = read_record(path)
+    assert (code, record.status) == (0, "done")
+    epochs = [event["value"]["epoch"] for event in iterate(record.events, "epoch_stop")]
+    evaluations = [event["value"] for event in iterate(record.events, "eval_accuracy")]
+    assert epochs == [value["epoch"] for value in evaluations] == [1, 2, 3]
+    assert all(value["samples"] == 12 for value in evaluations)
+
+
+def test_the_clock_starts_after_start_up_and_stops_after_the_last_evaluation(run: Run) -> None:
+    _, path = run()
+    keys = [event["key"] for event in read_record(path).events]
+    assert keys.index("init_stop") + 1 == keys.index("run_start") == keys.index("epoch_start") - 1
+    assert keys[-1] == "run_stop"
+    assert keys[-3] == "eval_accuracy"
+
+
+def test_every_sample_is_seen_once_an_epoch_and_padding_is_not_counted(run: Run) -> None:
+    _, path = run()
+    for event in iterate(read_record(path).events, "epoch_stop"):
+        value = event["value"]
+        assert (value["steps"], value["samples"], value["padded_samples"]) == (5, 33, 7)
+        assert value["coverage"] == Coverage.expected(33).digest
+
+
+def test_a_dropped_tail_is_counted_and_makes_the_run_not_rankable(run: Run) -> None:
+    _, path = run("workload.tail=drop")
+    result = score_record(path)
+    assert (result.images, result.padded_images) == (3 * 32, 0)
+    assert any("workload.tail = drop" in reason for reason in result.reasons)
+
+
+def test_the_result_is_what_score_computes_from_the_events(run: Run) -> None:
+    _, path = run()
+    written = json.loads((path / "result.json").read_text())
+    assert written == score_record(path).as_json()
+    assert written["images"] == 3 * 33
+    assert written["flops"] == pytest.approx(written["images"] * written["flops_per_image"] / written["seconds"])
+    assert not written["rankable"]
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(run: Run) -> None:
+    from tiny_runs import same_weights
+
+    _, one = run(name="one")
+    _, two = run(name="two")
+    _, other = run("hyperparameters.seed=2", name="other")
+    assert same_weights(one, two)
+    assert not same_weights(one, other)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("accelerator.precision=bf16",),
+        ("accelerator.precision=fp16",),
+        ("framework.channels_last=false",),
+        ("workload.block=bottleneck", "workload.zero_gamma=true"),
+        ("hyperparameters.schedule=step", "hyperparameters.weight_decay_on=weights"),
+        ("workload.dct_scaling=true",),
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_every_option_of_the_recipe_trains(run: Run, settings: tuple[str, ...]) -> None:
+    code, path = run(*settings, "problem.epochs=1")
+    (epoch,) = iterate(read_record(path).events, "epoch_stop")
+    assert code == 0
+    assert 0.5 < epoch["value"]["loss"] < 3
+
+
+def test_the_system_is_captured_by_the_job(run: Run) -> None:
+    _, path = run("problem.epochs=1")
+    (node,) = json.loads((path / "system.json").read_text())["nodes"]
+    assert node["host"]
+    assert node["memory_bytes"] > 0
+    assert node["software"]["core_isa"] in ("avx512", "avx2", "portable")
+
+
+def test_old_checkpoints_are_removed(run: Run) -> None:
+    _, path = run()
+    assert [p.name for p in sorted((path / "checkpoints").iterdir())] == [
+        "epoch-0003-step-0000000.pt",
+        "epoch-0004-step-0000000.pt",
+    ]
