@@ -6,6 +6,7 @@ Any other skip fails the run: otherwise, a test whose library or tool is missing
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     for skip in skips:
         reporter.write_line(f"SKIPPED WITHOUT AN EXCUSE {skip}", red=True)
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small image set in ImageNet's layout."""
+    from hpcai500.data.synthetic import SyntheticSet, make_images
+
+    root = tmp_path_factory.mktemp("images")
+    make_images(root, SyntheticSet(classes=3, train_per_class=11, val_per_class=4), workers=1)
+    return root

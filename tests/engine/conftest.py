@@ -9,15 +9,6 @@ import pytest
 from tiny_runs import train_arguments
 
 from hpcai500 import train
-from hpcai500.data.synthetic import SyntheticSet, make_images
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small image set in ImageNet's layout."""
-    root = tmp_path_factory.mktemp("images")
-    make_images(root, SyntheticSet(classes=3, train_per_class=11, val_per_class=4), workers=1)
-    return root
 
 
 @pytest.fixture

@@ -1,0 +1,183 @@
+"""The command as people and harnesses use it: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tiny_runs import TINY
+
+from hpcai500.recipe import load_recipe
+from hpcai500.record import read_record
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe file of the tiny run."""
+    tables: dict[str, list[str]] = {}
+    for setting in TINY:
+        field, _, value = setting.partition("=")
+        table, _, key = field.partition(".")
+        value = value if re.fullmatch(r"[\d.]+", value) else f'"{value}"'
+        tables.setdefault(table, []).append(f"{key} = {value}")
+    tables["accelerator"] = ['device = "cpu"']
+    body = "\n".join(f"[{table}]\n" + "\n".join(lines) for table, lines in tables.items())
+    path = tmp_path_factory.mktemp("recipes") / "tiny.toml"
+    path.write_text(
+        f'benchmark = "ic"\n{body}\n[workload]\n' if "workload" not in tables else f'benchmark = "ic"\n{body}\n'
+    )
+    assert load_recipe(path).problem.epochs == 3
+    return path
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())", *map(str, arguments)]
+
+
+def hpcai500(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.fixture(scope="module")
+def finished(recipe: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished run: its record, and what the command printed on stdout."""
+    folder = tmp_path_factory.mktemp("finished")
+    ended = hpcai500("ic", "--recipe", recipe, "--data", images, "--out", folder / "record", cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder / "record", ended.stdout
+
+
+def test_the_login_half_starts_without_torch_numpy_or_rich() -> None:
+    code = "import sys, hpcai500.cli; print(sorted({'torch', 'numpy', 'rich', 'PIL'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_the_last_lines_are_figures_of_merit_and_the_verdict(finished: tuple[Path, str]) -> None:
+    lines = finished[1].splitlines()
+    assert lines[-1] == "HPCAI500 RESULT PASS"
+    figures = [line for line in lines if line.startswith("HPCAI500 FOM ")]
+    assert all(re.fullmatch(r"HPCAI500 FOM [a-z0-9_]+=[-+.e0-9]+ \S+", line) for line in figures)
+    assert [line.split("=")[0].split()[-1] for line in figures][:4] == ["vflops", "flops", "images_per_second", "top1"]
+
+
+def test_a_run_that_cannot_be_ranked_says_so(finished: tuple[Path, str]) -> None:
+    assert "NOT RANKABLE: problem.dataset is synthetic-tiny; edition v2.0 fixes imagenet-1k" in finished[1]
+    assert "HPCAI500 NOTE not rankable: " in finished[1]
+
+
+def test_score_prints_the_same_result_again(finished: tuple[Path, str], tmp_path: Path) -> None:
+    record, printed = finished
+    ended = hpcai500("score", record, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, printed)
+
+
+def test_json_is_exactly_one_document_and_equals_the_record(finished: tuple[Path, str], tmp_path: Path) -> None:
+    record, _ = finished
+    ended = hpcai500("score", record, "--json", cwd=tmp_path)
+    assert json.loads(ended.stdout) == json.loads((record / "result.json").read_text())
+
+
+def test_a_changed_result_is_a_wrong_answer(finished: tuple[Path, str], tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    subprocess.run(["cp", "-r", finished[0], record], check=True)
+    result = json.loads((record / "result.json").read_text())
+    (record / "result.json").write_text(json.dumps(result | {"vflops": 2 * result["vflops"]}))
+    ended = hpcai500("score", record, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "vflops is" in ended.stderr
+    assert "but the events give" in ended.stderr
+
+
+def test_a_missed_quality_is_a_fail_and_exit_code_2(recipe: Path, images: Path, tmp_path: Path) -> None:
+    unreachable = ["--set", "problem.target_quality=1.0", "--set", "problem.epochs=1"]
+    ended = hpcai500("ic", "--recipe", recipe, "--data", images, *unreachable, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (2, "HPCAI500 RESULT FAIL")
+    (record,) = (tmp_path / "runs").iterdir()
+    assert record.name.startswith("ic-")
+
+
+def test_a_failed_run_is_invalid(recipe: Path, images: Path, tmp_path: Path) -> None:
+    diverging = ["--set", "hyperparameters.base_learning_rate=1e30", "--set", "hyperparameters.warmup_epochs=0"]
+    ended = hpcai500("ic", "--recipe", recipe, "--data", images, *diverging, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "HPCAI500 RESULT INVALID\n")
+
+
+def test_trials_have_their_own_seeds_and_a_summary(recipe: Path, images: Path, tmp_path: Path) -> None:
+    short = ["problem.epochs=1", "hyperparameters.warmup_epochs=0", "problem.target_quality=0.001"]
+    settings = [token for text in short for token in ("--set", text)]
+    arguments = ["--recipe", recipe, "--data", images, "--trials", "3", "--out", "t", "--json", *settings]
+    ended = hpcai500("ic", *arguments, cwd=tmp_path)
+    document = json.loads(ended.stdout)
+    seeds = [read_record(tmp_path / "t" / f"trial-0{n}").recipe.hyperparameters.seed for n in (1, 2, 3)]
+    assert seeds == [1, 2, 3]
+    assert len(document["runs"]) == document["trials"]["vflops"]["runs"] == 3
+
+
+def test_a_signal_to_the_command_reaches_the_job_which_resume_goes_on_with(
+    recipe: Path, images: Path, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        command("ic", "--recipe", recipe, "--data", images, "--set", "problem.epochs=40"),
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not [p for p in tmp_path.glob("runs/*/events.jsonl") if b"epoch_stop" in p.read_bytes()]:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate()
+    assert (process.returncode, out) == (1, "HPCAI500 RESULT INVALID\n")
+    assert "stopped by SIGTERM at epoch" in error
+    ended = hpcai500("ic", "--resume", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "restarts    1" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["ic", "--recpe", "x"], "No such option: --recpe"),
+        (["icc"], "No such command 'icc'"),
+        (["score"], "Missing argument"),
+        (["ic", "--trials", "0"], "--trials"),
+        (["ic", "--recipe", "nope.toml"], "nope.toml: no such recipe file; the recipes that come with hpcai500 are"),
+        (["ic", "--set", "problem.epochs=many"], "--set problem.epochs: [problem] epochs: expected a valid integer"),
+        (["ic", "--recipe", "ic/reference"], "the recipe trains on imagenet-1k: give its folder with --data DIR"),
+        (["ic", "--data", "nowhere", "--set", "accelerator.device=cpu"], "nowhere"),
+        (["ic", "--resume"], "no unfinished ic run to resume; name its record: --resume --out DIR"),
+        (["ic", "--resume", "--trials", "2"], "leave out --recipe, --set and --trials"),
+        (["score", "nowhere"], "nowhere: not a record: recipe.toml is missing"),
+        (["flops", "icc"], "icc"),
+        (["data", "chek", "ic", "x"], "chek"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_exit_code_64(tmp_path: Path, arguments: Sequence[str], expected: str) -> None:
+    ended = hpcai500(*arguments, cwd=tmp_path)
+    errors = [line for line in ended.stderr.splitlines() if "error: " in line]
+    assert ended.returncode == 64
+    assert len(errors) == 1
+    assert expected in errors[0]
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_traceback_is_shown_on_request(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        command("score", "nowhere"), cwd=tmp_path, env=os.environ | {"HPCAI500_TRACEBACK": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "Traceback" in ended.stderr
+
+
+def test_help_teaches_every_command(tmp_path: Path) -> None:
+    for arguments in (["--help"], ["ic", "-h"], ["score", "--help"], ["flops", "--help"], ["data", "--help"]):
+        ended = hpcai500(*arguments, cwd=tmp_path)
+        assert ended.returncode == 0
+        assert len(ended.stdout.split()) > 20
