@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-# The start of a skip reason that excuses a machine.
-EXCUSED = ("no CUDA device",)
+# The start of each skip reason that excuses a machine.
+EXCUSED = ("no CUDA device", "this machine has a CUDA device")
 
 
 def _unexcused_skips(reporter: pytest.TerminalReporter) -> list[str]:
