@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "jpeg_arena.h"
 #include "jpeg_errors.h"
 #include "resize_kernel.h"
 
@@ -56,6 +57,7 @@ struct JpegReader::State {
     jpeg_decompress_struct decompressor;
     jpeg_source_mgr source;
     jpeg_progress_mgr progress;
+    JpegArena arena;
     GrowBuffer<std::uint8_t> discarded_row;
     bool inks;  ///< libjpeg delivers CMYK, to be converted here
 };
@@ -77,6 +79,7 @@ JpegReader::JpegReader() : state_(std::make_unique<State>()) {
     State& s = *state_;
     s.decompressor.err = install(s.errors);
     guarded(s.errors, [&s] { jpeg_create_decompress(&s.decompressor); });
+    s.arena.install(s.decompressor);
     s.progress.progress_monitor = limit_scans;
     s.decompressor.progress = &s.progress;
     s.decompressor.mem->max_memory_to_use = most_bytes;
