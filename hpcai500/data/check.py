@@ -12,14 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcai500.data.content_fingerprint import ContentDigest, load_content_fingerprint, store_content_fingerprint
+from hpcai500.data.content_fingerprint import ContentDigest, store_content_fingerprint
 from hpcai500.data.file_check import FileCheck, Verdict, check_file
 from hpcai500.data.image_index import ImageIndex, Split
 from hpcai500.data.imagenet import load_index
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
-
-__all__ = ["CheckReport", "ClassCount", "Finding", "check_images", "load_content_fingerprint"]
 
 # Upper bounds, included; larger ones are counted under None.
 PIXEL_BOUNDS = tuple(2**k for k in range(10, 27))
