@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import hpcai500
-from hpcai500 import _core
+from hpcai500._core import build_info, cpu_isa
 
 
 def available_cores() -> int:
@@ -36,8 +36,8 @@ def capture_node() -> dict[str, Any]:
         "python": platform.python_version(),
         "software": {
             "hpcai500": hpcai500.__version__,
-            "core": _core.build_info(),
-            "core_isa": _core.cpu_isa(),
+            "core": build_info(),
+            "core_isa": cpu_isa(),
             "torch": torch.__version__,
             "torch_build": torch.__config__.show(),
             "cuda": torch.version.cuda,

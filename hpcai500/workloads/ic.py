@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from hpcai500.data.content_fingerprint import load_content_fingerprint
 from hpcai500.data.coverage import Coverage
 from hpcai500.data.imagenet import load_index
-from hpcai500.data.loader import DType, JpegBatches
+from hpcai500.data.loader import Batches, DType, JpegBatches, MemoryBatches
 from hpcai500.data.samplers import Sharding, epoch_order, evaluation_shard
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.progress import track
@@ -65,7 +66,7 @@ class ImageClassificationWorkload:
             depth=recipe.accelerator.prefetch_batches,
             pin_memory=place.device.type == "cuda",
         )
-        self._training = batches(
+        self._training: Batches = batches(
             self._index.train,
             mode="random",
             area=options.crop_area,
@@ -73,6 +74,14 @@ class ImageClassificationWorkload:
             flip_probability=options.flip_probability,
         )
         self._evaluation = batches(self._index.val, mode="centre", resize_shorter=options.evaluation_resize)
+
+    def hold_in_memory(self, count: int) -> None:
+        """Decode `count` training batches now and repeat them from then on: training without the cost of input."""
+        order = epoch_order(self._sharding.samples, self._seed, epoch=1)
+        wanted = list(islice(self._sharding.batches(order), count))
+        held = MemoryBatches(self._training.epoch(wanted, seed=self._seed, epoch=1))
+        self._training.close()
+        self._training = held
 
     def dataset(self) -> dict[str, Any]:
         """Facts of the image set for the record."""
