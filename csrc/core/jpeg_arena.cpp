@@ -7,11 +7,16 @@
 namespace hpcai500 {
 namespace {
 
-// libjpeg-turbo's vector code writes whole registers: it asks for aligned rows, padded to twice the alignment.
+// libjpeg-turbo's vector code writes whole registers: it asks for aligned rows, padded to twice the
+// alignment.
 constexpr std::size_t alignment = 64;
-constexpr std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+constexpr std::size_t round_up(std::size_t bytes) {
+    return (bytes + alignment - 1) / alignment * alignment;
+}
 
-JpegArena& arena_of(j_common_ptr common) { return *static_cast<JpegArena*>(common->client_data); }
+JpegArena& arena_of(j_common_ptr common) {
+    return *static_cast<JpegArena*>(common->client_data);
+}
 
 void* allocate_small(j_common_ptr common, int pool, std::size_t bytes) {
     JpegArena& arena = arena_of(common);
@@ -72,8 +77,8 @@ void* JpegArena::allocate(j_common_ptr common, std::size_t bytes) {
         used_ = 0;
     }
     if (current_ == blocks_.size()) {
-        // libjpeg's error exit skips destructors, so an exception must not pass through its frames and nothing here
-        // may own memory when it is taken.
+        // libjpeg's error exit skips destructors, so an exception must not pass through its frames and
+        // nothing here may own memory when it is taken.
         bool made = false;
         try {
             auto block = std::make_unique<Block>();

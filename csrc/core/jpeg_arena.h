@@ -14,9 +14,9 @@ namespace hpcai500 {
 
 /// Takes the place of libjpeg's allocator for what lives as long as one image.
 ///
-/// libjpeg allocates its row buffers for every image and frees them afterwards; malloc gives such memory back to the
-/// system, and clearing the fresh pages again took a tenth of the time of a 500 x 375 image. Permanent memory and the
-/// coefficients of progressive images stay with libjpeg's own allocator and its limit.
+/// libjpeg allocates its row buffers for every image and frees them afterwards; malloc gives such memory back
+/// to the system, and clearing the fresh pages again took a tenth of the time of a 500 x 375 image. Permanent
+/// memory and the coefficients of progressive images stay with libjpeg's own allocator and its limit.
 class JpegArena {
   public:
     /// Row buffers of the widest possible image take about 10 MB; more is a mistake.
@@ -26,12 +26,12 @@ class JpegArena {
     JpegArena(const JpegArena&) = delete;
     JpegArena& operator=(const JpegArena&) = delete;
 
-    /// To be called once, after jpeg_create_decompress; must outlive the decompressor's last use. Takes over the
-    /// decompressor's client_data.
+    /// To be called once, after jpeg_create_decompress; must outlive the decompressor's last use. Takes over
+    /// the decompressor's client_data.
     void install(jpeg_decompress_struct& decompressor);
 
-    /// Memory until the next reset, aligned for vector instructions; leaves through libjpeg's error exit if there is
-    /// none.
+    /// Memory until the next reset, aligned for vector instructions; leaves through libjpeg's error exit if
+    /// there is none.
     void* allocate(j_common_ptr common, std::size_t bytes);
     void reset();
 
