@@ -133,9 +133,7 @@ def check_jpeg(data: Buffer) -> tuple[int, int, int]:
     Warnings count damage that libjpeg worked around, as Pillow tolerates it.
     """
 
-def decode_crop(
-    data: Buffer, spec: DecodeSpec, out: NDArray[Any], *, seed: int, epoch: int, sample: int
-) -> int:
+def decode_crop(data: Buffer, spec: DecodeSpec, out: NDArray[Any], *, seed: int, epoch: int, sample: int) -> int:
     """Makes one sample's image in `out` and returns the number of warnings. Raises JpegError.
 
     `out` is writable and C-contiguous, has items of spec.itemsize bytes and spec.image_bytes bytes in all (ValueError

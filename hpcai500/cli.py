@@ -69,10 +69,11 @@ def ic(
 def score(
     records: Annotated[list[Path], typer.Argument(help="Folders that runs wrote.")],
     edition: Annotated[str | None, typer.Option(help="Score under this edition of the rules.")] = None,
+    convention: Annotated[str, typer.Option(help="How operations are counted: analytic, or paper.")] = "analytic",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Compute the score of records again, from their events."""
-    raise typer.Exit(_report([(record, ExitCode.PASS) for record in records], as_json, edition))
+    raise typer.Exit(_report([(record, ExitCode.PASS) for record in records], as_json, edition, convention))
 
 
 @app.command(context_settings=_PASS_THROUGH)
@@ -87,18 +88,22 @@ def flops(context: typer.Context) -> None:
     become(module_command("measure.flops_command", *context.args))
 
 
-def _report(runs: list[tuple[Path, int]], as_json: bool, edition: str | None = None) -> int:
+def _report(
+    runs: list[tuple[Path, int]], as_json: bool, edition: str | None = None, convention: str = "analytic"
+) -> int:
     """Print the results of `runs` = (record, exit code of its job); returns the exit code of the command."""
     from hpcai500.results.score import score_record, summarise_trials  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.results.show import exit_code, figure_of_merit_lines, result_line, summary_lines, trial_lines  # noqa: PLC0415
 
     failed = next((code for _, code in runs if code != ExitCode.PASS), None)
-    results = [score_record(record, edition) for record, code in runs if code == ExitCode.PASS]
+    results = [score_record(record, edition, convention) for record, code in runs if code == ExitCode.PASS]
     code = failed if failed is not None else max(exit_code(result) for result in results)
     summaries = summarise_trials(results) if len(results) > 1 else {}
     if as_json:
         if len(runs) == 1 and results:
             document: object = results[0].as_json()
+        elif len(runs) == 1:
+            document = {"verdict": "INVALID", "record": str(runs[0][0]), "exit_code": code}
         else:
             trials = {name: asdict(summary) for name, summary in summaries.items()}
             document = {"runs": [result.as_json() for result in results], "trials": trials}

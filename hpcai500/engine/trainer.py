@@ -182,6 +182,7 @@ class Trainer:
         metric = self._recipe.problem.metric
         value = {"epoch": epoch, "metric": metric, "value": evaluation.value, "samples": evaluation.samples}
         self._record.event("eval_accuracy", {**value, "seconds": round(seconds, 6)})
+        self._record.event("eval_stop", {"epoch": epoch})
         self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds)
 
     def _stop_in_evaluation(self, epoch: int) -> None:

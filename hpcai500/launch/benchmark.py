@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,8 @@ def _make_data(recipe: Recipe) -> Path:
         raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
     folder = _MADE_DATA / f"{recipe.benchmark}-{dataset}"
     code = run_to_end(module_command("data", "make", recipe.benchmark, folder), quiet=True)
+    if code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
     if code != ExitCode.PASS:
         raise DataError(f"{folder}: the synthetic data could not be made (see above); give other data with --data DIR")
     return folder

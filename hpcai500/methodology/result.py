@@ -10,12 +10,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hpcai500.errors import RecordError
+from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
 
 SCHEMA = "hpcai500-result-1"
 # A plug-in's benchmark, which no edition knows, is scored like Image Classification.
 DEFAULT_EXPONENT = 5
+
+ANALYTIC, PAPER = "analytic", "paper"
 
 Event = Mapping[str, Any]
 
@@ -100,15 +102,19 @@ class _Timeline:
         return self._elapsed[stop["seq"]] - self._elapsed[start["seq"]]
 
 
-def derive(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence[Event]) -> Result:
+def derive(
+    recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence[Event], convention: str = ANALYTIC
+) -> Result:
     """The result of a complete run.
 
     Args:
         recipe: the resolved recipe, as plain tables.
         rules: what the edition fixes for this benchmark; empty for a benchmark that it does not know.
         events: the record's events, in order.
+        convention: how operations are counted: `analytic` as the run did, or `paper` with the edition's constant.
 
     Raises:
+        UsageError: the edition has no constant for the convention `paper`.
         RecordError: the run has not reached its last evaluation.
     """
     start, stop = _only(events, "run_start"), _only(events, "run_stop")
@@ -119,10 +125,10 @@ def derive(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence
     if missing:
         raise RecordError(f"epoch {missing[0]}: not trained or not evaluated; there is no score before the last epoch")
 
-    flops_event = _only(events, "flops")["value"]
+    flops_per_image = _flops_per_image(rules, events, convention)
     seconds = timeline.between(start, stop)
     images = sum(epoch["value"]["samples"] for epoch in epochs.values())
-    flops = flops_rate(images, flops_event["per_sample"], seconds)
+    flops = flops_rate(images, flops_per_image, seconds)
     target = recipe["problem"]["target_quality"]
     achieved = evaluations[target_epochs]["value"]["value"]
     coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
@@ -148,8 +154,8 @@ def derive(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence
         seconds=seconds,
         evaluation_seconds=sum(event["value"]["seconds"] for event in evaluations.values()),
         images_per_second=images / seconds,
-        flops_per_image=flops_event["per_sample"],
-        flops_convention=flops_event["convention"],
+        flops_per_image=flops_per_image,
+        flops_convention=convention,
         flops=flops,
         quality=Quality(metric=recipe["problem"]["metric"], achieved=achieved, target=target),
         penalty_coefficient=coefficient,
@@ -160,6 +166,17 @@ def derive(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence
         restarts=sum(event["key"] == "run_resume" for event in events),
         downtime_seconds=timeline.downtime_seconds,
     )
+
+
+def _flops_per_image(rules: Mapping[str, Any], events: Sequence[Event], convention: str) -> float:
+    counted = _only(events, "flops")["value"]
+    if convention == counted["convention"]:
+        return float(counted["per_sample"])
+    if convention != PAPER or "paper_flops_per_sample" not in rules:
+        raise UsageError(
+            f"FLOPs convention: expected {ANALYTIC}, or {PAPER} where the edition has it, got {convention}"
+        )
+    return float(rules["paper_flops_per_sample"])
 
 
 def _only(events: Iterable[Event], key: str) -> Event:

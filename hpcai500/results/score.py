@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcai500.editions import benchmark_rules
 from hpcai500.errors import WrongAnswerError
-from hpcai500.methodology.result import Result, derive
+from hpcai500.methodology.result import ANALYTIC, Result, derive
 from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.record import read_record
 
@@ -16,8 +16,8 @@ from hpcai500.record import read_record
 TRIAL_METRICS = ("vflops", "flops", "images_per_second", "time_to_quality_seconds", "seconds")
 
 
-def score_record(path: Path, edition: str | None = None) -> Result:
-    """The result of the record at `path`, under its own edition of the rules or another one.
+def score_record(path: Path, edition: str | None = None, convention: str = ANALYTIC) -> Result:
+    """The result of the record at `path`, under its own edition and count of operations, or other ones.
 
     Raises:
         RecordError: it is no complete record, or its chain of events is broken.
@@ -27,9 +27,10 @@ def score_record(path: Path, edition: str | None = None) -> Result:
     recipe = record.recipe.model_dump(mode="json")
     result = derive(recipe, benchmark_rules(recipe["edition"], recipe["benchmark"]), record.events)
     _compare(path, result.as_json())
-    if edition and edition != recipe["edition"]:
-        return derive({**recipe, "edition": edition}, benchmark_rules(edition, recipe["benchmark"]), record.events)
-    return result
+    if edition is None and convention == ANALYTIC:
+        return result
+    other = {**recipe, "edition": edition or recipe["edition"]}
+    return derive(other, benchmark_rules(other["edition"], recipe["benchmark"]), record.events, convention)
 
 
 def summarise_trials(results: list[Result]) -> dict[str, TrialSummary]:

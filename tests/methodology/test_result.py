@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.editions import benchmark_rules
-from hpcai500.errors import RecordError
+from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import reference_recipe
 
@@ -56,9 +56,9 @@ class Log:
         self.clock_s = 3.0  # another boot
         return self.initialise().after(10).add("run_resume", {"epoch": epoch, "step": 0})
 
-    def result(self, recipe: dict[str, Any] | None = None) -> Any:
+    def result(self, recipe: dict[str, Any] | None = None, convention: str = "analytic") -> Any:
         recipe = recipe or reference_recipe("ic").model_dump(mode="json")
-        return derive(recipe, benchmark_rules("v2.0", "ic"), self.events)
+        return derive(recipe, benchmark_rules("v2.0", "ic"), self.events, convention)
 
 
 def complete(quality: float = 0.763, **changes: Any) -> Log:
@@ -181,3 +181,10 @@ def test_a_run_that_skips_an_evaluation_is_refused(key: str) -> None:
     log.events = [{**event, "seq": number} for number, event in enumerate(events)]
     with pytest.raises(RecordError, match="epoch 7: not trained or not evaluated"):
         log.result()
+
+
+def test_the_papers_convention_is_23_gflop_an_image_and_is_named() -> None:
+    result = complete().result(convention="paper")
+    assert (result.flops_per_image, result.flops_convention) == (23e9, "paper")
+    with pytest.raises(UsageError, match="FLOPs convention: expected analytic, or paper"):
+        complete().result(convention="guess")

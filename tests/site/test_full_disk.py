@@ -1,4 +1,4 @@
-"""A disk that really fills up in the middle of a run: no finished epoch is lost, and the run goes on once there is space.
+"""A disk that really fills up during a run: no finished epoch is lost, and the run goes on once there is space.
 
 The disk is a small tmpfs in a mount namespace of its own, so nothing of the machine is touched.
 """
@@ -14,7 +14,7 @@ from tiny_runs import same_weights, train_arguments
 
 from hpcai500.record import iterate, read_record
 
-# Trains into the small disk, fills the disk when the second epoch starts, frees it again, resumes, copies the record out.
+# Trains into the small disk, fills it when the first epoch is saved, frees it again, resumes, copies the record out.
 SCENE = """
 set -u
 disk=$1 out=$2 python=$3; shift 3
