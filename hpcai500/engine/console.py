@@ -32,9 +32,8 @@ class Console:
         self._metric = metric
         self._samples_per_step = samples_per_step
         self._done_steps, self._total_steps = done_steps, total_steps
-        self._start_seconds = self._printed_seconds = time.monotonic()
-        self._rate_from = (self._start_seconds, done_steps)
         self._rate: float | None = None
+        self.start()
         self._steps_here = 0
         self._bar: Any = None
 
@@ -49,6 +48,11 @@ class Console:
     ) -> None:
         if self._bar:
             self._bar.stop()
+
+    def start(self) -> None:
+        """Begin to measure rates and time left: now, and not while things are still being set up."""
+        self._start_seconds = self._printed_seconds = time.monotonic()
+        self._rate_from = (self._start_seconds, self._done_steps)
 
     def say(self, line: str) -> None:
         """Print a line that stays."""

@@ -86,14 +86,11 @@ class Trainer:
             return 0.0
         start = time.perf_counter()
         before = {name: buffer.clone() for name, buffer in self._bare.named_buffers()}
-        shape = (self._recipe.hyperparameters.batch_size, *self._workload.example()[0].shape[1:])
-        images = torch.zeros(shape, device=self._place.device, dtype=self._precision.input_dtype)
-        if self._recipe.framework.channels_last:
-            images = images.to(memory_format=torch.channels_last)
         self._model.train()
+        # The very loss of training: compiled backward passes are made for the layout of the gradient that comes in.
         with self._precision.forward():
-            scores = self._model(images)
-        scores.float().sum().backward()
+            loss = self._workload.loss(self._model, self._workload.blank_payload())
+        loss.backward()
         self._optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             for name, buffer in self._bare.named_buffers():
@@ -107,6 +104,7 @@ class Trainer:
             RunError: the loss is no number, a signal asked to stop, or the disk is full.
             DataError: a sample cannot be read.
         """
+        self._console.start()
         for epoch in range(self._first_epoch, self._epochs + 1):
             self._checkpoints.reserve()
             self._train_epoch(epoch)
@@ -174,9 +172,10 @@ class Trainer:
     def _evaluate(self, epoch: int) -> None:
         self._record.event("eval_start", {"epoch": epoch})
         start = time.perf_counter()
-        self._model.eval()
+        # Not the compiled model: its last, short batch would be compiled anew while the clock runs.
+        self._bare.eval()
         with torch.inference_mode(), self._precision.forward():
-            evaluation = self._workload.evaluate(self._model, on_batch=lambda samples: self._stop_in_evaluation(epoch))
+            evaluation = self._workload.evaluate(self._bare, on_batch=lambda samples: self._stop_in_evaluation(epoch))
         seconds = time.perf_counter() - start
         self._quality = evaluation.value
         metric = self._recipe.problem.metric

@@ -62,6 +62,9 @@ class Workload(Protocol):
     def example(self) -> tuple[Tensor, ...]:
         """Model inputs, samples first, for counting operations; their values do not matter."""
 
+    def blank_payload(self) -> Any:
+        """A payload shaped and typed as those of training, whose values do not matter, for compiling ahead."""
+
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` (from 1) from step `first_step` on; a function of (seed, epoch) alone."""
 

@@ -44,6 +44,7 @@ class ImageClassificationWorkload:
         self._options = options
         self._place = place
         self._seed = recipe.hyperparameters.seed
+        self._channels_last = recipe.framework.channels_last
         self._index = load_index(data, progress=track)
         self.model: nn.Module = build_model(options, len(self._index.classes))
         self._sharding = Sharding(
@@ -61,7 +62,7 @@ class ImageClassificationWorkload:
             threads=place.input_threads,
             size=options.image_size,
             dtype=_dtype_name(place.input_dtype),
-            layout="nhwc" if recipe.framework.channels_last else "nchw",
+            layout="nhwc" if self._channels_last else "nchw",
             dct_scaling=options.dct_scaling,
             depth=recipe.accelerator.prefetch_batches,
             pin_memory=place.device.type == "cuda",
@@ -98,6 +99,13 @@ class ImageClassificationWorkload:
     def example(self) -> tuple[Tensor, ...]:
         """Two images: (2, 3, size, size)."""
         return (example_images(self._options),)
+
+    def blank_payload(self) -> tuple[Tensor, Tensor]:
+        """Black images (N, 3, size, size) in the layout of the input pipeline, and labels (N,) of class 0."""
+        size, batch = self._options.image_size, self._sharding.batch_size
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        images = torch.zeros(batch, 3, size, size, dtype=self._place.input_dtype).to(memory_format=layout)
+        return images, torch.zeros(batch, dtype=torch.int64)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, 3, S, S) and labels (N,)."""

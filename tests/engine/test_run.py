@@ -99,3 +99,14 @@ def test_old_checkpoints_are_removed(run: Run) -> None:
         "epoch-0003-step-0000000.pt",
         "epoch-0004-step-0000000.pt",
     ]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_compiled_before_the_clock_starts_and_left_as_it_was(run: Run) -> None:
+    code, path = run("framework.compile=true", name="compiled")
+    _, plain = run(name="plain")
+    assert code == 0
+    (stop,) = iterate(read_record(path).events, "init_stop")
+    assert stop["value"]["compile_seconds"] > 0
+    compiled, eager = (next(iterate(read_record(p).events, "epoch_stop"))["value"]["loss"] for p in (path, plain))
+    assert compiled == pytest.approx(eager, rel=1e-3)

@@ -81,3 +81,13 @@ def test_no_committed_file_names_a_registry() -> None:
         if host.encode() in path.read_bytes()
     }
     assert not found, "leave the registry to each tool's own settings: " + ", ".join(sorted(found))
+
+
+def test_importing_without_the_built_core_says_how_to_build_it() -> None:
+    # -S: without site-packages there is the source tree alone, as in a fresh clone.
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import hpcai500"
+    ended = subprocess.run([sys.executable, "-S", "-c", code, str(ROOT)], capture_output=True, text=True, check=False)
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 1
+    assert last.startswith("ImportError: hpcai500's C++ core is not built or cannot be loaded")
+    assert "run `make build` in the source tree, or `pip install .`" in last

@@ -1,0 +1,106 @@
+"""Arguments are checked at the boundary: the message names what is allowed and what came."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from pictures import jpeg, photograph
+
+from hpcai500 import _core
+
+KEY = {"seed": 0, "epoch": 0, "sample": 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": 0}, "size must be in [1, 16384], got 0"),
+        ({"size": 20_000}, "size must be in [1, 16384], got 20000"),
+        ({"mode": "center"}, "mode must be one of random, centre; got 'center'"),
+        ({"dtype": "float64"}, "dtype must be one of float32, float16, bfloat16, uint8; got 'float64'"),
+        ({"layout": "chw"}, "layout must be one of nchw, nhwc; got 'chw'"),
+        ({"area": (0.5, 0.1)}, "area must satisfy 0 < low <= high <= 1, got (0.5, 0.1)"),
+        ({"area": (0.0, 1.0)}, "area must satisfy"),
+        ({"area": (0.1, 1.5)}, "area must satisfy"),
+        ({"ratio": (2.0, 1.0)}, "ratio must satisfy 0 < low <= high, both finite, got (2, 1)"),
+        ({"ratio": (1.0, float("inf"))}, "ratio must satisfy"),
+        ({"ratio": (float("nan"), 1.0)}, "ratio must satisfy"),
+        ({"flip_probability": -0.1}, "flip_probability must be in [0, 1], got -0.1"),
+        ({"mode": "centre", "resize_shorter": 200}, "size <= resize_shorter, got size 224 and resize_shorter 200"),
+        ({"resize_shorter": 0}, "resize_shorter must be in [1, 16384], got 0"),
+        ({"mean": (0, float("nan"), 0)}, "mean must be finite, got nan for channel 1"),
+        ({"std": (1, 1, 0)}, "std must be finite and above 0, got 0 for channel 2"),
+    ],
+)
+def test_a_wrong_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        _core.DecodeSpec(**{"size": 224, **wrong})
+
+
+def test_a_spec_tells_its_settings_and_cannot_be_changed() -> None:
+    spec = _core.DecodeSpec(size=32, mode="centre", dtype="bfloat16", layout="nhwc", resize_shorter=40)
+    assert (spec.size, spec.mode, spec.dtype, spec.layout, spec.resize_shorter) == (
+        32,
+        "centre",
+        "bfloat16",
+        "nhwc",
+        40,
+    )
+    assert (spec.shape, spec.itemsize, spec.image_bytes) == ((32, 32, 3), 2, 32 * 32 * 3 * 2)
+    assert (spec.area, spec.ratio, spec.flip_probability) == ((0.05, 1.0), (3 / 4, 4 / 3), 0.5)
+    assert (spec.mean, spec.std) == ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+    assert not spec.dct_scaling
+    assert "dtype='bfloat16'" in repr(spec)
+    with pytest.raises(AttributeError):
+        spec.size = 33  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (np.zeros((3, 8, 8), np.float64), "items of 4 bytes for this spec, got float64"),
+        (np.zeros((3, 8, 9), np.float32), "out must have 1 x 768 bytes, got 864"),
+        (np.zeros((3, 8, 16), np.float32)[:, :, ::2], "out must be C-contiguous"),
+    ],
+)
+def test_an_output_that_does_not_fit_is_refused(out: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _core.decode_crop(jpeg(photograph(20, 20)), _core.DecodeSpec(size=8), out, **KEY)
+
+
+def test_a_read_only_output_is_refused() -> None:
+    out = np.zeros((3, 8, 8), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out must be writable"):
+        _core.decode_crop(jpeg(photograph(20, 20)), _core.DecodeSpec(size=8), out, **KEY)
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("seed", 2**64), ("epoch", 2**32), ("sample", 2**63)])
+def test_a_key_out_of_range_is_refused(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be in"):
+        _core.crop_box(_core.DecodeSpec(size=8), 10, 10, **{**KEY, name: value})
+
+
+@pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 21, 5), (0, 0, 0, 5), (18, 0, 5, 5), (0, float("nan"), 5, 5)])
+def test_a_box_outside_the_image_is_refused(box: tuple[float, ...]) -> None:
+    x, y, width, height = box
+    out = np.zeros((3, 8, 8), np.float32)
+    with pytest.raises(ValueError, match="box must lie inside the image of 20 x 20 pixels"):
+        _core.decode_box(
+            jpeg(photograph(20, 20)), _core.DecodeSpec(size=8), out, x=x, y=y, width=width, height=height, flip=False
+        )
+
+
+def test_any_buffer_holds_a_jpeg() -> None:
+    data = jpeg(photograph(20, 20))
+    assert {_core.check_jpeg(kind(data)) for kind in (bytes, bytearray, memoryview)} == {(20, 20, 0)}
+
+
+def test_the_build_describes_itself() -> None:
+    info = _core.build_info()
+    assert set(info) == {"compiler", "build_type", "flags", "libjpeg_turbo", "isa", "cuda_compiler"}
+    assert _core.cpu_isa() in info["isa"]
+    assert info["isa"][-1] == "portable"
