@@ -135,7 +135,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of each contestant in a round; default: 1")
     parser.add_argument("--threads", type=int, default=2, help="of each contestant; default: 2")
     parser.add_argument("--sets", nargs="+", choices=[s.name for s in SETS], default=[s.name for s in SETS])
-    parser.add_argument("--rivals-python", type=os.path.abspath, default=sys.executable, help="interpreter of the rivals; default: this one")
+    parser.add_argument(
+        "--rivals-python",
+        type=os.path.abspath,
+        default=sys.executable,
+        help="interpreter of the rivals; default: this one",
+    )
     parser.add_argument("--json", type=Path, help="also write all rounds to this file")
     options = parser.parse_args()
     print(f"decode_crop: random-resized crop to 224, float32 NCHW, {options.threads} threads, {options.rounds} rounds")
