@@ -190,9 +190,15 @@ class JpegLoader:
     """
 
     def __init__(
-        self, root: str, paths: Sequence[str], spec: DecodeSpec, *, slots: Sequence[NDArray[Any]], threads: int
+        self,
+        root: str | bytes,
+        paths: Sequence[str | bytes],
+        spec: DecodeSpec,
+        *,
+        slots: Sequence[NDArray[Any]],
+        threads: int,
     ) -> None:
-        """`paths` are relative to the folder `root`. Every slot is a C-contiguous writable array of
+        """`paths` are relative to the folder `root`; text is encoded as os.fsencode does. Every slot is a C-contiguous writable array of
         batch_size * spec.image_bytes bytes, all of the same size; the loader keeps a reference to it and writes into it.
 
         Raises ValueError on arguments, OSError when `root` cannot be opened.

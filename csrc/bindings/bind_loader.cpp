@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,21 @@ struct ResultTypes {
     py::object batch, failure;
 };
 
+// A path as the system has it: a name of a file need not be text, so bytes pass and text is encoded as
+// os.fsencode does.
+std::string file_name(const py::handle& path) {
+    if (py::isinstance<py::bytes>(path)) return py::cast<std::string>(path);
+    if (!py::isinstance<py::str>(path))
+        throw py::type_error("a path must be str or bytes, got " +
+                             std::string(py::str(py::type::handle_of(path))));
+    PyObject* const encoded = PyUnicode_EncodeFSDefault(path.ptr());
+    if (encoded == nullptr) throw py::error_already_set();
+    return py::cast<std::string>(py::reinterpret_steal<py::bytes>(encoded));
+}
+
 class PyLoader {
   public:
-    PyLoader(const std::string& root, const py::sequence& paths, const DecodeSpec& spec,
+    PyLoader(const py::handle& root, const py::sequence& paths, const DecodeSpec& spec,
              const py::sequence& slots, int threads, const ResultTypes& types)
         : types_(types), process_(::getpid()) {
         std::size_t batch_size = 0;
@@ -36,9 +49,10 @@ class PyLoader {
             slots_.append(array);
         }
         PathTable table;
-        for (const py::handle path : paths) table.add(py::cast<std::string_view>(path));
+        for (const py::handle path : paths) table.add(file_name(path));
+        const std::string folder = file_name(root);
         const py::gil_scoped_release released;
-        loader_ = std::make_unique<Loader>(root, std::move(table), spec, std::move(memory),
+        loader_ = std::make_unique<Loader>(folder, std::move(table), spec, std::move(memory),
                                            static_cast<int>(batch_size), threads);
     }
 
@@ -124,6 +138,15 @@ class PyLoader {
 }  // namespace
 
 void register_loader(py::module_& module) {
+    // OSError picks its subclass by errno: a missing folder is a FileNotFoundError.
+    py::register_local_exception_translator([](std::exception_ptr pointer) {
+        try {
+            if (pointer) std::rethrow_exception(pointer);
+        } catch (const std::system_error& error) {
+            const py::object arguments = py::make_tuple(error.code().value(), error.what());
+            PyErr_SetObject(PyExc_OSError, arguments.ptr());
+        }
+    });
     const ResultTypes types{
         named_tuple(module, "Batch", "slot count warnings failures",
                     "A finished batch, held until release(slot)."),
@@ -132,7 +155,7 @@ void register_loader(py::module_& module) {
     py::class_<PyLoader>(module, "JpegLoader",
                          "Bounded ring of batches, read and decoded by native threads without the GIL.\n\n"
                          "Does not survive fork(): make it in the process that uses it.")
-        .def(py::init([types](const std::string& root, const py::sequence& paths, const DecodeSpec& spec,
+        .def(py::init([types](const py::object& root, const py::sequence& paths, const DecodeSpec& spec,
                               const py::sequence& slots, int threads) {
                  return std::make_unique<PyLoader>(root, paths, spec, slots, threads, types);
              }),
