@@ -1,8 +1,8 @@
 """The image sets of the decode benchmarks: seeded, made once, kept below .cache/.
 
 Each picture is 1/f noise in three correlated channels (the spectrum of photographs), written by Pillow with 4:2:0
-chroma; `heavy` and `large` also have discs with hard edges and sensor noise. A decoder's time depends on the size and on
-the bytes per pixel: `plain` has about 55 KB, what the two photographs that scikit-learn ships take at that size and
+chroma; `heavy` and `large` also have discs with hard edges and sensor noise. A decoder's time depends on the size and
+on the bytes per pixel: `plain` has about 55 KB, what the two photographs that scikit-learn ships take at that size and
 quality (37 and 74 KB); `heavy` about 100 KB, as the files of ImageNet.
 """
 

@@ -63,7 +63,7 @@ def run_benchmark(request: Request) -> Iterator[Outcome]:
         settings = [token for text in overrides for token in ("--set", text)]
         command = module_command("train", "--recipe", name, "--data", data, "--out", record, *settings)
         _say(f"{recipe.benchmark}: recipe {name}, data {data}, record {record}")
-        outcome = Outcome(record, run_to_end(command, quiet=True))
+        outcome = Outcome(record, run_to_end(command))
         yield outcome
         if outcome.exit_code != ExitCode.PASS:
             return
@@ -78,7 +78,7 @@ def _resume(request: Request) -> Outcome:
         raise UsageError(f"{record}: a record of {benchmark}; run `hpcai500 {benchmark} --resume --out {record}`")
     data = ["--data", str(request.data)] if request.data else []
     _say(f"{benchmark}: going on with {record}")
-    return Outcome(record, run_to_end(module_command("train", "--resume", "--out", record, *data), quiet=True))
+    return Outcome(record, run_to_end(module_command("train", "--resume", "--out", record, *data)))
 
 
 def _latest_unfinished(benchmark: str) -> Path:
@@ -95,7 +95,7 @@ def _make_data(recipe: Recipe) -> Path:
     if not dataset.startswith("synthetic-"):
         raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
     folder = _MADE_DATA / f"{recipe.benchmark}-{dataset}"
-    code = run_to_end(module_command("data", "make", recipe.benchmark, folder), quiet=True)
+    code = run_to_end(module_command("data", "make", recipe.benchmark, folder))
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code != ExitCode.PASS:
