@@ -36,7 +36,8 @@ def become(command: Sequence[str]) -> NoReturn:
 def run_to_end(command: Sequence[str]) -> int:
     """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
 
-    Its stdout goes to stderr, because ours carries the result alone. OpenMP threads of the job wait without spinning, unless OMP_WAIT_POLICY says otherwise.
+    Its stdout goes to stderr, because ours carries the result alone. Its OpenMP threads wait without spinning, unless
+    OMP_WAIT_POLICY says otherwise.
     """
     process: subprocess.Popen[bytes] | None = None
     pending: list[int] = []
