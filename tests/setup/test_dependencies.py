@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -91,3 +92,12 @@ def test_importing_without_the_built_core_says_how_to_build_it() -> None:
     assert ended.returncode == 1
     assert last.startswith("ImportError: hpcai500's C++ core is not built or cannot be loaded")
     assert "run `make build` in the source tree, or `pip install .`" in last
+
+
+def test_the_wheel_carries_core_recipes_and_editions(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-build-isolation", "--no-deps", "-w", str(tmp_path)]
+    subprocess.run([*command, str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("hpcai500-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(re.fullmatch(r"hpcai500/_core\..*\.so", name) for name in names)
+    assert {"hpcai500/recipes/ic/reference.toml", "hpcai500/editions/v2.0.toml"} <= set(names)
