@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <type_traits>
 // jpeglib.h uses FILE and size_t without including their headers.
 #include <jpeglib.h>
 
