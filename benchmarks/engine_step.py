@@ -32,8 +32,9 @@ from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer, state_bytes
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.measure.host import available_cores
-from hpcai500.recipe import load_recipe
-from hpcai500.record import RecordWriter, iterate, read_record
+from hpcai500.recipe import load_recipe, recipe_hash
+from hpcai500.record import iterate, read_record
+from hpcai500.record_writer import RecordWriter
 from hpcai500.workloads.base import Evaluation, Place
 from hpcai500.workloads.ic import ImageClassificationWorkload
 
@@ -94,7 +95,7 @@ class BareEpochs(ImageClassificationWorkload):
 
 def train(workload: ImageClassificationWorkload, recipe: Recipe, place: Place, record: Path) -> list[dict[str, Any]]:
     """Run the engine on `workload`; returns the values of its epochs."""
-    with RecordWriter.create(record, recipe, {}) as writer, StopRequest() as stop:
+    with RecordWriter.create(record, recipe) as writer, StopRequest() as stop:
         trainer = Trainer(
             recipe,
             workload,
@@ -105,6 +106,7 @@ def train(workload: ImageClassificationWorkload, recipe: Recipe, place: Place, r
             console=Console("benchmark", "top1", recipe.global_batch, 0, 10**9),
             stop=stop,
         )
+        writer.event("init_start", {"recipe_hash": recipe_hash(recipe)})
         trainer.run()
     workload.close()
     return [event["value"] for event in iterate(read_record(record).events, "epoch_stop")]

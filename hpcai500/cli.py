@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,7 @@ def ic(
     from hpcai500.launch.benchmark import Request, run_benchmark  # noqa: PLC0415 - keeps `--help` fast
 
     request = Request("ic", recipe, data, out, set_ or (), trials, resume)
-    raise typer.Exit(_report([(run.record, run.exit_code) for run in run_benchmark(request)], as_json))
+    raise typer.Exit(_report(((run.record, run.exit_code) for run in run_benchmark(request)), as_json))
 
 
 @app.command()
@@ -73,7 +74,7 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Compute the score of records again, from their events."""
-    raise typer.Exit(_report([(record, ExitCode.PASS) for record in records], as_json, edition, convention))
+    raise typer.Exit(_report(((record, ExitCode.PASS) for record in records), as_json, edition, convention))
 
 
 @app.command(context_settings=_PASS_THROUGH)
@@ -89,33 +90,45 @@ def flops(context: typer.Context) -> None:
 
 
 def _report(
-    runs: list[tuple[Path, int]], as_json: bool, edition: str | None = None, convention: str = "analytic"
+    runs: Iterable[tuple[Path, int]], as_json: bool, edition: str | None = None, convention: str = "analytic"
 ) -> int:
-    """Print the results of `runs` = (record, exit code of its job); returns the exit code of the command."""
-    from hpcai500.results.score import score_record, summarise_trials  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.results.show import exit_code, figure_of_merit_lines, result_line, summary_lines, trial_lines  # noqa: PLC0415
+    """Score `runs` = (record, exit code of its job) as they come, and print the outcome; returns the exit code.
 
-    failed = next((code for _, code in runs if code != ExitCode.PASS), None)
-    results = [score_record(record, edition, convention) for record, code in runs if code == ExitCode.PASS]
-    code = failed if failed is not None else max(exit_code(result) for result in results)
-    summaries = summarise_trials(results) if len(results) > 1 else {}
-    if as_json:
-        if len(runs) == 1 and results:
-            document: object = results[0].as_json()
-        elif len(runs) == 1:
-            document = {"verdict": "INVALID", "record": str(runs[0][0]), "exit_code": code}
-        else:
-            trials = {name: asdict(summary) for name, summary in summaries.items()}
-            document = {"runs": [result.as_json() for result in results], "trials": trials}
-        print(json.dumps(document))  # noqa: T201
-        return code
-    for (record, _), result in zip(runs, results, strict=False):
-        print(f"record      {record}", *summary_lines(result), *figure_of_merit_lines(result), sep="\n")  # noqa: T201
-    if summaries:
-        print(*trial_lines(summaries), sep="\n")  # noqa: T201
-    verdict = "INVALID" if failed is not None else "PASS" if code == ExitCode.PASS else "FAIL"
-    print(result_line(verdict))  # noqa: T201
-    return code
+    Whatever fails, stdout ends with a verdict, or is one JSON document.
+    """
+    from hpcai500.results.outcome import CommandOutcome, RunOutcome  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.score import score_record  # noqa: PLC0415
+
+    outcomes: list[RunOutcome] = []
+    ended = CommandOutcome(outcomes)
+    try:
+        for record, code in runs:
+            if code != ExitCode.PASS:
+                outcomes.append(RunOutcome(record, error=_job_error(record), exit_code=code))
+                continue
+            try:
+                outcomes.append(RunOutcome(record, score_record(record, edition, convention)))
+            except HpcAi500Error as error:
+                outcomes.append(RunOutcome(record, error=_tell(error), exit_code=error.exit_code))
+    except HpcAi500Error as error:
+        ended = CommandOutcome(outcomes, _tell(error), error.exit_code)
+    except KeyboardInterrupt:
+        ended = CommandOutcome(outcomes, _tell("stopped by Ctrl-C"), ExitCode.RUN_FAILED)
+    print(json.dumps(ended.document()) if as_json else "\n".join(ended.lines()))  # noqa: T201
+    return ended.exit_code
+
+
+def _job_error(record: Path) -> str | None:
+    """What the job wrote about its end; it has told the user already."""
+    path = record / "ERROR"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def _tell(error: HpcAi500Error | str) -> str:
+    if os.environ.get("HPCAI500_TRACEBACK"):
+        traceback.print_exc()
+    print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
+    return str(error)
 
 
 def main() -> int:
@@ -125,19 +138,17 @@ def main() -> int:
     try:
         return app(standalone_mode=False) or ExitCode.PASS
     except HpcAi500Error as error:
-        if os.environ.get("HPCAI500_TRACEBACK"):
-            raise
-        print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
+        _tell(error)
         return error.exit_code
     except usage_error as error:
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context else ""
-        print(f"hpcai500: error: {_reason(error)}{hint}", file=sys.stderr)  # noqa: T201
+        _tell(f"{_reason(error)}{hint}")
         return ExitCode.USAGE
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("hpcai500: error: stopped by Ctrl-C", file=sys.stderr)  # noqa: T201
+        _tell("stopped by Ctrl-C")
         return ExitCode.RUN_FAILED
 
 

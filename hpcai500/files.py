@@ -32,3 +32,22 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def allocate(path: Path, size_bytes: int) -> None:
+    """Make `path` own at least `size_bytes` of its disk, so that writing into it cannot fail for want of space.
+
+    What the file holds is kept. File systems that cannot allocate are written to instead, which is what the C library
+    does for a descriptor that it may read and write.
+
+    Raises:
+        OSError: the disk is full; the file is then removed.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)

@@ -13,7 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+# No machine has more of anything, and arithmetic stays exact.
+Count = Annotated[int, Field(ge=1, le=10**9)]
+# Names are printed in lines that harnesses read.
+Name = Annotated[str, Field(pattern=r"^[\w.-]+$")]
 # TOML has arrays, not tuples; strict mode would refuse them.
 Interval = Annotated[tuple[Positive, Positive], Field(strict=False)]
 
@@ -27,8 +30,8 @@ class Layer(BaseModel):
 class Problem(Layer):
     """Layer 9: what is solved. Nothing here may change in a result that is ranked."""
 
-    dataset: str = Field(min_length=1, description="name of the data set; `synthetic-*` is made by hpcai500 itself")
-    metric: str = Field(min_length=1, description="quality metric, by the name that the workload reports")
+    dataset: Name = Field(description="name of the data set; `synthetic-*` is made by hpcai500 itself")
+    metric: Name = Field(description="quality metric, by the name that the workload reports")
     target_quality: Fraction = Field(gt=0, description="quality that the penalty coefficient compares with")
     epochs: Count = Field(description="passes over the training set")
 
@@ -172,6 +175,12 @@ class Recipe(BaseModel):
         if warmup_epochs > epochs:
             raise ValueError(
                 f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {warmup_epochs:g}"
+            )
+        scale = self.global_batch / policy.base_batch if policy.learning_rate_scaling == "linear" else 1.0
+        if policy.end_learning_rate > policy.base_learning_rate * scale:
+            raise ValueError(
+                f"hyperparameters.end_learning_rate: expected at most the peak rate "
+                f"({policy.base_learning_rate * scale:g}), got {policy.end_learning_rate:g}"
             )
         if list(policy.step_epochs) != sorted(set(policy.step_epochs)):
             raise ValueError(f"hyperparameters.step_epochs: expected growing epochs, got {list(policy.step_epochs)}")

@@ -23,6 +23,10 @@ from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
 _PACKAGE = Path(__file__).parent
 
 
+_HEADER = re.compile(r"""\s*\[\s*["']?([\w-]+)["']?\s*\]""")
+_KEY = re.compile(r"""\s*([\w."'\s-]+?)\s*=""")
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the text of a recipe came from, so that an error can name the line."""
@@ -34,8 +38,10 @@ class Source:
     def place(self, location: Sequence[str | int]) -> str:
         """What the user should look at to mend `location`: a `--set`, or file and line."""
         keys = [part for part in location if isinstance(part, str)]
-        if tuple(keys[:2]) in self.overrides:
-            return f"--set {keys[0]}.{keys[1]}"
+        for table, key in sorted(self.overrides):
+            # An unknown table has no key that could be blamed.
+            if keys[:1] == [table] and keys[1:2] in ([key], []):
+                return f"--set {table}.{key}"
         line = self.line_of(location)
         return f"{self.name}:{line}" if line else self.name
 
@@ -44,12 +50,16 @@ class Source:
         keys = [part for part in location if isinstance(part, str)]
         table, found = "", None
         for number, line in enumerate(self.text.splitlines(), 1):
-            if header := re.match(r"\s*\[([\w.]+)\]", line):
+            if header := _HEADER.match(line):
                 table = header.group(1)
                 if keys and table == keys[0]:
                     found = found or number
-            elif (key := re.match(r"\s*([\w-]+)\s*=", line)) and [*filter(None, [table]), key.group(1)] == keys[:2]:
-                return number
+            elif key := _KEY.match(line):
+                parts = [*filter(None, [table]), *(part.strip(" \"'") for part in key.group(1).split("."))]
+                if parts[:2] == keys[:2]:
+                    return number
+                if keys and parts[0] == keys[0] and not table:
+                    found = found or number
         return found
 
 
@@ -99,7 +109,7 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     source = Source(str(path), _read(path))
     tables = _parse(source)
     benchmark = tables.get("benchmark")
-    if benchmark not in RECIPE_TYPES:
+    if not isinstance(benchmark, str) or benchmark not in RECIPE_TYPES:
         raise RecipeError(f"{path}: benchmark: expected one of {', '.join(RECIPE_TYPES)}, got {benchmark!r}")
     reference_path = recipes_folder() / benchmark / "reference.toml"
     reference = _parse(Source(str(reference_path), _read(reference_path)))
@@ -126,7 +136,12 @@ def to_toml(recipe: Recipe) -> str:
 
 def recipe_hash(recipe: Recipe) -> str:
     """SHA-256 (hex) of the resolved recipe; formatting and comments of its file do not change it."""
-    canonical = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return tables_hash(recipe.model_dump(mode="json"))
+
+
+def tables_hash(tables: Mapping[str, Any]) -> str:
+    """`recipe_hash` of a resolved recipe in plain tables, whether or not this version knows all its fields."""
+    canonical = json.dumps(tables, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -213,6 +228,8 @@ def _what_is_wrong(kind: type[Recipe], table: str, keys: Sequence[str], detail: 
             return "is missing"
         case "value_error":
             return str(detail["ctx"]["error"])
+        case "model_type" | "model_attributes_type":
+            return f"expected a table, got {detail['input']!r}"
         case "literal_error":
             return f"expected {detail['ctx']['expected']}, got {detail['input']!r}"
         case _:

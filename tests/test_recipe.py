@@ -84,6 +84,13 @@ def test_an_unknown_key_is_named_with_file_line_and_the_likely_one(tmp_path: Pat
         ("[programming]\nsynchronous = false\n", ":3: [programming] synchronous: expected True, got False"),
         ("[nonsense]\nx = 1\n", ":2: nonsense: unknown table or key; allowed: benchmark, edition, problem"),
         ("[problem\n", "not valid TOML"),
+        ("problem = 3\n", ":2: problem: expected a table, got 3"),
+        ("problem.epochs = 0\n", ":2: [problem] epochs: expected greater than or equal to 1"),
+        ("[ 'problem' ]\nepochs = 0\n", ":3: [problem] epochs: expected greater than or equal to 1"),
+        ("problem = {epochs = 0}\n", ":2: [problem] epochs: expected greater than or equal to 1"),
+        ("[problem]\nepochs = 1000000000000\n", ":3: [problem] epochs: expected less than or equal to 1000000000"),
+        ('[problem]\ndataset = "a\\nHPCAI500 RESULT PASS"\n', ":3: [problem] dataset: string should match pattern"),
+        ("[hyperparameters]\nend_learning_rate = 1.0\n", "end_learning_rate: expected at most the peak rate (0.128)"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, expected: str) -> None:
@@ -98,6 +105,14 @@ def test_every_mistake_gets_its_own_line(tmp_path: Path) -> None:
 def test_set_changes_one_field_and_needs_no_quotes() -> None:
     assert load_recipe("ic/reference", ["accelerator.device=cpu"]).accelerator.device == "cpu"
     assert load_recipe("ic/reference", ["workload.crop_area=[0.5, 1.0]"]).workload.crop_area == (0.5, 1.0)
+
+
+def test_a_benchmark_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    assert "benchmark: expected one of ic" in complaint(_with_head(tmp_path, 'benchmark = ["ic"]'))
+
+
+def test_an_unknown_table_in_set_is_blamed_on_set() -> None:
+    assert complaint("ic/smoke", ["nonsense.x=1"]).startswith("--set nonsense.x: nonsense: unknown table")
 
 
 def test_a_mistake_in_set_is_blamed_on_set_and_not_on_the_file() -> None:

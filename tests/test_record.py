@@ -14,13 +14,14 @@ import pytest
 from hpcai500.errors import RecordError, RunError
 from hpcai500.files import write_atomically
 from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import FIRST_PREVIOUS, RecordWriter, read_record
+from hpcai500.record import FIRST_PREVIOUS, read_record
+from hpcai500.record_writer import RecordWriter
 
 RECIPE = load_recipe("ic/smoke")
 
 
 def new_record(folder: Path) -> RecordWriter:
-    writer = RecordWriter.create(folder / "record", RECIPE, {"nodes": []})
+    writer = RecordWriter.create(folder / "record", RECIPE)
     writer.event("init_start", {"recipe_hash": recipe_hash(RECIPE)})
     return writer
 
@@ -93,7 +94,8 @@ def test_status_is_written_last_and_a_resumed_record_loses_its_error(tmp_path: P
     failed = read_record(writer.path)
     assert (failed.status, (writer.path / "ERROR").read_text()) == ("error", "the reason\n")
     with RecordWriter.reopen(failed) as again:
-        again.finish()
+        again.write_system({"nodes": []})
+        again.finish({})
     assert read_record(writer.path).status == "done"
     with pytest.raises(RecordError, match="this run is complete"):
         RecordWriter.reopen(read_record(writer.path))
@@ -108,7 +110,7 @@ def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None
 def test_a_place_that_cannot_be_written_is_an_error_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"cannot be written here: .*; give another --out"):
-        RecordWriter.create(tmp_path / "file" / "record", RECIPE, {})
+        RecordWriter.create(tmp_path / "file" / "record", RECIPE)
 
 
 @pytest.mark.parametrize("missing", ["recipe.toml", "events.jsonl"])

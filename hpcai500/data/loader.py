@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -31,7 +32,8 @@ class ImageBatch:
     """One batch on the host.
 
     `images` has shape (N, 3, size, size), in channels_last order for the layout "nhwc"; `labels` (N,) is int64.
-    `samples` are the N ids that were asked for. `warnings` counts images that decoded with complaints.
+    `samples` are the N ids that were asked for. `warnings` counts images that decoded with complaints. `wait_seconds`
+    is how long the consumer was kept waiting for decoded images.
     `images` is a view of a slot that is refilled once the next batch is asked for: use it, or copy it, before.
     """
 
@@ -39,6 +41,7 @@ class ImageBatch:
     labels: torch.Tensor
     samples: SampleIds
     warnings: int
+    wait_seconds: float = 0.0
 
 
 class Batches(Protocol):
@@ -151,9 +154,11 @@ class JpegBatches:
             for _ in range(self._depth):
                 submit_next()
             while queued and not self._closed:
+                asked = time.perf_counter()
                 finished = self._loader.next()
+                batch = self._batch(finished, queued.popleft(), seed, epoch)
                 try:
-                    yield self._batch(finished, queued.popleft(), seed, epoch)
+                    yield replace(batch, wait_seconds=time.perf_counter() - asked)
                 finally:
                     self._give_back(finished.slot, held)
                 submit_next()

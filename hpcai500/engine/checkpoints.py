@@ -12,8 +12,9 @@ from typing import IO, Any, cast
 
 import torch
 
-from hpcai500.files import sync_folder
-from hpcai500.record import Event, disk_full
+from hpcai500.files import allocate, sync_folder
+from hpcai500.record import Event, iterate
+from hpcai500.record_writer import cannot_write
 
 _KEPT = 2
 _SLACK_BYTES = 1 << 20
@@ -37,13 +38,19 @@ class _HashingWriter:
         self._stream = stream
         self._hash = hashlib.sha256()
         self.written_bytes = 0
+        self.error: BaseException | None = None
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
         self._hash.update(view)
-        rest = view
-        while rest:
-            rest = rest[self._stream.write(rest) :]
+        try:
+            rest = view
+            while rest:
+                rest = rest[self._stream.write(rest) or 0 :]
+        except BaseException as error:
+            # torch replaces whatever a writer raises by an error of its own that says nothing of the cause.
+            self.error = error
+            raise
         self.written_bytes += len(view)
         return len(view)
 
@@ -67,6 +74,7 @@ class CheckpointStore:
         self._folder = record / "checkpoints"
         self._reserved = self._folder / ".next"
         self._next_size_bytes = first_size_bytes + _SLACK_BYTES
+        self._good: list[str] = []
 
     def reserve(self) -> None:
         """Allocate the space of the next checkpoint.
@@ -75,11 +83,9 @@ class CheckpointStore:
             RunError: the disk is full.
         """
         try:
-            with self._reserved.open("ab") as stream:
-                os.posix_fallocate(stream.fileno(), 0, self._next_size_bytes)
+            allocate(self._reserved, self._next_size_bytes)
         except OSError as error:
-            self._reserved.unlink(missing_ok=True)
-            raise disk_full(self._record, error) from error
+            raise cannot_write(self._record, error) from error
 
     def save(self, state: dict[str, Any], epoch: int, step: int) -> Checkpoint:
         """Write `state` into the reserved space and give it its name.
@@ -92,21 +98,23 @@ class CheckpointStore:
         try:
             with self._reserved.open("r+b", buffering=0) as stream:
                 writer = _HashingWriter(stream)
-                torch.save(state, cast(IO[bytes], writer))
+                _save(state, writer)
                 stream.truncate(writer.written_bytes)
                 os.fsync(stream.fileno())
             self._reserved.replace(path)
+            sync_folder(self._folder)
         except OSError as error:
             self._reserved.unlink(missing_ok=True)
-            raise disk_full(self._record, error) from error
-        sync_folder(self._folder)
+            raise cannot_write(self._record, error) from error
         self._next_size_bytes = writer.written_bytes + _SLACK_BYTES
+        self._good = [name for name in self._good if name != path.name] + [path.name]
         return Checkpoint(epoch, step, path.name, writer.sha256, writer.written_bytes)
 
     def prune(self) -> None:
-        """Remove all but the newest checkpoints. Called when the newest is in the record's events."""
-        for old in sorted(self._folder.glob("epoch-*.pt"))[:-_KEPT]:
-            old.unlink()
+        """Remove all but the newest good checkpoints. Called when the newest is in the record's events."""
+        for old in self._folder.glob("epoch-*.pt"):
+            if old.name not in self._good[-_KEPT:]:
+                old.unlink()
 
     def release(self) -> None:
         """Give reserved space back at the end of a run."""
@@ -117,13 +125,24 @@ class CheckpointStore:
 
         A damaged or missing file is passed over for the one before it.
         """
-        for event in reversed([event for event in events if event["key"] == "checkpoint"]):
-            checkpoint = Checkpoint(**event["value"])
+        known = [Checkpoint(**event["value"]) for event in iterate(events, "checkpoint")]
+        for position in reversed(range(len(known))):
+            checkpoint = known[position]
             path = self._folder / checkpoint.file
             if path.is_file() and _sha256(path) == checkpoint.sha256:
+                self._good = [one.file for one in known[: position + 1]]
                 # weights_only: a checkpoint is data, it must not be able to run code.
                 return checkpoint, torch.load(path, map_location="cpu", weights_only=True)
         return None
+
+
+def _save(state: dict[str, Any], writer: _HashingWriter) -> None:
+    try:
+        torch.save(state, cast(IO[bytes], writer))
+    except RuntimeError:
+        if writer.error is not None:
+            raise writer.error from None
+        raise
 
 
 def _sha256(path: Path) -> str:

@@ -22,6 +22,8 @@ class Precision:
         matmul = "high" if name == "tf32" else "highest"
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = name == "tf32"
+        # Shapes never change in a run, so the search for the fastest convolution is worth its time.
+        torch.backends.cudnn.benchmark = True
 
     @property
     def input_dtype(self) -> torch.dtype:

@@ -23,14 +23,13 @@ class EpochTally:
     data_wait_seconds: float = 0.0
     coverage: Coverage = field(default_factory=Coverage)
 
-    def add(self, batch: TrainingBatch, seconds: float, data_wait_seconds: float) -> None:
-        """Count one step."""
+    def add(self, batch: TrainingBatch) -> None:
+        """Count one step; its whole time is added to `seconds` when it is known."""
         self.steps += 1
         self.samples += len(batch.samples)
         self.padded_samples += batch.padded
         self.warnings += batch.warnings
-        self.seconds += seconds
-        self.data_wait_seconds += data_wait_seconds
+        self.data_wait_seconds += batch.wait_seconds
         self.coverage = self.coverage.add(batch.samples)
 
     def state(self) -> dict[str, Any]:

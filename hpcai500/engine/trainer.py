@@ -19,7 +19,7 @@ from hpcai500.errors import RunError
 from hpcai500.layers import Recipe
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
-from hpcai500.record import RecordWriter
+from hpcai500.record_writer import RecordWriter
 from hpcai500.workloads.base import Place, TrainingBatch, Workload
 
 # Reading a loss makes a GPU wait; this many are kept on the device and looked at together.
@@ -81,8 +81,12 @@ class Trainer:
         return self._first_epoch, self._tally.steps
 
     def warm_up(self) -> float:
-        """Compile before the clock starts; returns the seconds it took. The model is left as it was."""
-        if not self._recipe.framework.compile:
+        """Compile, and let a GPU set itself up, before the clock starts; returns the seconds it took.
+
+        The model is left as it was.
+        """
+        on_gpu = self._place.device.type == "cuda"
+        if not (self._recipe.framework.compile or on_gpu):
             return 0.0
         start = time.perf_counter()
         before = {name: buffer.clone() for name, buffer in self._bare.named_buffers()}
@@ -108,10 +112,10 @@ class Trainer:
         for epoch in range(self._first_epoch, self._epochs + 1):
             self._checkpoints.reserve()
             self._train_epoch(epoch)
+            self._look_at_weights(epoch)
             self._evaluate(epoch)
             self._tally = EpochTally()
             self._save(epoch + 1)
-        self._checkpoints.release()
 
     def _train_epoch(self, epoch: int) -> None:
         self._record.event("epoch_start", {"epoch": epoch, "step": self._tally.steps})
@@ -120,15 +124,19 @@ class Trainer:
         try:
             before = time.perf_counter()
             for batch in batches:
-                read = time.perf_counter()
                 self._step(epoch, batch)
-                now = time.perf_counter()
-                self._tally.add(batch, now - before, read - before)
-                before = now
+                self._tally.add(batch)
                 self._after_step(epoch)
+                now = time.perf_counter()
+                self._tally.seconds += now - before
+                before = now
+                if self._stop.signal:
+                    self._look_at_losses(epoch)
+                    self._interrupt(epoch)
         finally:
             batches.close()
         self._look_at_losses(epoch)
+        self._tally.seconds += time.perf_counter() - before
         self._record.event("epoch_stop", {"epoch": epoch, **self._tally.summary()})
 
     def _step(self, epoch: int, batch: TrainingBatch) -> None:
@@ -146,28 +154,33 @@ class Trainer:
         if self._tally.steps % _LOSSES_AT_ONCE == 0:
             self._look_at_losses(epoch)
         self._console.step(self._status(epoch))
-        if self._stop.signal:
-            self._look_at_losses(epoch)
-            self._interrupt(epoch)
 
     def _look_at_losses(self, epoch: int) -> None:
         """Read the losses since the last look; the first that is no number ends the run."""
         steps = self._tally.steps
-        seen = self._tally.losses_seen
-        for step in range(seen, steps):
-            loss = float(self._losses[step % _LOSSES_AT_ONCE])
+        losses = self._losses.tolist()
+        for step in range(self._tally.losses_seen, steps):
+            loss = losses[step % _LOSSES_AT_ONCE]
             if not math.isfinite(loss):
-                self._record.event(
-                    "diverged", {"epoch": epoch, "step": step, "rank": self._place.rank, "loss": str(loss)}
-                )
-                raise RunError(
-                    f"the loss is {loss} at epoch {epoch}, step {step} on rank {self._place.rank} (learning rate "
-                    f"{self._rate.at((epoch - 1) * self._steps + step):g}): lower hyperparameters.base_learning_rate, "
-                    "lengthen hyperparameters.warmup_epochs, or use accelerator.precision=fp32"
-                )
+                raise self._diverged(f"the loss is {loss}", epoch, step)
             self._tally.loss_sum += loss
             self._last_loss = loss
         self._tally.losses_seen = steps
+
+    def _look_at_weights(self, epoch: int) -> None:
+        """A checkpoint of weights that are no numbers could never be gone on from."""
+        tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
+        if not torch.stack([tensor.isfinite().all() for tensor in tensors]).all():
+            raise self._diverged("weights are not finite", epoch, self._tally.steps)
+
+    def _diverged(self, what: str, epoch: int, step: int) -> RunError:
+        rank, rate = self._place.rank, self._rate.at((epoch - 1) * self._steps + step)
+        self._record.event("diverged", {"epoch": epoch, "step": step, "rank": rank, "what": what})
+        return RunError(
+            f"{what} at epoch {epoch}, step {step} on rank {rank} (learning rate {rate:g}): "
+            "lower hyperparameters.base_learning_rate, lengthen hyperparameters.warmup_epochs, "
+            "or use accelerator.precision=fp32"
+        )
 
     def _evaluate(self, epoch: int) -> None:
         self._record.event("eval_start", {"epoch": epoch})
@@ -191,6 +204,7 @@ class Trainer:
     def _interrupt(self, epoch: int) -> None:
         assert self._stop.signal is not None
         name, step = self._stop.signal.name, self._tally.steps
+        self._look_at_weights(epoch)
         self._record.event("interrupted", {"signal": name, "epoch": epoch, "step": step})
         self._save(epoch)
         raise RunError(

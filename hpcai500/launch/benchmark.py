@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hpcai500.errors import DataError, ExitCode, RecordError, UsageError
+from hpcai500.errors import DataError, EnvironmentLacksError, ExitCode, RecordError, RunError, UsageError
 from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.launch.trials import TrialPlan, is_series, read_plan, write_plan
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.record import read_record
+from hpcai500.record_writer import is_being_written
 
 _RUNS = Path("runs")
 _MADE_DATA = Path("data")
@@ -47,46 +49,82 @@ def run_benchmark(request: Request) -> Iterator[Outcome]:
         UsageError: the request makes no sense, or recipe, data or record cannot be used.
     """
     if request.resume:
-        yield _resume(request)
+        yield from _resume(request)
         return
     # Without a recipe and without data there is still something to run; with data, the real thing.
     name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
     recipe = load_recipe(name, request.overrides)
-    if recipe.benchmark != request.benchmark:
-        raise UsageError(f"{name}: a recipe of {recipe.benchmark}; run `hpcai500 {recipe.benchmark} --recipe {name}`")
+    _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
     data = request.data or _make_data(recipe)
     folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    for trial in range(1, request.trials + 1):
-        record = folder if request.trials == 1 else folder / f"trial-{trial:02d}"
-        seed = f"hyperparameters.seed={recipe.hyperparameters.seed + trial - 1}"
-        overrides = [*request.overrides, *([seed] if request.trials > 1 else [])]
-        settings = [token for text in overrides for token in ("--set", text)]
-        command = module_command("train", "--recipe", name, "--data", data, "--out", record, *settings)
-        _say(f"{recipe.benchmark}: recipe {name}, data {data}, record {record}")
-        outcome = Outcome(record, run_to_end(command))
+    if request.trials > 1:
+        plan = TrialPlan(request.trials, str(data.resolve()))
+        yield from _run_series(folder, write_plan(folder, recipe, plan), recipe, plan)
+    else:
+        yield _start(recipe, name, request.overrides, data, folder)
+
+
+def _start(recipe: Recipe, name: str | Path, overrides: Sequence[str], data: Path, record: Path) -> Outcome:
+    settings = [token for text in overrides for token in ("--set", text)]
+    _say(f"{recipe.benchmark}: recipe {name}, data {data}, record {record}")
+    command = module_command("train", "--recipe", name, "--data", data, "--out", record, *settings)
+    return Outcome(record, run_to_end(command))
+
+
+def _run_series(folder: Path, path: Path, recipe: Recipe, plan: TrialPlan) -> Iterator[Outcome]:
+    """Every run of the series that is not finished yet."""
+    for number in range(1, plan.trials + 1):
+        record = plan.record(folder, number)
+        if (record / "DONE").exists():
+            outcome = Outcome(record, ExitCode.PASS)
+        elif (record / "events.jsonl").exists():
+            outcome = _go_on(recipe.benchmark, record, None)
+        else:
+            seed = f"hyperparameters.seed={recipe.hyperparameters.seed + number - 1}"
+            outcome = _start(recipe, path, [seed], Path(plan.data), record)
         yield outcome
         if outcome.exit_code != ExitCode.PASS:
             return
 
 
-def _resume(request: Request) -> Outcome:
+def _resume(request: Request) -> Iterator[Outcome]:
     if request.recipe or request.overrides or request.trials != 1:
         raise UsageError("--resume goes on with the recipe of the record: leave out --recipe, --set and --trials")
-    record = request.out or _latest_unfinished(request.benchmark)
-    benchmark = read_record(record).recipe.benchmark
-    if benchmark != request.benchmark:
-        raise UsageError(f"{record}: a record of {benchmark}; run `hpcai500 {benchmark} --resume --out {record}`")
-    data = ["--data", str(request.data)] if request.data else []
+    folder = request.out or _latest_unfinished(request.benchmark)
+    if is_series(folder):
+        path, recipe, plan = read_plan(folder)
+        _check_benchmark(request, recipe.benchmark, f"{folder}: runs", f"--resume --out {folder}")
+        yield from _run_series(folder, path, recipe, plan)
+    else:
+        benchmark = str(read_record(folder).tables.get("benchmark"))
+        _check_benchmark(request, benchmark, f"{folder}: a record", f"--resume --out {folder}")
+        yield _go_on(benchmark, folder, request.data)
+
+
+def _go_on(benchmark: str, record: Path, data: Path | None) -> Outcome:
     _say(f"{benchmark}: going on with {record}")
-    return Outcome(record, run_to_end(module_command("train", "--resume", "--out", record, *data)))
+    where = ["--data", str(data)] if data else []
+    return Outcome(record, run_to_end(module_command("train", "--resume", "--out", record, *where)))
+
+
+def _check_benchmark(request: Request, benchmark: str, what: str, arguments: str) -> None:
+    if benchmark != request.benchmark:
+        raise UsageError(f"{what} of {benchmark}; run `hpcai500 {benchmark} {arguments}`")
 
 
 def _latest_unfinished(benchmark: str) -> Path:
-    records = sorted(_RUNS.glob(f"{benchmark}-*/events.jsonl"), key=lambda path: path.stat().st_mtime)
-    unfinished = [path.parent for path in records if not (path.parent / "DONE").exists()]
-    if not unfinished:
+    """The newest run or series under `runs/` that has not ended well and that nobody is writing now."""
+    found = []
+    for folder in _RUNS.glob(f"{benchmark}-*"):
+        records = sorted(folder.glob("trial-*")) if is_series(folder) else [folder]
+        logs = [record / "events.jsonl" for record in records if (record / "events.jsonl").is_file()]
+        planned = read_plan(folder)[2].trials if is_series(folder) else 1
+        finished = sum((record / "DONE").exists() for record in records)
+        if logs and finished < planned and not any(is_being_written(log.parent) for log in logs):
+            found.append((max(log.stat().st_mtime for log in logs), folder))
+    if not found:
         raise RecordError(f"{_RUNS}/: no unfinished {benchmark} run to resume; name its record: --resume --out DIR")
-    return unfinished[-1]
+    return max(found)[1]
 
 
 def _make_data(recipe: Recipe) -> Path:
@@ -99,7 +137,9 @@ def _make_data(recipe: Recipe) -> Path:
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code != ExitCode.PASS:
-        raise DataError(f"{folder}: the synthetic data could not be made (see above); give other data with --data DIR")
+        kinds = {ExitCode.USAGE: DataError, ExitCode.ENVIRONMENT: EnvironmentLacksError}
+        kind = kinds.get(ExitCode(code), RunError) if code in list(ExitCode) else RunError
+        raise kind(f"{folder}: the synthetic data could not be made (see above); give other data with --data DIR")
     return folder
 
 

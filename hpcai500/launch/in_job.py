@@ -13,12 +13,7 @@ from typing import NoReturn
 
 from hpcai500.errors import ExitCode
 
-# Passed on to the job; SIGINT reaches it anyway, as it shares the terminal's process group.
-_FORWARDED = (signal.SIGTERM, signal.SIGUSR1)
-
-# By default OpenMP threads spin at the end of each parallel region, on the core that the threads which decode the next
-# batch need, or a neighbour on the node: on two cores with one busy neighbour, training was 15 times slower.
-_THREADING = {"OMP_WAIT_POLICY": "passive"}
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def module_command(module: str, *arguments: str | Path) -> list[str]:
@@ -36,22 +31,19 @@ def become(command: Sequence[str]) -> NoReturn:
 def run_to_end(command: Sequence[str]) -> int:
     """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
 
-    Its stdout goes to stderr, because ours carries the result alone. Its OpenMP threads wait without spinning, unless
-    OMP_WAIT_POLICY says otherwise.
-    """
+    Its stdout goes to stderr, because ours carries the result alone."""
     process: subprocess.Popen[bytes] | None = None
     pending: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
         if process is None:
             pending.append(number)
-        elif number in _FORWARDED:
+        else:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (*_FORWARDED, signal.SIGINT)}
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
     try:
-        environment = _THREADING | os.environ
-        process = subprocess.Popen(command, stdout=sys.stderr, env=environment)
+        process = subprocess.Popen(command, stdout=sys.stderr)
         for number in pending:
             process.send_signal(number)
         code = process.wait()

@@ -23,6 +23,12 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def boot_id() -> str | None:
+    """Which start of which machine this is: clocks of two processes can be compared when they share it."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.is_file() else None
+
+
 def capture_node() -> dict[str, Any]:
     """Hardware, operating system and software of this node; unknown is None."""
     return {

@@ -5,6 +5,7 @@ The job that ran and the committee that checks call the same function on the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,16 @@ from pydantic import BaseModel, ConfigDict
 
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
+from hpcai500.methodology.timeline import Timeline
 
 SCHEMA = "hpcai500-result-1"
 # A plug-in's benchmark, which no edition knows, is scored like Image Classification.
 DEFAULT_EXPONENT = 5
 
 ANALYTIC, PAPER = "analytic", "paper"
+PAPER_CONSTANT = "paper_flops_per_sample"
+# Counts within a hundredth are of one model; options like zero-gamma change none.
+_SAME_MODEL = 0.01
 
 Event = Mapping[str, Any]
 
@@ -74,34 +79,6 @@ class Result(BaseModel):
         return {"schema": fields.pop("schema_"), **fields}
 
 
-class _Timeline:
-    """Elapsed seconds of events since the clock started, over restarts.
-
-    Within one process the monotonic clock counts; between two processes only the wall clock can. The time in which the
-    run was down is counted: the paper's clock has no pause (V2.0 section 5.3.2).
-    """
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.downtime_seconds = 0.0
-        self.ran_backwards = False
-        self._elapsed: dict[int, float] = {}
-        elapsed, before = 0.0, None
-        for event in events:
-            if before is not None:
-                restarted = event["key"] == "run_resume"
-                gap = (
-                    (event["time_ms"] - before["time_ms"]) / 1000 if restarted else event["clock_s"] - before["clock_s"]
-                )
-                self.ran_backwards |= gap < 0
-                elapsed += max(gap, 0.0)
-                self.downtime_seconds += max(gap, 0.0) if restarted else 0.0
-            self._elapsed[event["seq"]] = elapsed
-            before = event
-
-    def between(self, start: Event, stop: Event) -> float:
-        return self._elapsed[stop["seq"]] - self._elapsed[start["seq"]]
-
-
 def derive(
     recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence[Event], convention: str = ANALYTIC
 ) -> Result:
@@ -118,7 +95,7 @@ def derive(
         RecordError: the run has not reached its last evaluation.
     """
     start, stop = _only(events, "run_start"), _only(events, "run_stop")
-    timeline = _Timeline(_clocked(events, start))
+    timeline = Timeline(events)
     epochs, evaluations = _last_pass(events, "epoch_stop"), _last_pass(events, "eval_accuracy")
     target_epochs = recipe["problem"]["epochs"]
     missing = [e for e in range(1, target_epochs + 1) if e not in epochs or e not in evaluations]
@@ -134,14 +111,14 @@ def derive(
     coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
     reached = (event for event in evaluations.values() if event["value"]["value"] >= target)
     first = min(reached, key=lambda event: event["seq"], default=None)
-    training_seconds = sum(epoch["value"]["seconds"] for epoch in epochs.values())
-    data_wait_seconds = sum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
+    training_seconds = math.fsum(epoch["value"]["seconds"] for epoch in epochs.values())
+    data_wait_seconds = math.fsum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
     reasons = [
         *_rule_reasons(recipe, rules, _only(events, "dataset")["value"]),
         *_coverage_reasons(recipe, events, epochs),
+        *_system_reasons(events),
+        *timeline.doubts,
     ]
-    if timeline.ran_backwards:
-        reasons.append("the clock ran backwards during the run")
     return Result(
         benchmark=recipe["benchmark"],
         edition=recipe["edition"],
@@ -152,7 +129,7 @@ def derive(
         images=images,
         padded_images=sum(epoch["value"]["padded_samples"] for epoch in epochs.values()),
         seconds=seconds,
-        evaluation_seconds=sum(event["value"]["seconds"] for event in evaluations.values()),
+        evaluation_seconds=math.fsum(event["value"]["seconds"] for event in evaluations.values()),
         images_per_second=images / seconds,
         flops_per_image=flops_per_image,
         flops_convention=convention,
@@ -172,11 +149,17 @@ def _flops_per_image(rules: Mapping[str, Any], events: Sequence[Event], conventi
     counted = _only(events, "flops")["value"]
     if convention == counted["convention"]:
         return float(counted["per_sample"])
-    if convention != PAPER or "paper_flops_per_sample" not in rules:
+    if convention != PAPER or PAPER_CONSTANT not in rules:
         raise UsageError(
             f"FLOPs convention: expected {ANALYTIC}, or {PAPER} where the edition has it, got {convention}"
         )
-    return float(rules["paper_flops_per_sample"])
+    reference = rules["reference_flops_per_sample"]
+    if abs(counted["per_sample"] / reference - 1) > _SAME_MODEL:
+        raise UsageError(
+            f"FLOPs convention: the paper's constant is that of its model ({reference:.4g} FLOPs counted), "
+            f"but this run's model takes {counted['per_sample']:.4g}: use the convention {ANALYTIC}"
+        )
+    return float(rules[PAPER_CONSTANT])
 
 
 def _only(events: Iterable[Event], key: str) -> Event:
@@ -185,17 +168,6 @@ def _only(events: Iterable[Event], key: str) -> Event:
     if not found:
         raise RecordError(f"no event {key}: the run has not come to its end; there is no score yet")
     return found[0] if key == "run_start" else found[-1]
-
-
-def _clocked(events: Sequence[Event], start: Event) -> list[Event]:
-    """Events from the start of the clock; those that a restarted process wrote before it went on are down time."""
-    kept: list[Event] = []
-    starting_up = False
-    for event in events[start["seq"] :]:
-        starting_up = (starting_up or event["key"] == "init_start") and event["key"] != "run_resume"
-        if not starting_up:
-            kept.append(event)
-    return kept
 
 
 def _last_pass(events: Iterable[Event], key: str) -> dict[int, Event]:
@@ -231,9 +203,27 @@ def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: 
 def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]) -> list[str]:
     """Epochs whose delivered samples were not the training set, once each."""
     expected = _only(events, "dataset")["value"]["coverage"]
-    return [
-        f"epoch {number}: the samples delivered are not the training set, once each "
-        f"({event['value']['samples']} samples, workload.tail = {recipe['workload'].get('tail')})"
-        for number, event in sorted(epochs.items())
-        if event["value"]["coverage"] != expected
-    ]
+    wrong = [number for number, event in sorted(epochs.items()) if event["value"]["coverage"] != expected]
+    if not wrong:
+        return []
+    which = f"epoch {wrong[0]}" if len(wrong) == 1 else f"{len(wrong)} epochs from {wrong[0]} to {wrong[-1]}"
+    tail = recipe["workload"].get("tail")
+    return [f"{which}: the samples delivered are not the training set, once each (workload.tail = {tail})"]
+
+
+def _system_reasons(events: Iterable[Event]) -> list[str]:
+    """A run that went on elsewhere was not made by one system."""
+    systems = [_identity(event["value"]) for event in events if event["key"] == "system"]
+    different = sorted({key for system in systems for key in system if system[key] != systems[0].get(key)})
+    return [f"the run was resumed on another system: {', '.join(different)} differ"] if different else []
+
+
+def _identity(system: Mapping[str, Any]) -> dict[str, Any]:
+    """What must not change within a run: processors, accelerators, software. The host itself may."""
+    return {
+        "processors": [(node.get("cpu") or {}).get("Model name") for node in system["nodes"]],
+        "accelerators": [[device["name"] for device in node["accelerators"]] for node in system["nodes"]],
+        "software versions": [
+            [node["software"].get(name) for name in ("hpcai500", "torch", "cuda", "cudnn")] for node in system["nodes"]
+        ],
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcai500.errors import ExitCode
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 
@@ -17,16 +16,6 @@ def scaled(value: float, unit: str) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
-
-
-def passed(result: Result) -> bool:
-    """Whether the run reached the quality that its recipe aims at."""
-    return result.quality.achieved is not None and result.quality.achieved >= result.quality.target
-
-
-def exit_code(result: Result) -> ExitCode:
-    """0, or 2 for a missed quality."""
-    return ExitCode.PASS if passed(result) else ExitCode.WRONG_ANSWER
 
 
 def summary_lines(result: Result) -> Iterator[str]:
@@ -67,18 +56,25 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
     for name, (value, unit) in figures.items():
         if value is not None:
             yield f"HPCAI500 FOM {name}={value:.6g} {unit}"
+
+
+def not_rankable_lines(result: Result) -> Iterator[str]:
+    """`HPCAI500 NOTE not rankable: …` with every reason, for a result that cannot be ranked."""
     if not result.rankable:
         yield f"HPCAI500 NOTE not rankable: {'; '.join(result.reasons)}"
 
 
+_UNITS = {"vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s"}
+
+
 def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
-    """The metrics over all trials: mean without the highest and the lowest, variation of all."""
-    yield "over all trials (mean without highest and lowest run; variation = standard deviation / mean of all)"
+    """The metrics over all trials, then their means and variations as figures of merit."""
+    yield "all trials  mean without the highest and the lowest run; variation is that of all"
     for name, summary in summaries.items():
         variation = "unknown" if summary.variation is None else f"{summary.variation:.2%}"
         yield f"  {name:24} {summary.mean:.6g}  variation {variation}  ({summary.runs} runs)"
-
-
-def result_line(verdict: str) -> str:
-    """The last line of every benchmark command."""
-    return f"HPCAI500 RESULT {verdict}"
+    for name, summary in summaries.items():
+        unit = _UNITS.get(name, "s" if name.endswith("seconds") else "fraction")
+        yield f"HPCAI500 FOM {name}={summary.mean:.6g} {unit}"
+        if summary.variation is not None:
+            yield f"HPCAI500 FOM {name}_variation={summary.variation:.6g} fraction"

@@ -23,12 +23,14 @@ class TrainingBatch:
         padded: samples that only fill the last batch; trained on, never counted as images.
         payload: what `Workload.loss` takes: tensors on the host, valid until the next batch is asked for.
         warnings: samples that were decoded with complaints.
+        wait_seconds: how long this batch was waited for.
     """
 
     samples: np.ndarray[Any, np.dtype[np.int64]]
     padded: int
     payload: Any
     warnings: int = 0
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Workload(Protocol):
     """A benchmark, as the engine sees it."""
 
     model: nn.Module
+    metric: str
     steps_per_epoch: int
 
     def dataset(self) -> dict[str, Any]:

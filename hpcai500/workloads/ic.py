@@ -38,6 +38,8 @@ def example_images(options: ImageClassification) -> Tensor:
 class ImageClassificationWorkload:
     """ResNet on an ImageNet-shaped folder: training by label-smoothed cross entropy, quality by top-1."""
 
+    metric = "top1"
+
     def __init__(self, recipe: Recipe, data: Path, place: Place) -> None:
         options = recipe.workload
         assert isinstance(options, ImageClassification)
@@ -119,6 +121,7 @@ class ImageClassificationWorkload:
                 padded=len(batch.samples) - real,
                 payload=(batch.images, batch.labels),
                 warnings=batch.warnings,
+                wait_seconds=batch.wait_seconds,
             )
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:

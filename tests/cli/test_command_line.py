@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from tiny_runs import TINY
 
 from hpcai500.recipe import load_recipe
 from hpcai500.record import read_record
+
+INVALID = "HPCAI500 RESULT INVALID"
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,7 @@ def test_json_is_exactly_one_document_and_equals_the_record(finished: tuple[Path
 
 def test_a_changed_result_is_a_wrong_answer(finished: tuple[Path, str], tmp_path: Path) -> None:
     record = tmp_path / "record"
-    subprocess.run(["cp", "-r", finished[0], record], check=True)
+    shutil.copytree(finished[0], record)
     result = json.loads((record / "result.json").read_text())
     (record / "result.json").write_text(json.dumps(result | {"vflops": 2 * result["vflops"]}))
     ended = hpcai500("score", record, cwd=tmp_path)
@@ -107,7 +110,8 @@ def test_a_missed_quality_is_a_fail_and_exit_code_2(recipe: Path, images: Path, 
 def test_a_failed_run_is_invalid(recipe: Path, images: Path, tmp_path: Path) -> None:
     diverging = ["--set", "hyperparameters.base_learning_rate=1e30", "--set", "hyperparameters.warmup_epochs=0"]
     ended = hpcai500("ic", "--recipe", recipe, "--data", images, *diverging, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (1, "HPCAI500 RESULT INVALID\n")
+    (record,) = (tmp_path / "runs").iterdir()
+    assert (ended.returncode, ended.stdout.splitlines()) == (1, [f"record      runs/{record.name}", INVALID])
 
 
 def test_trials_have_their_own_seeds_and_a_summary(recipe: Path, images: Path, tmp_path: Path) -> None:
@@ -116,9 +120,79 @@ def test_trials_have_their_own_seeds_and_a_summary(recipe: Path, images: Path, t
     arguments = ["--recipe", recipe, "--data", images, "--trials", "3", "--out", "t", "--json", *settings]
     ended = hpcai500("ic", *arguments, cwd=tmp_path)
     document = json.loads(ended.stdout)
-    seeds = [read_record(tmp_path / "t" / f"trial-0{n}").recipe.hyperparameters.seed for n in (1, 2, 3)]
+    seeds = [read_record(tmp_path / "t" / f"trial-0{n}").recipe().hyperparameters.seed for n in (1, 2, 3)]
     assert seeds == [1, 2, 3]
     assert len(document["runs"]) == document["trials"]["vflops"]["runs"] == 3
+    assert (document["verdict"], document["exit_code"]) == ("PASS", 0)
+
+
+def test_a_series_of_trials_that_was_stopped_goes_on_where_it_was(recipe: Path, images: Path, tmp_path: Path) -> None:
+    short = ["--set", "problem.epochs=1", "--set", "hyperparameters.warmup_epochs=0"]
+    process = subprocess.Popen(
+        command("ic", "--recipe", recipe, "--data", images, "--trials", "3", "--out", "runs/ic-t", *short),
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    second = tmp_path / "runs" / "ic-t" / "trial-02" / "events.jsonl"
+    while not second.exists() or b"init_start" not in second.read_bytes():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 1
+    first = (tmp_path / "runs" / "ic-t" / "trial-01" / "events.jsonl").read_bytes()
+    ended = hpcai500("ic", "--resume", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "runs" / "ic-t" / "trial-01" / "events.jsonl").read_bytes() == first
+    assert "HPCAI500 FOM vflops_variation=" in ended.stdout
+    assert ended.stdout.count("HPCAI500 FOM vflops=") == 1
+
+
+def test_runs_of_different_recipes_are_not_averaged(
+    finished: tuple[Path, str], recipe: Path, images: Path, tmp_path: Path
+) -> None:
+    other = ["--set", "problem.epochs=1", "--set", "hyperparameters.warmup_epochs=0"]
+    assert hpcai500("ic", "--recipe", recipe, "--data", images, "--out", "o", *other, cwd=tmp_path).returncode == 0
+    document = json.loads(hpcai500("score", finished[0], "o", "--json", cwd=tmp_path).stdout)
+    assert (len(document["runs"]), document["trials"]) == (2, {})
+
+
+@pytest.mark.parametrize("arguments", [["score", "nowhere"], ["ic", "--recipe", "nope"]], ids=["score", "ic"])
+def test_a_failure_is_a_json_document_and_a_verdict_too(tmp_path: Path, arguments: list[str]) -> None:
+    document = json.loads(hpcai500(*arguments, "--json", cwd=tmp_path).stdout)
+    assert (document["verdict"], document["exit_code"]) == ("INVALID", 64)
+    assert hpcai500(*arguments, cwd=tmp_path).stdout.splitlines()[-1] == INVALID
+
+
+def test_a_good_record_is_scored_beside_a_bad_one(finished: tuple[Path, str], tmp_path: Path) -> None:
+    document = json.loads(hpcai500("score", finished[0], "nowhere", "--json", cwd=tmp_path).stdout)
+    good, bad = document["runs"]
+    assert good["result"] == json.loads((finished[0] / "result.json").read_text())
+    assert (bad["result"], bad["exit_code"]) == (None, 64)
+    assert "not a record" in bad["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("result.json", b"{"),
+        ("result.json", b"[]"),
+        ("system.json", b"{"),
+        ("system.json", b"{}"),
+        ("recipe.toml", b"\xff"),
+        ("recipe.toml", b"= 1"),
+        ("events.jsonl", b'{"prev":"0"}\n'),
+        ("events.jsonl", b""),
+        ("DONE", b"deadbeef"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_damaged_record_is_one_line(finished: tuple[Path, str], tmp_path: Path, name: str, content: bytes) -> None:
+    record = tmp_path / "record"
+    shutil.copytree(finished[0], record)
+    (record / name).write_bytes(content)
+    ended = hpcai500("score", record, cwd=tmp_path)
+    assert ended.returncode == 64
+    assert ended.stderr.count("\n") == 1
+    assert str(record) in ended.stderr
 
 
 def test_a_signal_to_the_command_reaches_the_job_which_resume_goes_on_with(
@@ -133,7 +207,7 @@ def test_a_signal_to_the_command_reaches_the_job_which_resume_goes_on_with(
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     out, error = process.communicate()
-    assert (process.returncode, out) == (1, "HPCAI500 RESULT INVALID\n")
+    assert (process.returncode, out.splitlines()[-1]) == (1, INVALID)
     assert "stopped by SIGTERM at epoch" in error
     ended = hpcai500("ic", "--resume", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from hpcai500 import train
+from hpcai500.engine import checkpoints
+from hpcai500.engine.trainer import Trainer
 from hpcai500.record import iterate, read_record
 
 Run = Callable[..., tuple[int, Path]]
@@ -89,3 +91,77 @@ def test_a_disk_that_fills_up_costs_the_run_and_no_finished_epoch(
     code, path = run(resume=True)
     assert code == 0
     assert [e["value"]["epoch"] for e in iterate(read_record(path).events, "run_resume")] == [2]
+
+
+def test_weights_that_are_no_numbers_are_never_saved_as_a_checkpoint(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = Trainer._train_epoch
+
+    def overflow_in_the_last_update(trainer: Trainer, epoch: int) -> None:
+        real(trainer, epoch)
+        if epoch == 2:
+            with torch.no_grad():
+                next(trainer._bare.parameters()).fill_(float("nan"))
+
+    monkeypatch.setattr(Trainer, "_train_epoch", overflow_in_the_last_update)
+    code, path = run()
+    assert code == 1
+    assert "weights are not finite at epoch 2" in capsys.readouterr().err
+    assert [p.name[:10] for p in (path / "checkpoints").glob("*.pt")] == ["epoch-0002"]
+
+
+def test_a_metric_that_the_workload_does_not_measure_is_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run("problem.metric=map50")
+    assert code == 64
+    assert "problem.metric: ic measures top1, got map50" in capsys.readouterr().err
+
+
+def test_space_that_a_quota_takes_while_torch_writes_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = checkpoints._HashingWriter.write
+
+    def quota(writer: checkpoints._HashingWriter, content: bytes) -> int:
+        if writer.written_bytes > 1000:
+            writer.error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            raise writer.error
+        return real(writer, content)
+
+    monkeypatch.setattr(checkpoints._HashingWriter, "write", quota)
+    code, path = run()
+    assert code == 1
+    assert "Disk quota exceeded" in capsys.readouterr().err
+    assert not list((path / "checkpoints").iterdir())
+
+
+def test_an_unexpected_error_is_one_line_and_in_the_record(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(trainer: Trainer, epoch: int) -> None:
+        raise KeyError("something of ours")
+
+    monkeypatch.setattr(Trainer, "_train_epoch", broken)
+    code, path = run()
+    assert code == 1
+    assert (
+        capsys.readouterr().err.splitlines()[-1].startswith("hpcai500: error: unexpected KeyError: 'something of ours'")
+    )
+    assert "KeyError" in (path / "ERROR").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--out", "x"],
+        ["--recipe", "ic/smoke", "--out", "x"],
+        ["--resume", "--out", "x", "--set", "a.b=1"],
+        ["--outt", "x"],
+    ],
+    ids=" ".join,
+)
+def test_a_job_without_what_it_needs_is_one_line_and_exit_code_64(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(arguments) == 64
+    assert capsys.readouterr().err.count("\n") == 1

@@ -8,49 +8,56 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_runs import same_weights, train_arguments
 
+from hpcai500 import train
+from hpcai500.engine import signals
+from hpcai500.engine.checkpoints import CheckpointStore
+from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode
 from hpcai500.record import iterate, read_record
+from hpcai500.record_writer import RecordWriter, is_being_written
 
 Run = Callable[..., tuple[int, Path]]
 
 
-def when_logged(record: Path, key: str, count: int, act: Callable[[], None]) -> threading.Thread:
-    """Call `act` once the record has `count` events named `key`."""
-
-    def watch() -> None:
-        log = record / "events.jsonl"
-        needle = f'"key":"{key}"'.encode()
-        while not log.exists() or log.read_bytes().count(needle) < count:
-            time.sleep(0.001)
-        act()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    return thread
+def wait_for(record: Path, key: str, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the record has `count` events named `key`; fails when the job ends before, or takes for ever."""
+    log, needle = record / "events.jsonl", f'"key":"{key}"'.encode()
+    deadline = time.monotonic() + 300
+    while not log.exists() or log.read_bytes().count(needle) < count:
+        assert process.poll() is None, f"the job ended before {count} events {key}"
+        assert time.monotonic() < deadline, f"no {count} events {key} in 300 s"
+        time.sleep(0.001)
 
 
+def train_in_process(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "hpcai500.train", *arguments], stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("key", ["epoch_start", "eval_start"], ids=["training", "evaluation"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda n: n.name)
 def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
+    run: Run, images: Path, tmp_path: Path, number: signal.Signals, key: str
 ) -> None:
-    _, whole = run("problem.epochs=6", name="whole")
-    watcher = when_logged(tmp_path / "stopped", "epoch_start", 2, lambda: os.kill(os.getpid(), number))
-    code, stopped = run("problem.epochs=6", name="stopped")
-    watcher.join()
-    error = capsys.readouterr().err
-    assert code == ExitCode.RUN_FAILED
-    assert f"stopped by {number.name} at epoch" in error
-    assert f"go on with `hpcai500 ic --resume --out {stopped}`" in error
+    epochs = "problem.epochs=60"
+    stopped = tmp_path / "stopped"
+    process = train_in_process(*train_arguments(images, stopped, epochs))
+    wait_for(stopped, key, 2, process)
+    process.send_signal(number)
+    _, error = process.communicate()
+    assert process.returncode == ExitCode.RUN_FAILED
+    assert f"stopped by {number.name} at epoch" in error.decode()
+    assert f"go on with `hpcai500 ic --resume --out {stopped}`" in error.decode()
     code, _ = run(name="stopped", resume=True)
     assert code == 0
+    _, whole = run(epochs, name="whole")
     assert same_weights(whole, stopped)
     (resumed,) = iterate(read_record(stopped).events, "run_resume")
     assert resumed["value"]["after"] == number.name
@@ -63,10 +70,11 @@ def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
 def killed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of a run that SIGKILL ended in its third epoch or later."""
     out = tmp_path_factory.mktemp("killed") / "record"
-    command = [sys.executable, "-m", "hpcai500.train", *train_arguments(images, out, "problem.epochs=500")]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    when_logged(out, "epoch_start", 3, process.kill).join()
-    assert process.wait() == -signal.SIGKILL
+    process = train_in_process(*train_arguments(images, out, "problem.epochs=500"))
+    wait_for(out, "epoch_start", 3, process)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     return out
 
 
@@ -81,18 +89,15 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_and_the_record_shows_it(k
     before = read_record(record)
     saved = [event["value"]["epoch"] for event in iterate(before.events, "checkpoint")][-1]
     assert before.status == "unfinished"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hpcai500.train", "--resume", "--out", str(record)], stderr=subprocess.DEVNULL
-    )
-    when_logged(record, "epoch_stop", len(list(iterate(before.events, "epoch_stop"))) + 2, process.kill).join()
-    process.wait()
+    process = train_in_process("--resume", "--out", str(record))
+    wait_for(record, "epoch_stop", len(list(iterate(before.events, "epoch_stop"))) + 2, process)
+    process.kill()
+    process.communicate()
     (resumed,) = iterate(read_record(record).events, "run_resume")
     assert (resumed["value"]["epoch"], resumed["value"]["after"]) == (saved, "a kill or a crash")
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(killed: Path, tmp_path: Path) -> None:
-    from hpcai500.engine.checkpoints import CheckpointStore
-
     record = shortened(killed, tmp_path / "record")
     events = read_record(record).events
     newest, before = [event["value"] for event in iterate(events, "checkpoint")][:-3:-1]
@@ -108,8 +113,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(killed: Path, tm
 def test_other_data_is_refused_when_resuming(
     run: Run, images: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hpcai500 import train
-
     other = tmp_path / "other"
     shutil.copytree(images, other)
     next((other / "train").glob("*/*.JPEG")).unlink()
@@ -118,9 +121,8 @@ def test_other_data_is_refused_when_resuming(
     assert "not the data that this run was started on" in capsys.readouterr().err
 
 
-def test_a_second_ctrl_c_stops_at_once() -> None:
-    from hpcai500.engine.signals import StopRequest
-
+def test_a_second_ctrl_c_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_TOGETHER_SECONDS", -1.0)
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal is signal.SIGINT
@@ -128,10 +130,54 @@ def test_a_second_ctrl_c_stops_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_handlers_are_put_back() -> None:
-    from hpcai500.engine.signals import StopRequest
+def test_a_ctrl_c_that_comes_from_terminal_and_command_at_once_counts_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal is signal.SIGINT
+    assert capfd.readouterr().err.count("SIGINT: stopping with a checkpoint (Ctrl-C again: at once)") == 1
 
+
+def test_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_record_that_is_being_written_is_left_alone(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    _, path = run("problem.epochs=1")
+    (path / "DONE").unlink()
+    with RecordWriter.reopen(read_record(path)):
+        assert is_being_written(path)
+        assert train.main(["--resume", "--out", str(path)]) == ExitCode.USAGE
+    assert "another process is writing this record" in capsys.readouterr().err
+    assert not is_being_written(path)
+
+
+def test_a_run_that_only_lacks_its_result_is_concluded_and_not_trained_again(run: Run) -> None:
+    _, path = run()
+    before = json.loads((path / "result.json").read_text())
+    (path / "DONE").unlink()
+    (path / "result.json").unlink()
+    code, _ = run(resume=True)
+    assert code == 0
+    assert json.loads((path / "result.json").read_text()) == before
+
+
+def test_a_run_that_was_killed_before_its_first_event_may_be_started_again(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "record" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "record" / "events.jsonl").touch()
+    code, _ = run("problem.epochs=1")
+    assert code == 0
+
+
+def test_only_checkpoints_that_can_be_gone_on_from_are_kept(killed: Path, tmp_path: Path) -> None:
+    record = shortened(killed, tmp_path / "record")
+    for path in (record / "checkpoints").glob("epoch-*.pt"):
+        path.write_bytes(b"damaged")
+    store = CheckpointStore(record, 0)
+    assert store.load_latest(read_record(record).events) is None
+    saved = store.save({"weights": torch.zeros(3)}, 2, 0)
+    store.prune()
+    assert [path.name for path in (record / "checkpoints").glob("epoch-*.pt")] == [saved.file]

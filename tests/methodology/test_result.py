@@ -24,6 +24,7 @@ class Log:
         self.events: list[dict[str, Any]] = []
         self.wall_s = 1000.0
         self.clock_s = 5.0
+        self.boot = "first boot"
 
     def after(self, seconds: float) -> Log:
         self.wall_s += seconds
@@ -36,9 +37,10 @@ class Log:
         self.events.append(event)
         return self
 
-    def initialise(self, **dataset: Any) -> Log:
+    def initialise(self, *, accelerator: str = "H200", **dataset: Any) -> Log:
         facts = {"training_samples": IMAGENET, "evaluation_samples": 50_000, "classes": 1000, "coverage": COVERAGE}
-        self.add("init_start").add("dataset", facts | dataset)
+        node = {"cpu": None, "accelerators": [{"name": accelerator}], "software": {"torch": "2.13.0"}}
+        self.add("init_start", {"boot_id": self.boot}).add("system", {"nodes": [node]}).add("dataset", facts | dataset)
         return self.add("flops", {"convention": "analytic", "per_sample": 24.3e9})
 
     def start(self) -> Log:
@@ -51,10 +53,12 @@ class Log:
         self.add("epoch_stop", {**done, **times, **changes}).after(0.2 * seconds)
         return self.add("eval_accuracy", {"epoch": number, "value": quality, "seconds": 0.2 * seconds})
 
-    def restart(self, down_seconds: float, epoch: int) -> Log:
+    def restart(self, down_seconds: float, epoch: int, *, reboot: bool = True, **changes: Any) -> Log:
         self.wall_s += down_seconds
-        self.clock_s = 3.0  # another boot
-        return self.initialise().after(10).add("run_resume", {"epoch": epoch, "step": 0})
+        self.clock_s += down_seconds
+        if reboot:
+            self.clock_s, self.boot = 3.0, "another boot"
+        return self.initialise(**changes).after(10).add("run_resume", {"epoch": epoch, "step": 0})
 
     def result(self, recipe: dict[str, Any] | None = None, convention: str = "analytic") -> Any:
         recipe = recipe or reference_recipe("ic").model_dump(mode="json")
@@ -116,25 +120,61 @@ def test_an_epoch_that_was_trained_again_counts_once_and_its_time_twice() -> Non
     assert result.seconds == pytest.approx(9000 + 100 + 510)
 
 
-@given(st.floats(0, 1e6))
-def test_down_time_is_run_time(down_seconds: float) -> None:
+def restarted(down_seconds: float, **how: Any) -> Log:
     log = Log().initialise().start()
     for number in range(1, 46):
         log.epoch(number)
-    log.restart(down_seconds, epoch=46)
+    log.restart(down_seconds, epoch=46, **how)
     for number in range(46, 91):
         log.epoch(number)
-    assert log.add("run_stop").result().seconds == pytest.approx(9010 + down_seconds, abs=0.01)
+    return log.add("run_stop")
 
 
-def test_a_wall_clock_that_was_set_back_is_noticed() -> None:
+@given(st.floats(0, 1e6), st.booleans())
+def test_down_time_is_run_time(down_seconds: float, reboot: bool) -> None:
+    result = restarted(down_seconds, reboot=reboot).result()
+    assert result.seconds == pytest.approx(9010 + down_seconds, abs=0.01)
+    assert (result.rankable, result.downtime_seconds) == (True, pytest.approx(10 + down_seconds, abs=0.01))
+
+
+def test_a_process_that_was_killed_while_it_resumed_is_down_time() -> None:
     log = Log().initialise().start()
     for number in range(1, 46):
         log.epoch(number)
-    log.restart(-3600, epoch=46)
+    log.after(100).initialise().after(7)
+    log.restart(200, epoch=46)
     for number in range(46, 91):
         log.epoch(number)
-    assert "the clock ran backwards during the run" in log.add("run_stop").result().reasons
+    result = log.add("run_stop").result()
+    assert (result.restarts, result.downtime_seconds) == (1, pytest.approx(317))
+    assert result.seconds == pytest.approx(9317)
+
+
+def test_a_wall_clock_that_was_set_back_over_a_reboot_is_noticed() -> None:
+    (reason,) = restarted(-3600).result().reasons
+    assert reason.startswith("the clock ran backwards before event ")
+
+
+def test_a_wall_clock_that_was_set_back_is_noticed_although_the_run_was_down_for_longer() -> None:
+    log = restarted(7200, reboot=False)
+    for event in log.events[log.events.index(next(e for e in log.events[9:] if e["key"] == "init_start")) :]:
+        event["time_ms"] -= 3_600_000
+    result = log.result()
+    assert result.seconds == pytest.approx(9010 + 7200)
+    assert "wall clock and machine clock disagree by 3600 s" in result.reasons[0]
+
+
+def test_a_machine_clock_that_stood_still_is_noticed() -> None:
+    log = complete()
+    for event in log.events[100:]:
+        event["time_ms"] += 50_000
+    assert "wall clock and machine clock disagree by 50 s" in log.result().reasons[0]
+
+
+def test_a_run_that_went_on_on_another_system_is_not_rankable() -> None:
+    assert restarted(60).result().rankable
+    (reason,) = restarted(60, accelerator="B300").result().reasons
+    assert reason == "the run was resumed on another system: accelerators differ"
 
 
 @pytest.mark.parametrize(
@@ -161,8 +201,8 @@ def test_a_data_set_of_another_size_is_not_rankable() -> None:
 
 def test_an_epoch_that_missed_samples_is_not_rankable() -> None:
     result = complete(coverage="1281166-fff", samples=IMAGENET - 1).result()
-    assert len(result.reasons) == 90
-    assert result.reasons[0].startswith("epoch 1: the samples delivered are not the training set, once each")
+    (reason,) = result.reasons
+    assert reason.startswith("90 epochs from 1 to 90: the samples delivered are not the training set, once each")
 
 
 @pytest.mark.parametrize("leave_out", ["run_start", "run_stop", "flops", "dataset"])
@@ -188,3 +228,10 @@ def test_the_papers_convention_is_23_gflop_an_image_and_is_named() -> None:
     assert (result.flops_per_image, result.flops_convention) == (23e9, "paper")
     with pytest.raises(UsageError, match="FLOPs convention: expected analytic, or paper"):
         complete().result(convention="guess")
+
+
+def test_the_papers_constant_is_refused_for_another_model() -> None:
+    log = complete()
+    next(event for event in log.events if event["key"] == "flops")["value"]["per_sample"] = 67e6
+    with pytest.raises(UsageError, match="the paper's constant is that of its model"):
+        log.result(convention="paper")

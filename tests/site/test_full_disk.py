@@ -68,3 +68,23 @@ def test_the_resumed_run_ends_with_the_weights_of_a_run_that_was_never_stopped(
     arguments = train_arguments(images, tmp_path / "whole", "problem.epochs=60", "workload.width=8")
     subprocess.run([sys.executable, "-m", "hpcai500.train", *arguments], check=True, capture_output=True)
     assert same_weights(scene / "record", tmp_path / "whole")
+
+
+def test_a_file_system_that_cannot_allocate_ahead_is_written_to_all_the_same(images: Path, tmp_path: Path) -> None:
+    arguments = train_arguments(images, tmp_path / "disk" / "record", "problem.epochs=1")
+    (tmp_path / "disk").mkdir()
+    # ramfs has no fallocate, as NFS before 4.2 and many parallel file systems.
+    script = 'mount -t ramfs none "$0" && exec "$@"'
+    command = [
+        "unshare",
+        "--mount",
+        "bash",
+        "-c",
+        script,
+        str(tmp_path / "disk"),
+        sys.executable,
+        "-m",
+        "hpcai500.train",
+    ]
+    ended = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,215 @@
+"""Writes one record: events on disk when they are said, and a folder that says how the run ended, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hpcai500.errors import RecordError, RunError
+from hpcai500.files import allocate, write_atomically
+from hpcai500.layers import Recipe
+from hpcai500.recipe import to_toml
+from hpcai500.record import FIRST_PREVIOUS, Event, Record, line_hash
+
+# Given back when the disk is full, so that the record can still be closed with what happened.
+_BALLAST_BYTES = 256 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What a run leaves that was killed before its first event; nothing of it is worth keeping.
+_STILLBORN = {"recipe.toml", "system.json", "events.jsonl", "checkpoints", ".ballast"}
+
+
+class RecordWriter:
+    """Writes one record. Use `create` for a new run, `reopen` for one that goes on."""
+
+    def __init__(self, path: Path, sequence: int, previous: str) -> None:
+        self.path = path
+        self._stream = FileIO(path / "events.jsonl", "ab")
+        self._sequence = sequence
+        self._previous = previous
+        self._lock()
+        self._set_ballast()
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe) -> RecordWriter:
+        """Start a new record in the folder `path`, which must be empty or absent.
+
+        Raises:
+            RecordError: there is something in the folder, or it cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            log = path / "events.jsonl"
+            stillborn = {entry.name for entry in path.iterdir()} <= _STILLBORN and not (
+                log.exists() and log.stat().st_size
+            )
+            if not stillborn:
+                raise RecordError(f"{path}: not empty; give another --out, or go on with it: --resume --out {path}")
+            (path / "checkpoints").mkdir(exist_ok=True)
+            write_atomically(path / "recipe.toml", to_toml(recipe).encode())
+            return cls(path, 0, FIRST_PREVIOUS)
+        except OSError as error:
+            raise RecordError(
+                f"{path}: the record cannot be written here: {error.strerror}; give another --out"
+            ) from error
+
+    @classmethod
+    def reopen(cls, record: Record) -> RecordWriter:
+        """Go on with `record`; a line that a crash left unfinished is cut off.
+
+        Raises:
+            RecordError: the run is complete, or another process is writing it.
+        """
+        if record.status == "done":
+            raise RecordError(f"{record.path}: this run is complete; see `hpcai500 score {record.path}`")
+        log = record.path / "events.jsonl"
+        content = log.read_bytes()
+        whole = content[: len(content) - record.torn_bytes]
+        last = whole.rstrip(b"\n").rsplit(b"\n", 1)[-1]
+        writer = cls(record.path, len(record.events), line_hash(last) if last else FIRST_PREVIOUS)
+        if record.torn_bytes:
+            os.truncate(log, len(whole))
+        for stale in ("ERROR", "result.json"):
+            (record.path / stale).unlink(missing_ok=True)
+        return writer
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def event(self, key: str, value: Any = None) -> Event:
+        """Append one event, on disk when this returns.
+
+        Raises:
+            RunError: the disk is full; the log then ends with its last whole line.
+        """
+        event = {
+            "prev": self._previous,
+            "seq": self._sequence,
+            "time_ms": time.time_ns() // 1_000_000,
+            # Unlike CLOCK_MONOTONIC it goes on while the machine is suspended: a clock that sleeps can be gamed.
+            "clock_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 6),
+            "key": key,
+            "value": value,
+        }
+        line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+        self._append(line + b"\n")
+        self._previous, self._sequence = line_hash(line), self._sequence + 1
+        return event
+
+    def write_system(self, system: Mapping[str, Any]) -> None:
+        """Write `system.json`, and the same as an event, so that the chain holds it."""
+        self._write("system.json", _pretty(system))
+        self.event("system", system)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write `result.json` and mark the run complete; nothing is written after this.
+
+        Raises:
+            RunError: the disk is full; `--resume` then only writes what is missing.
+        """
+        self.close()
+        self._write("result.json", _pretty(result))
+        self._write("DONE", f"{self._previous}\n".encode())
+
+    def fail(self, reason: str) -> None:
+        """Mark the run ended without a result. Never raises: the reason itself is on its way to the user."""
+        try:
+            if not self._stream.closed:
+                self.event("run_error", {"reason": reason})
+            self.close()
+            write_atomically(self.path / "ERROR", f"{reason}\n".encode())
+        except (OSError, RunError) as error:
+            print(f"hpcai500: {self.path}/ERROR could not be written: {error}", file=sys.stderr)  # noqa: T201
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the log and give the ballast back."""
+        self._stream.close()
+        (self.path / ".ballast").unlink(missing_ok=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            write_atomically(self.path / name, content)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def _append(self, content: bytes) -> None:
+        before = os.fstat(self._stream.fileno()).st_size
+        for last_try in (False, True):
+            try:
+                _write_all(self._stream, content)
+                os.fsync(self._stream.fileno())
+                return
+            except OSError as error:
+                os.ftruncate(self._stream.fileno(), before)
+                if error.errno not in _FULL or last_try:
+                    raise cannot_write(self.path, error) from error
+                (self.path / ".ballast").unlink(missing_ok=True)
+
+    def _lock(self) -> None:
+        """Two processes in one record would break its chain."""
+        try:
+            fcntl.flock(self._stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._stream.close()
+            raise RecordError(
+                f"{self.path}: another process is writing this record: wait for it or stop it, then go on with --resume"
+            ) from error
+        except OSError as error:
+            # A parallel file system may be mounted without locks; then nothing can be said.
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+
+    def _set_ballast(self) -> None:
+        try:
+            allocate(self.path / ".ballast", _BALLAST_BYTES)
+        except OSError as error:
+            self.close()
+            raise cannot_write(self.path, error) from error
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process on this machine is writing the record in folder `path` now."""
+    with (path / "events.jsonl").open("rb") as stream:
+        try:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    """The error for a record that cannot be written any more."""
+    if error.errno in _FULL:
+        return RunError(
+            f"{path}: {error.strerror}: every epoch that was finished and saved is kept: "
+            f"free some space, then go on with --resume --out {path}"
+        )
+    reason = error.strerror or error
+    return RunError(f"{path}: the record cannot be written: {reason}; mend it, then go on with --resume --out {path}")
+
+
+def _write_all(stream: FileIO, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[stream.write(view) or 0 :]
+
+
+def _pretty(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()

@@ -1,0 +1,94 @@
+"""What a command says about the runs that it made or scored: one verdict, for people, for harnesses, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import ExitCode
+from hpcai500.methodology.result import Result
+from hpcai500.methodology.trials import TrialSummary
+from hpcai500.results.score import summarise_trials
+from hpcai500.results.show import figure_of_merit_lines, not_rankable_lines, summary_lines, trial_lines
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """One run: its record, and its result or why there is none."""
+
+    record: Path
+    result: Result | None = None
+    error: str | None = None
+    exit_code: int = ExitCode.PASS
+
+
+@dataclass(frozen=True)
+class CommandOutcome:
+    """All runs of a command, and the error that ended it, if one did."""
+
+    runs: Sequence[RunOutcome]
+    error: str | None = None
+    error_code: int = ExitCode.PASS
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first failure; else 2 when a quality was missed; else 0."""
+        failures = [code for code in (*(run.exit_code for run in self.runs), self.error_code) if code != ExitCode.PASS]
+        if failures:
+            return failures[0]
+        return ExitCode.PASS if all(_passed(run.result) for run in self.runs) else ExitCode.WRONG_ANSWER
+
+    @property
+    def verdict(self) -> str:
+        """PASS; FAIL for an answer that is wrong; INVALID when there is no answer."""
+        if all(run.result for run in self.runs) and self.error is None:
+            return "PASS" if self.exit_code == ExitCode.PASS else "FAIL"
+        return "FAIL" if self.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
+
+    def lines(self) -> Iterator[str]:
+        """For people, with the stable lines for harnesses last."""
+        summaries = self._summaries()
+        for run in self.runs:
+            yield f"record      {run.record}"
+            if run.result:
+                yield from summary_lines(run.result)
+                if not summaries:
+                    yield from figure_of_merit_lines(run.result)
+        if summaries:
+            yield from trial_lines(summaries)
+        for run in self.runs[:1]:
+            if run.result:
+                yield from not_rankable_lines(run.result)
+        yield f"HPCAI500 RESULT {self.verdict}"
+
+    def document(self) -> dict[str, Any]:
+        """For programs: `result.json` for one good run, a summary of all for anything else."""
+        if len(self.runs) == 1 and self.error is None and self.runs[0].result:
+            return self.runs[0].result.as_json()
+        return {
+            "verdict": self.verdict,
+            "exit_code": int(self.exit_code),
+            "error": self.error,
+            "runs": [
+                {
+                    "record": str(run.record),
+                    "exit_code": int(run.exit_code),
+                    "error": run.error,
+                    "result": run.result.as_json() if run.result else None,
+                }
+                for run in self.runs
+            ],
+            "trials": {name: asdict(summary) for name, summary in self._summaries().items()},
+        }
+
+    def _summaries(self) -> dict[str, TrialSummary]:
+        good = [(run.result, run.record) for run in self.runs if run.result]
+        return summarise_trials([result for result, _ in good], [record for _, record in good])
+
+
+def _passed(result: Result | None) -> bool:
+    if result is None or result.quality.achieved is None:
+        return False
+    return result.quality.achieved >= result.quality.target
