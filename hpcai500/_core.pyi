@@ -37,7 +37,8 @@ class JpegError(ValueError):
     """An image that cannot be decoded; its text starts with the kind.
 
     "unsupported": no JPEG, or one that libjpeg-turbo does not read (12 bits, lossless) - another decoder may.
-    "truncated": the data ends before the last row that is needed. "corrupt": damaged beyond decoding, or absurd in size.
+    "truncated": the data ends before the last row that is needed. "corrupt": damaged beyond decoding, or of an absurd
+    size.
     "unreadable": the file cannot be read (JpegLoader only).
     """
 
@@ -62,8 +63,8 @@ class DecodeSpec:
         layout: Literal["nchw", "nhwc"] = "nchw",
         dct_scaling: bool = False,
     ) -> None:
-        """`mode` "random" is a random-resized crop (`area` as a share of the image, `ratio` width / height) with a flip;
-        "centre" is the middle size x size of the image resized to `resize_shorter` (size <= resize_shorter), not flipped.
+        """`mode` "random" is a random-resized crop (`area`: share of the image, `ratio`: width / height) with a flip;
+        "centre" is the middle size x size of the image resized to `resize_shorter` (at least size), never flipped.
 
         Output is (level - mean) / std per channel. "uint8" keeps levels, rounded half to even, and ignores both.
         `dct_scaling` decodes at 1/2 or 1/4 of the size where the crop stays at least as large as the output: faster on
@@ -198,8 +199,10 @@ class JpegLoader:
         slots: Sequence[NDArray[Any]],
         threads: int,
     ) -> None:
-        """`paths` are relative to the folder `root`; text is encoded as os.fsencode does. Every slot is a C-contiguous writable array of
-        batch_size * spec.image_bytes bytes, all of the same size; the loader keeps a reference to it and writes into it.
+        """`paths` are relative to the folder `root`; text is encoded as os.fsencode does.
+
+        Every slot is a C-contiguous writable array of batch_size * spec.image_bytes bytes, all of the same size; the
+        loader keeps a reference to it and writes into it.
 
         Raises ValueError on arguments, OSError when `root` cannot be opened.
         """
