@@ -56,7 +56,7 @@ def capture_node() -> dict[str, Any]:
 
 
 # What changes how threads, devices and messages behave; nothing that could hold a secret.
-_RECORDED_VARIABLES = ("OMP_", "MKL_", "CUDA_VISIBLE", "NCCL_", "SLURM_JOB_ID", "SLURM_NNODES", "HPCAI500_ISA")
+_RECORDED_VARIABLES = ("OMP_", "GOMP_", "MKL_", "CUDA_VISIBLE", "NCCL_", "SLURM_JOB_ID", "SLURM_NNODES", "HPCAI500_ISA")
 
 
 def _lscpu() -> Any:
