@@ -16,9 +16,9 @@ from typing import NoReturn
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 
-# How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads that
-# decode the next batch and from any neighbour: with one busy neighbour on two cores, training took 13 times as long, and
-# 3.5 times with this value, which costs nothing on idle cores (not to spin at all costs 30 %).
+# How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads
+# that decode the next batch and from any neighbour: with one busy neighbour on two cores, training took 13 times as
+# long, and 3.5 times with this value, which costs nothing on idle cores (not to spin at all costs 30 %).
 _SPINNING = "5000"
 
 

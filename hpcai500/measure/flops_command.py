@@ -32,17 +32,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("benchmark", choices=sorted(RECIPE_TYPES))
     parser.add_argument("--recipe", help="TOML file or name of a shipped recipe (default: the reference)")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
+    parser.add_argument("--classes", type=_classes, help="outputs of a classifier (default: the edition's data set)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     try:
         recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
-        model, example = model_of(recipe)
+        model, example = model_of(recipe, options.classes)
     except HpcAi500Error as error:
         print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     count = count_flops(model, *example)
     print(json.dumps(_document(count)) if options.json else _table(count))  # noqa: T201
     return ExitCode.PASS
+
+
+def _classes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+    return int(text)
 
 
 def _document(count: FlopsCount) -> dict[str, object]:

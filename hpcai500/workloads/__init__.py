@@ -20,14 +20,17 @@ def factory(benchmark: str) -> WorkloadFactory:
             raise AssertionError(f"a validated recipe named the unknown benchmark {benchmark!r}")
 
 
-def model_of(recipe: Recipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The model of `recipe` and example inputs, without any data: for counting operations."""
+def model_of(recipe: Recipe, classes: int | None = None) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model of `recipe` and example inputs, without any data: for counting operations.
+
+    `classes` are those of the data; by default those of the edition's data set.
+    """
     match recipe.benchmark:
         case "ic":
             from hpcai500.workloads.ic import build_model, example_images  # noqa: PLC0415 - one benchmark a run
 
             assert isinstance(recipe.workload, ImageClassification)
-            classes = benchmark_rules(recipe.edition, "ic")["classes"]
-            return build_model(recipe.workload, classes), (example_images(recipe.workload),)
+            outputs = classes or benchmark_rules(recipe.edition, "ic")["classes"]
+            return build_model(recipe.workload, outputs), (example_images(recipe.workload),)
         case _:
             raise AssertionError(f"a validated recipe named the unknown benchmark {recipe.benchmark!r}")

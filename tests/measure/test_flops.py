@@ -124,6 +124,12 @@ def test_the_command_prints_a_table_with_a_total(capsys: pytest.CaptureFixture[s
     assert "parameters: 25.56 M" in out
 
 
+def test_classes_are_those_of_the_data_that_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ic", "--recipe", "ic/smoke", "--classes", "20", "--json"]) == 0
+    (classifier,) = [part for part in json.loads(capsys.readouterr().out)["parts"] if part["name"] == "fc"]
+    assert classifier["forward_flops"] == 2 * 192 * 20
+
+
 def test_a_typo_in_a_flag_is_one_line_and_exit_code_64(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["ic", "--jsno"])
