@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +18,6 @@ from hpcai500.launch.in_job import become, module_command
 
 app = typer.Typer(
     help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -43,7 +42,7 @@ def _root(
     """Options of every command."""
 
 
-@app.command()
+@app.command(short_help="Image Classification: from JPEG files to a score.")
 def ic(
     recipe: Annotated[str | None, typer.Option(help="TOML file, or ic/smoke, ic/reference.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with train/<class>/*.JPEG and val/<class>/*.JPEG.")] = None,
@@ -74,16 +73,22 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Compute the score of records again, from their events."""
-    raise typer.Exit(_report(((record, ExitCode.PASS) for record in records), as_json, edition, convention))
+    from hpcai500.results.score import expand  # noqa: PLC0415 - keeps `--help` fast
+
+    def finished() -> Iterator[tuple[Path, int]]:
+        for record in expand(records):
+            yield record, ExitCode.PASS
+
+    raise typer.Exit(_report(finished(), as_json, edition, convention))
 
 
-@app.command(context_settings=_PASS_THROUGH)
+@app.command(context_settings=_PASS_THROUGH, short_help="Make or check a data set.")
 def data(context: typer.Context) -> None:
     """Make or check a data set: `hpcai500 data --help`."""
     become(module_command("data", *context.args))
 
 
-@app.command(context_settings=_PASS_THROUGH)
+@app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of a model.")
 def flops(context: typer.Context) -> None:
     """Count the operations of a benchmark's model: `hpcai500 flops --help`."""
     become(module_command("measure.flops_command", *context.args))
@@ -135,8 +140,12 @@ def main() -> int:
     """The `hpcai500` command; returns its exit code."""
     # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
-        return app(standalone_mode=False) or ExitCode.PASS
+        code = app(standalone_mode=False) or ExitCode.PASS
+        sys.stdout.flush()
+        return code
     except HpcAi500Error as error:
         _tell(error)
         return error.exit_code
@@ -145,6 +154,12 @@ def main() -> int:
         hint = f" (see `{context.command_path} --help`)" if context else ""
         _tell(f"{_reason(error)}{hint}")
         return ExitCode.USAGE
+    except OSError as error:
+        # Nothing can be printed any more, and Python must not try again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` has what it wants
+            _tell(f"the result cannot be written: {error.strerror}")
+        return ExitCode.RUN_FAILED
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):

@@ -38,6 +38,8 @@ class Source:
     def place(self, location: Sequence[str | int]) -> str:
         """What the user should look at to mend `location`: a `--set`, or file and line."""
         keys = [part for part in location if isinstance(part, str)]
+        if not keys and self.overrides:
+            return f"{self.name} with {', '.join(f'--set {table}.{key}' for table, key in sorted(self.overrides))}"
         for table, key in sorted(self.overrides):
             # An unknown table has no key that could be blamed.
             if keys[:1] == [table] and keys[1:2] in ([key], []):

@@ -119,8 +119,11 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path / 'recipe.toml'}: not the recipe that the run was started with: its hash differs")
     status = _status(path)
     system = json_object(path / "system.json") if (path / "system.json").is_file() else {}
+    named = [event.get("value") for event in iterate(events, "system")]
+    if named and named[-1] != system:
+        raise RecordError(f"{path / 'system.json'}: not the system that the events name")
     if status == "done":
-        _check_finished(path, system, events, content)
+        _check_finished(path, content)
     return Record(path, tables, system, tuple(events), torn_bytes, status)
 
 
@@ -139,14 +142,13 @@ def json_object(path: Path) -> dict[str, Any]:
     return document
 
 
-def _check_finished(path: Path, system: Mapping[str, Any], events: list[Event], content: bytes) -> None:
-    """What a finished run vouches for: its last line, and the machine that its events name."""
+def _check_finished(path: Path, content: bytes) -> None:
+    """A finished run vouches for its last line, and has not failed."""
+    if (path / "ERROR").exists():
+        raise RecordError(f"{path}: holds DONE and ERROR: one of them was put there later")
     last = content.rstrip(b"\n").rsplit(b"\n", 1)[-1]
     if _text(path / "DONE").strip() != line_hash(last):
         raise RecordError(f"{path / 'DONE'}: does not carry the hash of the last event: lines were added or removed")
-    named = [event["value"] for event in iterate(events, "system")]
-    if not named or named[-1] != system:
-        raise RecordError(f"{path / 'system.json'}: not the system that the events name")
 
 
 def _parse_event(line: bytes, place: str) -> Event:

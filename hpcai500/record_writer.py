@@ -194,11 +194,12 @@ def is_being_written(path: Path) -> bool:
     return False
 
 
-def cannot_write(path: Path, error: OSError) -> RunError:
-    """The error for a record that cannot be written any more."""
+def cannot_write(path: Path, error: OSError, needed_bytes: int | None = None) -> RunError:
+    """The error for a record that cannot be written any more; `needed_bytes` is the size of what did not fit."""
     if error.errno in _FULL:
+        needed = f" (the next checkpoint needs {needed_bytes / 1e6:.0f} MB)" if needed_bytes else ""
         return RunError(
-            f"{path}: {error.strerror}: every epoch that was finished and saved is kept: "
+            f"{path}: {error.strerror}{needed}: every epoch that was finished and saved is kept: "
             f"free some space, then go on with --resume --out {path}"
         )
     reason = error.strerror or error

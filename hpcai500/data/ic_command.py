@@ -26,7 +26,9 @@ def add_make(parser: argparse.ArgumentParser) -> None:
         "Write a synthetic set of JPEG files, textured shapes on noise, in ImageNet's layout. The same options give "
         "the same bytes. A second call completes the set and writes nothing twice; files of others are never touched."
     )
-    parser.epilog = "Example: hpcai500 data make ic /tmp/smoke --classes 10, then hpcai500 ic --data /tmp/smoke"
+    parser.epilog = (
+        "Example: hpcai500 data make ic /tmp/smoke --classes 10, then hpcai500 ic --recipe ic/smoke --data /tmp/smoke"
+    )
     defaults = SyntheticSet()
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set; made when missing")
     for flag, default, meaning in (

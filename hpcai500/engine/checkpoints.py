@@ -85,7 +85,7 @@ class CheckpointStore:
         try:
             allocate(self._reserved, self._next_size_bytes)
         except OSError as error:
-            raise cannot_write(self._record, error) from error
+            raise cannot_write(self._record, error, self._next_size_bytes) from error
 
     def save(self, state: dict[str, Any], epoch: int, step: int) -> Checkpoint:
         """Write `state` into the reserved space and give it its name.

@@ -108,13 +108,15 @@ def _live_bar(description: str, total: int, done: int) -> Any:
     # rich costs 0.1 s to import; a batch job never needs it.
     from rich.console import Console as RichConsole  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
 
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[text]}"),
+        # Before the text: what is cut off on a narrow terminal is the end of the line.
         TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         console=RichConsole(stderr=True),
     )
     bar.add_task(description, total=total, completed=done, text="starting")

@@ -126,6 +126,7 @@ def _run(writer: RecordWriter, recipe: Recipe, data: Path, stop: StopRequest, ol
             )
             epoch, step = trainer.restore(resumed[1]) if resumed else (1, 0)
             compile_seconds = trainer.warm_up()
+            checkpoints.reserve()
             seconds = time.perf_counter() - started
             writer.event("init_stop", {"seconds": round(seconds, 6), "compile_seconds": round(compile_seconds, 6)})
             if old and any(iterate(old.events, "run_start")):
@@ -162,10 +163,12 @@ def _announce(writer: RecordWriter, recipe: Recipe, workload: Workload, old: Rec
 def _device(recipe: Recipe) -> torch.device:
     """The device of the recipe. There is no silent fall-back to a CPU: its numbers would be taken for the device's."""
     if recipe.accelerator.device == "cuda" and not torch.cuda.is_available():
-        reason = "this torch is built without CUDA" if torch.version.cuda is None else "no driver or device answers"
+        if torch.version.cuda is None:
+            reason = f"torch {torch.__version__} is built without CUDA: install a CUDA build of it"
+        else:
+            reason = "no driver or device answers: check `nvidia-smi` (in a container: apptainer --nv)"
         raise EnvironmentLacksError(
-            f"accelerator.device is cuda, but {reason}: check `nvidia-smi` (in a container: apptainer --nv), "
-            "or run on the CPU with --set accelerator.device=cpu"
+            f"accelerator.device is cuda, but {reason}, or run on the CPU with --set accelerator.device=cpu"
         )
     return torch.device(recipe.accelerator.device)
 

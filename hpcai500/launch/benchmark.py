@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hpcai500.errors import DataError, EnvironmentLacksError, ExitCode, RecordError, RunError, UsageError
+from hpcai500.errors import (
+    DataError,
+    EnvironmentLacksError,
+    ExitCode,
+    HpcAi500Error,
+    RecordError,
+    RunError,
+    UsageError,
+)
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.launch.trials import TrialPlan, is_series, read_plan, write_plan
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
-from hpcai500.record import read_record
+from hpcai500.record import Record, iterate, read_record
 from hpcai500.record_writer import is_being_written
 
 _RUNS = Path("runs")
@@ -55,6 +63,8 @@ def run_benchmark(request: Request) -> Iterator[Outcome]:
     name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
     recipe = load_recipe(name, request.overrides)
     _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
+    if request.data and not request.data.is_dir():
+        raise DataError(f"{request.data}: no such folder; give the folder of {recipe.problem.dataset} with --data DIR")
     data = request.data or _make_data(recipe)
     folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if request.trials > 1:
@@ -113,18 +123,32 @@ def _check_benchmark(request: Request, benchmark: str, what: str, arguments: str
 
 
 def _latest_unfinished(benchmark: str) -> Path:
-    """The newest run or series under `runs/` that has not ended well and that nobody is writing now."""
+    """The newest run or series under `runs/` that can be gone on with and that nobody is writing now.
+
+    One that was stopped or killed comes before one that failed: that would most likely fail again.
+    """
     found = []
-    for folder in _RUNS.glob(f"{benchmark}-*"):
-        records = sorted(folder.glob("trial-*")) if is_series(folder) else [folder]
-        logs = [record / "events.jsonl" for record in records if (record / "events.jsonl").is_file()]
-        planned = read_plan(folder)[2].trials if is_series(folder) else 1
-        finished = sum((record / "DONE").exists() for record in records)
-        if logs and finished < planned and not any(is_being_written(log.parent) for log in logs):
-            found.append((max(log.stat().st_mtime for log in logs), folder))
+    for folder in (path for path in _RUNS.glob("*") if path.is_dir()):
+        try:
+            unfinished = [record for record in _records(folder) if record.status != "done"]
+            complete = is_series(folder) and len(_records(folder)) == read_plan(folder)[2].trials
+        except HpcAi500Error:
+            continue  # no record, or a damaged one: not what is looked for
+        of_this = [
+            r for r in unfinished if r.tables.get("benchmark") == benchmark and any(iterate(r.events, "run_start"))
+        ]
+        waiting = is_series(folder) and not complete and not unfinished
+        if (of_this or waiting) and not any(is_being_written(record.path) for record in unfinished):
+            failed = any(r.status == "error" and not any(iterate(r.events[-4:], "interrupted")) for r in of_this)
+            found.append((not failed, folder.stat().st_mtime, folder))
     if not found:
         raise RecordError(f"{_RUNS}/: no unfinished {benchmark} run to resume; name its record: --resume --out DIR")
-    return max(found)[1]
+    return max(found)[2]
+
+
+def _records(folder: Path) -> list[Record]:
+    paths = sorted(folder.glob("trial-*")) if is_series(folder) else [folder]
+    return [read_record(path) for path in paths if (path / "events.jsonl").is_file()]
 
 
 def _make_data(recipe: Recipe) -> Path:
@@ -134,7 +158,7 @@ def _make_data(recipe: Recipe) -> Path:
         raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
     folder = _MADE_DATA / f"{recipe.benchmark}-{dataset}"
     code = run_to_end(module_command("data", "make", recipe.benchmark, folder))
-    if code == 128 + signal.SIGINT:
+    if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
         raise KeyboardInterrupt
     if code != ExitCode.PASS:
         kinds = {ExitCode.USAGE: DataError, ExitCode.ENVIRONMENT: EnvironmentLacksError}

@@ -31,6 +31,9 @@ def become(command: Sequence[str]) -> NoReturn:
 def run_to_end(command: Sequence[str]) -> int:
     """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
 
+    Raises:
+        KeyboardInterrupt: Ctrl-C killed it before it could catch it.
+
     Its stdout goes to stderr, because ours carries the result alone."""
     process: subprocess.Popen[bytes] | None = None
     pending: list[int] = []
@@ -50,6 +53,8 @@ def run_to_end(command: Sequence[str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
     if code < 0:
         name = signal.Signals(-code).name
         print(f"hpcai500: error: the job was killed by {name}", file=sys.stderr)  # noqa: T201

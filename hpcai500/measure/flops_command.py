@@ -56,18 +56,23 @@ def _document(count: FlopsCount) -> dict[str, object]:
     return {
         "convention": CONVENTION,
         "parameters": count.parameters,
-        "forward_flops": count.forward_flops,
-        "training_flops": count.training_flops,
+        "forward_flops": _plain(count.forward_flops),
+        "training_flops": _plain(count.training_flops),
         "parts": [
             {
                 "name": operator.name,
                 "kind": operator.kind,
-                "forward_flops": operator.forward_flops,
-                "training_flops": operator.training_flops,
+                "forward_flops": _plain(operator.forward_flops),
+                "training_flops": _plain(operator.training_flops),
             }
             for operator in count.operators
         ],
     }
+
+
+def _plain(flops: float) -> int | float:
+    """A count as the whole number that it is; a share of a sample may not be one."""
+    return int(flops) if flops.is_integer() else flops
 
 
 def _table(count: FlopsCount) -> str:

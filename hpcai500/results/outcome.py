@@ -10,8 +10,8 @@ from typing import Any
 from hpcai500.errors import ExitCode
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
-from hpcai500.results.score import summarise_trials
-from hpcai500.results.show import figure_of_merit_lines, not_rankable_lines, summary_lines, trial_lines
+from hpcai500.results.score import summarise_trials, why_no_mean
+from hpcai500.results.show import figure_of_merit_lines, summary_lines, trial_lines
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,28 @@ class CommandOutcome:
 
     def lines(self) -> Iterator[str]:
         """For people, with the stable lines for harnesses last."""
-        summaries = self._summaries()
+        no_mean = self._why_no_mean()
         for run in self.runs:
-            yield f"record      {run.record}"
+            if run.record.exists():
+                yield f"record      {run.record}"
+            if run.error:
+                yield f"error       {run.error}"
             if run.result:
                 yield from summary_lines(run.result)
-                if not summaries:
-                    yield from figure_of_merit_lines(run.result)
-        if summaries:
-            yield from trial_lines(summaries)
-        for run in self.runs[:1]:
-            if run.result:
-                yield from not_rankable_lines(run.result)
+        if no_mean:
+            yield f"no mean: {no_mean}"
+        elif len(self._good) > 1:
+            yield from trial_lines(self._summaries())
+        elif self._good:
+            yield from figure_of_merit_lines(self._good[0])
+        for result in self._good:
+            if not result.rankable:
+                yield f"HPCAI500 NOTE not rankable: {'; '.join(result.reasons)}"
+                break
+        for result in self._good:
+            if not _passed(result):
+                quality = result.quality
+                yield f"FAILED: {quality.metric} {quality.achieved} is below the target {quality.target:g}"
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def document(self) -> dict[str, Any]:
@@ -83,9 +93,15 @@ class CommandOutcome:
             "trials": {name: asdict(summary) for name, summary in self._summaries().items()},
         }
 
+    @property
+    def _good(self) -> list[Result]:
+        return [run.result for run in self.runs if run.result]
+
+    def _why_no_mean(self) -> str | None:
+        return why_no_mean([run.record for run in self.runs if run.result]) if len(self._good) > 1 else None
+
     def _summaries(self) -> dict[str, TrialSummary]:
-        good = [(run.result, run.record) for run in self.runs if run.result]
-        return summarise_trials([result for result, _ in good], [record for _, record in good])
+        return summarise_trials(self._good) if len(self._good) > 1 and not self._why_no_mean() else {}
 
 
 def _passed(result: Result | None) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.editions import benchmark_rules
-from hpcai500.errors import RecordError, WrongAnswerError
+from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import ANALYTIC, Result, derive
 from hpcai500.methodology.trials import TrialSummary, summarise
-from hpcai500.record import Record, json_object, read_record
+from hpcai500.record import Record, json_object, line_hash, read_record
 
 # The metrics of V2.0 section 5.3.2, and the rate that they come from.
 TRIAL_METRICS = ("vflops", "flops", "images_per_second", "time_to_quality_seconds", "seconds")
@@ -28,24 +28,62 @@ def score_record(path: Path, edition: str | None = None, convention: str = ANALY
     """
     record = read_record(path)
     result = _derive(record, str(record.tables.get("edition")), ANALYTIC)
+    complete = record.status == "done" and (path / "result.json").is_file()
     if (path / "result.json").is_file():
         _compare(path / "result.json", result.as_json())
-    if edition is None and convention == ANALYTIC:
+    if edition is not None or convention != ANALYTIC:
+        result = _derive(record, edition or result.edition, convention)
+    if complete:
         return result
-    return _derive(record, edition or result.edition, convention)
+    reason = "the record is not complete: DONE or result.json is missing"
+    return result.model_copy(update={"rankable": False, "reasons": [*result.reasons, reason]})
 
 
-def summarise_trials(results: Sequence[Result], records: Sequence[Path]) -> dict[str, TrialSummary]:
-    """Each metric over all runs of one recipe; a metric that a run does not have is left out.
+def expand(paths: Sequence[Path]) -> list[Path]:
+    """`paths` with each folder of a series replaced by its records.
 
-    Returns nothing for runs that do not belong together: those whose recipes differ in more than the seed.
+    Raises:
+        UsageError: a run is named twice, or was copied: it would count as two trials.
     """
-    recipes = [_without_seed(read_record(record).tables) for record in records]
-    if len(results) < 2 or any(recipe != recipes[0] for recipe in recipes):
-        return {}
+    records = [record for path in paths for record in (sorted(path.glob("trial-*")) or [path])]
+    seen: dict[str, Path] = {}
+    for record in records:
+        log = record / "events.jsonl"
+        first = log.read_bytes().partition(b"\n")[0] if log.is_file() else b""
+        if first and (other := seen.setdefault(line_hash(first), record)) is not record:
+            raise UsageError(f"{record}: the same run as {other}; name each run once")
+    return records
+
+
+def why_no_mean(records: Sequence[Path]) -> str | None:
+    """Why runs do not belong together (their recipes differ in more than the seed, or not in the seed), or None."""
+    tables = [read_record(record).tables for record in records]
+    for record, other in zip(records[1:], tables[1:], strict=True):
+        field = _first_difference(tables[0], other)
+        if field:
+            return f"{record} differs from {records[0]} in {field}"
+    seeds = [one["hyperparameters"]["seed"] for one in tables]
+    return f"two runs have the seed {max(seeds, key=seeds.count)}" if len(set(seeds)) < len(seeds) else None
+
+
+def summarise_trials(results: Sequence[Result]) -> dict[str, TrialSummary]:
+    """Each metric over all runs of one recipe; a metric that a run does not have is left out."""
     values = {name: [getattr(result, name) for result in results] for name in TRIAL_METRICS}
     values[results[0].quality.metric] = [result.quality.achieved for result in results]
     return {name: summarise(numbers) for name, numbers in values.items() if None not in numbers}
+
+
+def _first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    for table in sorted({*one, *other}):
+        left, right = one.get(table), other.get(table)
+        if not isinstance(left, dict) or not isinstance(right, dict):
+            if left != right:
+                return table
+            continue
+        for key in sorted({*left, *right} - ({"seed"} if table == "hyperparameters" else set())):
+            if left.get(key) != right.get(key):
+                return f"{table}.{key}"
+    return None
 
 
 def _derive(record: Record, edition: str, convention: str) -> Result:
@@ -55,11 +93,6 @@ def _derive(record: Record, edition: str, convention: str) -> Result:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # Chained, and still not what this version expects: written by a hand, or by a version that is not known yet.
         raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
-
-
-def _without_seed(tables: Mapping[str, Any]) -> dict[str, Any]:
-    policy = {key: value for key, value in tables["hyperparameters"].items() if key != "seed"}
-    return {**tables, "hyperparameters": policy}
 
 
 def _compare(path: Path, computed: Mapping[str, Any]) -> None:

@@ -58,12 +58,6 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
             yield f"HPCAI500 FOM {name}={value:.6g} {unit}"
 
 
-def not_rankable_lines(result: Result) -> Iterator[str]:
-    """`HPCAI500 NOTE not rankable: …` with every reason, for a result that cannot be ranked."""
-    if not result.rankable:
-        yield f"HPCAI500 NOTE not rankable: {'; '.join(result.reasons)}"
-
-
 _UNITS = {"vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s"}
 
 

@@ -103,6 +103,7 @@ def test_a_missed_quality_is_a_fail_and_exit_code_2(recipe: Path, images: Path, 
     unreachable = ["--set", "problem.target_quality=1.0", "--set", "problem.epochs=1"]
     ended = hpcai500("ic", "--recipe", recipe, "--data", images, *unreachable, cwd=tmp_path)
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (2, "HPCAI500 RESULT FAIL")
+    assert re.search(r"FAILED: top1 [0-9.]+ is below the target 1", ended.stdout)
     (record,) = (tmp_path / "runs").iterdir()
     assert record.name.startswith("ic-")
 
@@ -111,7 +112,9 @@ def test_a_failed_run_is_invalid(recipe: Path, images: Path, tmp_path: Path) -> 
     diverging = ["--set", "hyperparameters.base_learning_rate=1e30", "--set", "hyperparameters.warmup_epochs=0"]
     ended = hpcai500("ic", "--recipe", recipe, "--data", images, *diverging, cwd=tmp_path)
     (record,) = (tmp_path / "runs").iterdir()
-    assert (ended.returncode, ended.stdout.splitlines()) == (1, [f"record      runs/{record.name}", INVALID])
+    printed = ended.stdout.splitlines()
+    assert (ended.returncode, printed[0], printed[-1]) == (1, f"record      runs/{record.name}", INVALID)
+    assert printed[1].startswith("error       the loss is ")
 
 
 def test_trials_have_their_own_seeds_and_a_summary(recipe: Path, images: Path, tmp_path: Path) -> None:
@@ -144,6 +147,7 @@ def test_a_series_of_trials_that_was_stopped_goes_on_where_it_was(recipe: Path, 
     assert (tmp_path / "runs" / "ic-t" / "trial-01" / "events.jsonl").read_bytes() == first
     assert "HPCAI500 FOM vflops_variation=" in ended.stdout
     assert ended.stdout.count("HPCAI500 FOM vflops=") == 1
+    assert hpcai500("score", "runs/ic-t", cwd=tmp_path).stdout == ended.stdout
 
 
 def test_runs_of_different_recipes_are_not_averaged(
@@ -153,6 +157,63 @@ def test_runs_of_different_recipes_are_not_averaged(
     assert hpcai500("ic", "--recipe", recipe, "--data", images, "--out", "o", *other, cwd=tmp_path).returncode == 0
     document = json.loads(hpcai500("score", finished[0], "o", "--json", cwd=tmp_path).stdout)
     assert (len(document["runs"]), document["trials"]) == (2, {})
+    printed = hpcai500("score", finished[0], "o", cwd=tmp_path).stdout
+    assert f"no mean: o differs from {finished[0]} in hyperparameters.warmup_epochs" in printed
+    assert "HPCAI500 FOM" not in printed
+
+
+def test_a_run_counts_once_however_often_it_is_named_or_copied(finished: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copytree(finished[0], tmp_path / "copy")
+    for records in ([finished[0], finished[0]], [finished[0], "copy"]):
+        ended = hpcai500("score", *records, cwd=tmp_path)
+        assert (ended.returncode, ended.stdout) == (64, INVALID + "\n")
+        assert f"the same run as {finished[0]}" in ended.stderr
+
+
+@pytest.mark.parametrize("missing", ["DONE", "result.json"])
+def test_a_record_that_is_not_marked_complete_is_scored_and_not_rankable(
+    finished: tuple[Path, str], tmp_path: Path, missing: str
+) -> None:
+    shutil.copytree(finished[0], tmp_path / "record")
+    (tmp_path / "record" / missing).unlink()
+    assert (
+        "the record is not complete: DONE or result.json is missing" in hpcai500("score", "record", cwd=tmp_path).stdout
+    )
+
+
+def test_a_machine_that_was_swapped_is_noticed_without_done_too(finished: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copytree(finished[0], tmp_path / "record")
+    (tmp_path / "record" / "DONE").unlink()
+    system = tmp_path / "record" / "system.json"
+    system.write_text(system.read_text().replace('"host": "', '"host": "other-'))
+    ended = hpcai500("score", "record", cwd=tmp_path)
+    assert ended.returncode == 64
+    assert "not the system that the events name" in ended.stderr
+
+
+def test_a_full_disk_behind_stdout_is_one_line(finished: tuple[Path, str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            command("score", finished[0]), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == ["hpcai500: error: the result cannot be written: No space left on device"]
+
+
+def test_resume_prefers_a_run_that_was_killed_to_one_that_failed(recipe: Path, images: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("ic", "--recipe", recipe, "--data", images, "--set", "problem.epochs=40", "--out", "runs/mine"),
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    log = tmp_path / "runs" / "mine" / "events.jsonl"
+    while not log.exists() or b"epoch_stop" not in log.read_bytes():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    diverging = ["--set", "hyperparameters.base_learning_rate=1e30", "--set", "hyperparameters.warmup_epochs=0"]
+    assert hpcai500("ic", "--recipe", recipe, "--data", images, *diverging, cwd=tmp_path).returncode == 1
+    assert "going on with runs/mine" in hpcai500("ic", "--resume", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize("arguments", [["score", "nowhere"], ["ic", "--recipe", "nope"]], ids=["score", "ic"])

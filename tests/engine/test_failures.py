@@ -78,7 +78,7 @@ def test_a_disk_that_fills_up_costs_the_run_and_no_finished_epoch(
     def fills_up(descriptor: int, offset: int, size: int) -> None:
         nonlocal calls
         calls += 1
-        if calls > 3:  # ballast, epoch 1 reserved, epoch 1 saved
+        if calls > 4:  # ballast; reserved before the clock, before epoch 1, and to save epoch 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(descriptor, offset, size)
 
