@@ -200,7 +200,7 @@ class IcRecipe(Recipe):
     workload: ImageClassification
 
 
-# A new benchmark is one line here and one in `workloads`.
+# A new benchmark begins with its table above and a line here; CONTRIBUTING.md lists what else it needs.
 RECIPE_TYPES: dict[str, type[Recipe]] = {"ic": IcRecipe}
 
 # The number of each table in the papers' nine-layer model, top down.

@@ -1,4 +1,4 @@
-"""The benchmarks. A new one is a module, a case in `factory` and `model_of`, and a line in `layers.RECIPE_TYPES`."""
+"""The benchmarks, by name. CONTRIBUTING.md lists what a new one needs."""
 
 from __future__ import annotations
 
