@@ -112,7 +112,9 @@ def test_slots_are_aligned_for_vector_stores(make: Any) -> None:
 
 def test_a_batch_is_a_view_of_a_slot_that_is_reused(make: Any) -> None:
     pointers = [batch.images.data_ptr() for batch in make(depth=3).epoch(ids(*[[1]] * 12), seed=0, epoch=0)]
-    assert len(set(pointers)) == 3
+    # Which of the three free slots a batch takes depends on how fast the threads are; a fourth there must never be.
+    assert len(pointers) == 12
+    assert len(set(pointers)) <= 3
 
 
 def test_a_batch_stays_as_it_is_until_the_next_is_asked_for(index: ImageIndex, make: Any) -> None:
