@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hpcai500.data.synthetic import SyntheticSet, make_images
+from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console
 from hpcai500.engine.precision import Precision

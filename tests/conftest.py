@@ -46,7 +46,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small image set in ImageNet's layout."""
-    from hpcai500.data.synthetic import SyntheticSet, make_images
+    from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 
     root = tmp_path_factory.mktemp("images")
     make_images(root, SyntheticSet(classes=3, train_per_class=11, val_per_class=4), workers=1)

@@ -1,4 +1,4 @@
 """Data sets: the layout they ship in, the order they are read in, and the loaders that turn them into batches.
 
-Nothing is imported here: only `hpcai500.data.loader` needs torch, and a check of a data set should not wait for it.
+Nothing is imported here: only the loaders need torch, and a check of a data set should not wait for it.
 """

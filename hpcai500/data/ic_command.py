@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcai500.data.check import check_images
-from hpcai500.data.check_report import as_document, print_report
-from hpcai500.data.imagenet import load_index
-from hpcai500.data.synthetic import SyntheticSet, make_images
-from hpcai500.data.synthetic_image import CLASSES
+from hpcai500.data.imagenet.check import check_images
+from hpcai500.data.imagenet.check_report import as_document, print_report
+from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
+from hpcai500.data.imagenet.synthetic_image import CLASSES
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
 

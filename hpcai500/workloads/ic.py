@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.data.content_fingerprint import load_content_fingerprint
 from hpcai500.data.coverage import Coverage
-from hpcai500.data.imagenet import load_index
-from hpcai500.data.loader import Batches, DType, JpegBatches, MemoryBatches
+from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
+from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.loader import Batches, DType, JpegBatches, MemoryBatches
 from hpcai500.data.samplers import Sharding, epoch_order, evaluation_shard
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.progress import track

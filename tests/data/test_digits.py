@@ -9,7 +9,7 @@ from digits import write_digits
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from hpcai500.data.check import check_images
+from hpcai500.data.imagenet.check import check_images
 
 
 def test_each_scan_is_in_exactly_one_split_and_still_looks_like_itself(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from image_tree import encoded, pixels, settle, write_tree
 
-from hpcai500.data import folder_scan
-from hpcai500.data.imagenet import load_index
+from hpcai500.data.imagenet import folder_scan
+from hpcai500.data.imagenet.listing import load_index
 from hpcai500.errors import DataError, ExitCode
 
 CACHE = ".hpcai500-index.npz"

@@ -16,9 +16,9 @@ import torch
 from image_tree import encoded, pixels, settle, write_tree
 
 from hpcai500._core import DecodeSpec, crop_pixels, decode_crop
-from hpcai500.data.image_index import ImageIndex
-from hpcai500.data.imagenet import load_index
-from hpcai500.data.loader import ImageBatch, JpegBatches, MemoryBatches
+from hpcai500.data.imagenet.image_index import ImageIndex
+from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.loader import ImageBatch, JpegBatches, MemoryBatches
 from hpcai500.errors import DataError
 
 SIZE = 16
@@ -267,8 +267,8 @@ def test_memory_stays_flat_over_epochs(index: ImageIndex) -> None:
     # In a fresh process, so that no other test's memory is counted. 16 MiB of slots would show at once if leaked.
     script = f"""
 import numpy as np, resource
-from hpcai500.data.imagenet import load_index
-from hpcai500.data.loader import JpegBatches
+from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.loader import JpegBatches
 index = load_index({str(index.root)!r})
 source = JpegBatches(index.train, index.root, batch_size=32, threads=2, size=128, mode="random")
 def rss_bytes():

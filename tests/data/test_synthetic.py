@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from hpcai500.data.imagenet import load_index
-from hpcai500.data.synthetic import MANIFEST, SyntheticSet, make_images
-from hpcai500.data.synthetic_image import CLASSES, SHAPES, TEXTURES, class_name, draw_jpeg
+from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.synthetic import MANIFEST, SyntheticSet, make_images
+from hpcai500.data.imagenet.synthetic_image import CLASSES, SHAPES, TEXTURES, class_name, draw_jpeg
 from hpcai500.errors import DataError
 
 SMALL = SyntheticSet(classes=3, train_per_class=9, val_per_class=4)
@@ -110,7 +110,7 @@ def test_a_second_call_writes_nothing_and_a_lost_file_comes_back(tmp_path: Path)
 def test_an_interrupted_call_leaves_whole_files_and_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpcai500.data import synthetic
+    from hpcai500.data.imagenet import synthetic
 
     calls = 0
 

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from hpcai500._core import JpegError, check_jpeg, probe_jpeg
-from hpcai500.data.odd_files import decode_odd
+from hpcai500.data.imagenet.odd_files import decode_odd
 
 _KIND_OF_COMPONENTS = {1: "grey", 3: "colour", 4: "cmyk"}
 

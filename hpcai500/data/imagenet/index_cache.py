@@ -1,4 +1,4 @@
-"""Files that are derived from a data set: kept inside it, or in the user's cache where the set is read-only.
+"""The index of an image set, kept between runs.
 
 A cache is worth nothing when it lies: it is used only if format and folder times still match, and a damaged one is
 rebuilt without a word.
@@ -6,9 +6,7 @@ rebuilt without a word.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 import time
 import zipfile
 import zlib
@@ -18,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.atomic_file import write_unsynced
-from hpcai500.data.image_index import (
+from hpcai500.data.derived import derived_paths, write_derived
+from hpcai500.data.imagenet.image_index import (
     INDEX_FORMAT,
     SPLIT_NAMES,
     ImageIndex,
@@ -87,28 +85,6 @@ def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
     # NumPy's stub takes the arrays for its keyword allow_pickle.
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
     write_derived(index.root, _INDEX_FILE, stream.getvalue())
-
-
-def derived_paths(root: Path, name: str) -> tuple[Path, ...]:
-    """Return where a file derived from the set at `root` may lie: in the set, or in the user's cache."""
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        # A container may run under a user id that has no home.
-        return (root / name,)
-    place = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
-    return root / name, cache / "hpcai500" / place / name.removeprefix(".")
-
-
-def write_derived(root: Path, name: str, content: bytes) -> None:
-    """Keep `content` for later runs in the first place that can be written; in none, later runs compute it again."""
-    for path in derived_paths(root, name):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_unsynced(path, content)
-        except OSError:
-            continue
-        return
 
 
 def _read(root: Path, path: Path) -> ImageIndex | None:

@@ -17,8 +17,8 @@ import torch
 
 from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
 from hpcai500.data.held_slots import HeldSlots
-from hpcai500.data.image_index import Split
-from hpcai500.data.odd_files import decode_odd
+from hpcai500.data.imagenet.image_index import Split
+from hpcai500.data.imagenet.odd_files import decode_odd
 from hpcai500.data.samplers import SampleIds
 from hpcai500.errors import DataError
 

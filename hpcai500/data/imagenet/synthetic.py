@@ -6,25 +6,18 @@ For machines without ImageNet: smoke runs train on it through the same code as t
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import signal
 import tempfile
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
 
 from hpcai500.data.atomic_file import write_unsynced
-from hpcai500.data.image_index import SPLIT_NAMES
-from hpcai500.data.synthetic_image import CLASSES, class_name, draw_jpeg
-from hpcai500.errors import DataError, RunError
+from hpcai500.data.imagenet.image_index import SPLIT_NAMES
+from hpcai500.data.imagenet.synthetic_image import CLASSES, class_name, draw_jpeg
+from hpcai500.data.worker_pool import map_in_order
+from hpcai500.errors import DataError
 from hpcai500.progress import Progress, Tracker, silent
 
 MANIFEST = ".hpcai500-synthetic.json"
@@ -113,11 +106,6 @@ def make_images(
             f"cannot write the synthetic set: {error.filename or root}: {error.strerror or error}; "
             "choose a folder with space that you may write to"
         ) from error
-    except BrokenProcessPool as error:
-        raise RunError(
-            "a process that makes images was killed, perhaps for memory: run the command again to continue, "
-            "with fewer workers"
-        ) from error
     return len(missing)
 
 
@@ -170,21 +158,9 @@ def _write_files(root: Path, wanted: SyntheticSet, files: list[_File], workers: 
     # Half-written files live in one folder that goes with this call, also when a worker is killed.
     with tempfile.TemporaryDirectory(prefix=".hpcai500-part-", dir=root) as folder:
         job = _Job(root, Path(folder), wanted)
-        if workers == 1:
-            for file in files:
-                job.write([file])
-                bar.advance()
-            return
-        # Spawned, not forked: a forked child of a process that has run torch's threads can hang.
-        context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            try:
-                for written in _in_order(pool, job, files, window=4 * workers):
-                    bar.advance(written)
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+        tasks = (files[start : start + _IMAGES_PER_TASK] for start in range(0, len(files), _IMAGES_PER_TASK))
+        for written in map_in_order(job.write, tasks, workers, what="makes images"):
+            bar.advance(written)
 
 
 @dataclass(frozen=True)
@@ -203,29 +179,3 @@ class _Job:
             content = draw_jpeg(file.label, random, self.wanted.smallest_side, self.wanted.largest_side)
             write_unsynced(self.root / file.path, content, self.scratch)
         return len(files)
-
-
-def _in_order(pool: ProcessPoolExecutor, job: _Job, files: list[_File], window: int) -> Iterator[int]:
-    """Keep `window` tasks in the pool, however many files there are."""
-    pending: deque[Future[int]] = deque()
-    for start in range(0, len(files), _IMAGES_PER_TASK):
-        with _interrupts_kept_from_children():
-            pending.append(pool.submit(job.write, files[start : start + _IMAGES_PER_TASK]))
-        if len(pending) == window:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
-
-
-@contextmanager
-def _interrupts_kept_from_children() -> Iterator[None]:
-    """Let a process that starts meanwhile never see Ctrl-C: the parent ends it in order, without a traceback.
-
-    Ctrl-C reaches the whole process group. A child inherits the mask; an initializer would come too late for a child
-    that is still importing.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from hpcai500.data.image_index import ImageIndex, pack_names
-from hpcai500.data.index_cache import derived_paths, write_derived
+from hpcai500.data.derived import derived_paths, write_derived
+from hpcai500.data.imagenet.image_index import ImageIndex, pack_names
 
 _FILE = ".hpcai500-content.json"
 _FORMAT = "hpcai500 image content 1"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpcai500.data.check import CheckReport, Finding
+from hpcai500.data.imagenet.check import CheckReport, Finding
 
 # Files and classes listed for people; --json lists all.
 _LISTED = 20

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcai500.data import folder_scan, index_cache
-from hpcai500.data.folder_scan import ClassFolder
-from hpcai500.data.image_index import SPLIT_NAMES, ImageIndex, Split, build_index, make_split
+from hpcai500.data.imagenet import folder_scan, index_cache
+from hpcai500.data.imagenet.folder_scan import ClassFolder
+from hpcai500.data.imagenet.image_index import SPLIT_NAMES, ImageIndex, Split, build_index, make_split
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcai500.data.content_fingerprint import ContentDigest, store_content_fingerprint
-from hpcai500.data.file_check import FileCheck, Verdict, check_file
-from hpcai500.data.image_index import ImageIndex, Split
-from hpcai500.data.imagenet import load_index
+from hpcai500.data.imagenet.content_fingerprint import ContentDigest, store_content_fingerprint
+from hpcai500.data.imagenet.file_check import FileCheck, Verdict, check_file
+from hpcai500.data.imagenet.image_index import ImageIndex, Split
+from hpcai500.data.imagenet.listing import load_index
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 

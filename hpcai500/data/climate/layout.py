@@ -1,0 +1,48 @@
+"""The format that ExtremeWeather ships in (Racah et al., 2017; V2.0 section 4.2.1): one HDF5 file `climo_YYYY.h5` a year.
+
+    images  (images, 16, height, width) float32     1460 images a year (every 6 hours) of 768 x 1152 as shipped
+    boxes   (images, 15, 5) int32                   rows ymin xmin ymax xmax class; unused rows are -1
+
+y runs over `height` (latitude), x over `width` (longitude, periodic).
+"""
+
+from __future__ import annotations
+
+import re
+
+IMAGES, BOXES = "images", "boxes"
+
+CHANNELS = (
+    "PRECT",
+    "PS",
+    "PSL",
+    "QREFHT",
+    "T200",
+    "T500",
+    "TMQ",
+    "TREFHT",
+    "TS",
+    "U850",
+    "UBOT",
+    "V850",
+    "VBOT",
+    "Z1000",
+    "Z200",
+    "ZBOT",
+)
+CLASSES = ("tropical depression", "tropical cyclone", "extratropical cyclone", "atmospheric river")
+MOST_BOXES = 15
+BOX_COLUMNS = ("ymin", "xmin", "ymax", "xmax", "class")
+
+_FILE = re.compile(r"climo_(\d{4})\.h5")
+
+
+def file_name(year: int) -> str:
+    """The name of the file of `year`."""
+    return f"climo_{year:04d}.h5"
+
+
+def year_of(name: str) -> int | None:
+    """The year that a file name stands for; None for other files."""
+    match = _FILE.fullmatch(name)
+    return int(match[1]) if match else None
