@@ -1,4 +1,4 @@
-"""The format that ExtremeWeather ships in (Racah et al., 2017; V2.0 section 4.2.1): one HDF5 file `climo_YYYY.h5` a year.
+"""The format of ExtremeWeather (Racah et al., 2017; V2.0 section 4.2.1): an HDF5 file `climo_YYYY.h5` for each year.
 
     images  (images, 16, height, width) float32     1460 images a year (every 6 hours) of 768 x 1152 as shipped
     boxes   (images, 15, 5) int32                   rows ymin xmin ymax xmax class; unused rows are -1
