@@ -6,6 +6,7 @@
         events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
         result.json      derived from the above
         checkpoints/     atomic; the last one resumes the run
+        pictures/        what the last evaluation saw, for people
         DONE | ERROR     written last
 
 This module reads; `record_writer` writes. A record is read as plain tables, so that a recipe of today is still scored

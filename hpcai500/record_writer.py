@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import sys
@@ -114,6 +115,15 @@ class RecordWriter:
         self._write("system.json", _pretty(system))
         self.event("system", system)
 
+    def write_picture(self, name: str, content: bytes) -> None:
+        """Write `pictures/NAME`, and its hash as an event, so that the chain vouches for it.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        self._write(f"pictures/{name}", content)
+        self.event("picture", {"file": f"pictures/{name}", "sha256": hashlib.sha256(content).hexdigest()})
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` and mark the run complete; nothing is written after this.
 
@@ -143,6 +153,7 @@ class RecordWriter:
 
     def _write(self, name: str, content: bytes) -> None:
         try:
+            (self.path / name).parent.mkdir(exist_ok=True)
             write_atomically(self.path / name, content)
         except OSError as error:
             raise cannot_write(self.path, error) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -73,13 +74,14 @@ class Console:
             self._printed_seconds = now
             self.say(f"hpcai500: {self._benchmark}: {self._text(status)}{self._left(now)}")
 
-    def epoch_done(self, status: Status, seconds: float) -> None:
-        """Print the line of a finished epoch."""
+    def epoch_done(self, status: Status, seconds: float, per_class: Mapping[str, float | None]) -> None:
+        """Print the line of a finished epoch; `per_class` is the quality of each class, where there is such."""
         quality = "unknown" if status.quality is None else f"{status.quality:.4f}"
         loss = "" if status.loss is None else f", loss {status.loss:.3f}"
+        classes = ", ".join(f"{name} {'-' if value is None else f'{value:.2f}'}" for name, value in per_class.items())
         self.say(
             f"hpcai500: {self._benchmark}: epoch {status.epoch}/{status.epochs}: "
-            f"{self._metric} {quality}{loss}, {seconds:.1f} s"
+            f"{self._metric} {quality}{f' ({classes})' if classes else ''}{loss}, {seconds:.1f} s"
         )
 
     def _measure_rate(self, now: float) -> None:

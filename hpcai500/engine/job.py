@@ -136,6 +136,8 @@ def _run(writer: RecordWriter, recipe: Recipe, data: Path, stop: StopRequest, ol
                 writer.event("run_start", {"world_size": place.world_size, "nodes": recipe.hardware.nodes})
             trainer.run()
             writer.event("run_stop", {"status": "success"})
+            for name, content in workload.pictures().items():
+                writer.write_picture(name, content)
     finally:
         checkpoints.release()
         workload.close()
@@ -152,7 +154,8 @@ def _announce(writer: RecordWriter, recipe: Recipe, workload: Workload, old: Rec
             f"{dataset['root']}: not the data that this run was started on ({before['value']['root']}): its files "
             "differ; give the same set with --data DIR, or start a new run"
         )
-    count = count_flops(workload.model, *workload.example())
+    counted, example = workload.counted()
+    count = count_flops(counted, *example)
     writer.event("dataset", dataset)
     writer.event("model", {"parameters": count.parameters, "steps_per_epoch": workload.steps_per_epoch})
     writer.event(

@@ -193,9 +193,11 @@ class Trainer:
         self._quality = evaluation.value
         metric = self._recipe.problem.metric
         value = {"epoch": epoch, "metric": metric, "value": evaluation.value, "samples": evaluation.samples}
+        if evaluation.per_class:
+            value["per_class"] = dict(evaluation.per_class)
         self._record.event("eval_accuracy", {**value, "seconds": round(seconds, 6)})
         self._record.event("eval_stop", {"epoch": epoch})
-        self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds)
+        self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds, evaluation.per_class)
 
     def _stop_in_evaluation(self, epoch: int) -> None:
         if self._stop.signal:

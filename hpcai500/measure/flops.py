@@ -35,10 +35,31 @@ class Operator:
 
 @dataclass(frozen=True)
 class FlopsCount:
-    """Operations of one sample, operator by operator in the order of the forward pass."""
+    """Operations of one sample, operator by operator in the order of the forward pass.
+
+    `part_names` are the modules that a reader thinks of as the model's parts; by default its direct children.
+    """
 
     parameters: int
     operators: tuple[Operator, ...]
+    part_names: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Operator, ...]:
+        """The operators summed up part by part."""
+        of_part: dict[str, list[Operator]] = defaultdict(list)
+        for operator in self.operators:
+            inside = [name for name in self.part_names if f"{operator.name}.".startswith(f"{name}.")]
+            of_part[max(inside, key=len, default=operator.name.partition(".")[0])].append(operator)
+        return tuple(
+            Operator(
+                name,
+                "part",
+                math.fsum(operator.forward_flops for operator in operators),
+                math.fsum(operator.training_flops for operator in operators),
+            )
+            for name, operators in of_part.items()
+        )
 
     @property
     def forward_flops(self) -> float:
@@ -92,22 +113,72 @@ class _Counter(TorchDispatchMode):
         self.forward: dict[str, int] = defaultdict(int)
         self.backward: dict[str, int] = defaultdict(int)
         self.kinds: dict[str, str] = {}
+        self._operands = _Operands()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         if counter := _COUNTERS.get(func._overloadpacket):
             kind, count = counter
-            name = max(self.tracker.parents - {"Global"}, key=len, default="").partition(".")[2] or "(model)"
+            operands = [argument for argument in args if isinstance(argument, Tensor)]
+            if self.tracker.is_bw:
+                name = self._operands.owner(operands, output)
+                self.backward[name] += count(args, output)
+            else:
+                name = max(self.tracker.parents - {"Global"}, key=len, default="").partition(".")[2] or _NO_MODULE
+                self._operands.add(name, operands)
+                self.forward[name] += count(args, output)
             self.kinds[name] = kind if self.kinds.get(name, kind) == kind else "mixed"
-            (self.backward if self.tracker.is_bw else self.forward)[name] += count(args, output)
         return output
+
+
+_NO_MODULE = "(model)"
+
+
+class _Operands:
+    """Which module multiplied what in the forward pass: a product of the backward pass takes up one of its operands.
+
+    torch's own tracker tells a backward pass's modules by when gradients arrive, which is wrong where modules return
+    several tensors, as a feature pyramid does.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[int, list[tuple[str, list[tuple[int, ...]]]]] = defaultdict(list)
+        # As long as they live, no other tensor can have their number.
+        self._alive: list[Tensor] = []
+
+    def add(self, name: str, operands: list[Tensor]) -> None:
+        shapes = [_ordered(operand) for operand in operands]
+        for operand in operands:
+            self._owners[_storage(operand)].append((name, shapes))
+        self._alive += operands
+
+    def owner(self, operands: list[Tensor], output: Any) -> str:
+        """The module whose operand is among `operands`; of several with the same input, the one with that weight."""
+        shapes = [_ordered(tensor) for tensor in (*operands, *_tensors(output))]
+        fits = [
+            (sum(shape in shapes for shape in of_module), name)
+            for operand in operands
+            for name, of_module in self._owners.get(_storage(operand), [])
+        ]
+        return max(fits, key=lambda fit: fit[0], default=(0, _NO_MODULE))[1]
+
+
+def _storage(tensor: Tensor) -> int:
+    """A number that a tensor shares with its views, and with nothing else that lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _ordered(tensor: Tensor) -> tuple[int, ...]:
+    """The shape, whichever way round: backward passes transpose."""
+    return tuple(sorted(tensor.shape))
 
 
 def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
     """Count one training step of `model` on `inputs`, per sample.
 
     Args:
-        model: any module whose output is a tensor, or tensors in tuples, lists or dicts; its data is not touched.
+        model: any module whose output is a tensor, or tensors in tuples, lists or dicts; its data is not touched. Its
+            attribute `part_names`, where it has one, names what `FlopsCount.parts` sums up.
         inputs: example tensors, the first dimension counting samples; only shapes and types matter. Their gradient is
             not counted.
     """
@@ -129,7 +200,7 @@ def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
         )
         for name in names
     )
-    return FlopsCount(sum(p.numel() for p in model.parameters()), operators)
+    return FlopsCount(sum(p.numel() for p in model.parameters()), operators, getattr(model, "part_names", ()))
 
 
 def _on_meta(model: nn.Module) -> nn.Module:
@@ -144,6 +215,8 @@ def _on_meta(model: nn.Module) -> nn.Module:
 
 
 def _tensors(output: Any) -> list[Tensor]:
+    if output is None:
+        return []
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, dict):

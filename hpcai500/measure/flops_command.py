@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.layers import RECIPE_TYPES
-from hpcai500.measure.flops import CONVENTION, FlopsCount, count_flops
+from hpcai500.measure.flops import CONVENTION, FlopsCount, Operator, count_flops
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import model_of
 
@@ -58,15 +58,17 @@ def _document(count: FlopsCount) -> dict[str, object]:
         "parameters": count.parameters,
         "forward_flops": _plain(count.forward_flops),
         "training_flops": _plain(count.training_flops),
-        "parts": [
-            {
-                "name": operator.name,
-                "kind": operator.kind,
-                "forward_flops": _plain(operator.forward_flops),
-                "training_flops": _plain(operator.training_flops),
-            }
-            for operator in count.operators
-        ],
+        "parts": [_entry(operator) for operator in count.operators],
+        "sums": [_entry(part) for part in count.parts],
+    }
+
+
+def _entry(operator: Operator) -> dict[str, object]:
+    return {
+        "name": operator.name,
+        "kind": operator.kind,
+        "forward_flops": _plain(operator.forward_flops),
+        "training_flops": _plain(operator.training_flops),
     }
 
 
@@ -80,15 +82,19 @@ def _table(count: FlopsCount) -> str:
     rows = [
         f"{'operator':{width}}  {'kind':14}  {'forward':>10}  {'backward':>10}  {'training':>10}   (GFLOP a sample)"
     ]
-    rows += [
-        f"{operator.name:{width}}  {operator.kind:14}  {operator.forward_flops / _GIGA:10.4f}  "
-        f"{(operator.training_flops - operator.forward_flops) / _GIGA:10.4f}  {operator.training_flops / _GIGA:10.4f}"
-        for operator in count.operators
-    ]
-    forward, training = count.forward_flops / _GIGA, count.training_flops / _GIGA
-    rows.append(f"{'total':{width}}  {CONVENTION:14}  {forward:10.4f}  {training - forward:10.4f}  {training:10.4f}")
-    rows.append(f"parameters: {count.parameters / 1e6:.2f} M")
+    rows += [_row(operator, width) for operator in count.operators]
+    rows.append("part by part:")
+    rows += [_row(part, width) for part in count.parts]
+    rows.append(_row(Operator("total", CONVENTION, count.forward_flops, count.training_flops), width))
+    rows.append(f"parameters: {count.parameters / 1e6:.3f} M")
     return "\n".join(rows)
+
+
+def _row(operator: Operator, width: int) -> str:
+    forward, training = operator.forward_flops / _GIGA, operator.training_flops / _GIGA
+    return (
+        f"{operator.name:{width}}  {operator.kind:14}  {forward:10.4f}  {training - forward:10.4f}  {training:10.4f}"
+    )
 
 
 if __name__ == "__main__":

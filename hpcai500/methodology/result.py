@@ -28,13 +28,17 @@ Event = Mapping[str, Any]
 
 
 class Quality(BaseModel):
-    """The metric's name, its value after the last epoch, and the value that the recipe aims at."""
+    """The metric's name, its value after the last epoch, and the value that the recipe aims at.
+
+    `per_class` is the metric of each class alone, where it has such: a mean can be reached with few of the classes.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     metric: str
     achieved: float | None
     target: float
+    per_class: dict[str, float | None] | None = None
 
 
 class Result(BaseModel):
@@ -107,7 +111,8 @@ def derive(
     images = sum(epoch["value"]["samples"] for epoch in epochs.values())
     flops = flops_rate(images, flops_per_image, seconds)
     target = recipe["problem"]["target_quality"]
-    achieved = evaluations[target_epochs]["value"]["value"]
+    last = evaluations[target_epochs]["value"]
+    achieved = last["value"]
     coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
     reached = (event for event in evaluations.values() if event["value"]["value"] >= target)
     first = min(reached, key=lambda event: event["seq"], default=None)
@@ -134,7 +139,9 @@ def derive(
         flops_per_image=flops_per_image,
         flops_convention=convention,
         flops=flops,
-        quality=Quality(metric=recipe["problem"]["metric"], achieved=achieved, target=target),
+        quality=Quality(
+            metric=recipe["problem"]["metric"], achieved=achieved, target=target, per_class=last.get("per_class")
+        ),
         penalty_coefficient=coefficient,
         vflops=valid_flops(flops, coefficient),
         time_to_quality_seconds=timeline.between(start, first) if first else None,

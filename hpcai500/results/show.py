@@ -24,6 +24,8 @@ def summary_lines(result: Result) -> Iterator[str]:
     achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
     yield f"benchmark   {result.benchmark}, edition {result.edition}, {result.world_size} process(es), {result.backend}"
     yield f"quality     {quality.metric} {achieved} (target {quality.target:g})"
+    for name, value in (quality.per_class or {}).items():
+        yield f"  {name:22} " + ("does not occur" if value is None else f"{value:.4f}")
     yield f"time        {result.seconds:.1f} s ({result.evaluation_seconds:.1f} s of it evaluation)"
     if result.time_to_quality_seconds is not None:
         yield f"to quality  {result.time_to_quality_seconds:.1f} s"
@@ -49,6 +51,10 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
         "flops": (result.flops, "FLOPS"),
         "images_per_second": (result.images_per_second, "images/s"),
         result.quality.metric: (result.quality.achieved, "fraction"),
+        **{
+            f"{result.quality.metric}_{name.replace(' ', '_')}": (value, "fraction")
+            for name, value in (result.quality.per_class or {}).items()
+        },
         "seconds": (result.seconds, "s"),
         "time_to_quality_seconds": (result.time_to_quality_seconds, "s"),
         "data_wait_fraction": (result.data_wait_fraction, "fraction"),

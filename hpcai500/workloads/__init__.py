@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from hpcai500.editions import benchmark_rules
-from hpcai500.layers import ImageClassification, Recipe
+from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
 from hpcai500.workloads.base import WorkloadFactory
 
 
@@ -16,6 +16,10 @@ def factory(benchmark: str) -> WorkloadFactory:
             from hpcai500.workloads.ic import ImageClassificationWorkload  # noqa: PLC0415 - one benchmark a run
 
             return ImageClassificationWorkload
+        case "ewa":
+            from hpcai500.workloads.ewa import ExtremeWeatherWorkload  # noqa: PLC0415 - one benchmark a run
+
+            return ExtremeWeatherWorkload
         case _:
             raise AssertionError(f"a validated recipe named the unknown benchmark {benchmark!r}")
 
@@ -32,5 +36,12 @@ def model_of(recipe: Recipe, classes: int | None = None) -> tuple[nn.Module, tup
             assert isinstance(recipe.workload, ImageClassification)
             outputs = classes or benchmark_rules(recipe.edition, "ic")["classes"]
             return build_model(recipe.workload, outputs), (example_images(recipe.workload),)
+        case "ewa":
+            from hpcai500.workloads import ewa_model  # noqa: PLC0415 - one benchmark a run
+            from hpcai500.workloads.models.faster_rcnn import CountedDetector  # noqa: PLC0415
+
+            assert isinstance(recipe.workload, ExtremeWeather)
+            detector = CountedDetector(ewa_model.build_model(recipe.workload))
+            return detector, ewa_model.example_inputs(recipe.workload, *ewa_model.REFERENCE_GRID)
         case _:
             raise AssertionError(f"a validated recipe named the unknown benchmark {recipe.benchmark!r}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,10 +35,18 @@ class TrainingBatch:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Quality on the whole evaluation set: 0 to 1, and how many samples it stands for."""
+    """Quality on the whole evaluation set.
+
+    Attributes:
+        value: 0 to 1.
+        samples: how many samples it stands for.
+        per_class: the same for each class alone, by name, where the metric has such; None for a class that does not
+            occur.
+    """
 
     value: float
     samples: int
+    per_class: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,11 @@ class Workload(Protocol):
     def dataset(self) -> dict[str, Any]:
         """Facts of the data set for the record: root, fingerprint, counts, the digest of a complete epoch."""
 
-    def example(self) -> tuple[Tensor, ...]:
-        """Model inputs, samples first, for counting operations; their values do not matter."""
+    def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """What does the counted work of a step, and inputs for it: the model itself, or its parts in a fixed shape.
+
+        The first input has samples first; values do not matter.
+        """
 
     def blank_payload(self) -> Any:
         """A payload shaped and typed as those of training, whose values do not matter, for compiling ahead."""
@@ -76,6 +87,9 @@ class Workload(Protocol):
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
         """Quality of `model`. Calls `on_batch(samples so far)` after each batch, which may raise."""
+
+    def pictures(self) -> dict[str, bytes]:
+        """Files by name that show the last evaluation to a person; may be none."""
 
     def close(self) -> None:
         """Stop input threads and give memory back."""

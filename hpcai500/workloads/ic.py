@@ -98,9 +98,9 @@ class ImageClassificationWorkload:
             "coverage": Coverage.expected(len(self._index.train.paths)).digest,
         }
 
-    def example(self) -> tuple[Tensor, ...]:
-        """Two images: (2, 3, size, size)."""
-        return (example_images(self._options),)
+    def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """The model and two images."""
+        return self.model, (example_images(self._options),)
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
         """Black images (N, 3, size, size) in the layout of the input pipeline, and labels (N,) of class 0."""
@@ -140,6 +140,10 @@ class ImageClassificationWorkload:
             top1.update(model(images).float(), labels)
             on_batch(top1.samples)
         return Evaluation(top1.value, top1.samples)
+
+    def pictures(self) -> dict[str, bytes]:
+        """None: a wrong class is not worth a look."""
+        return {}
 
     def close(self) -> None:
         """Stop both input pipelines."""

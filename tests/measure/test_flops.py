@@ -121,7 +121,7 @@ def test_the_command_prints_a_table_with_a_total(capsys: pytest.CaptureFixture[s
     assert main(["ic"]) == 0
     out = capsys.readouterr().out
     assert "layer4.2.conv3" in out
-    assert "parameters: 25.56 M" in out
+    assert "parameters: 25.557 M" in out
 
 
 def test_classes_are_those_of_the_data_that_is_meant(capsys: pytest.CaptureFixture[str]) -> None:

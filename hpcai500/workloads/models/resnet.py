@@ -1,6 +1,7 @@
-"""ResNet v1.5 (He et al. 2016, with the stride in the 3x3 convolution of a bottleneck), as V2.0 section 4.2.2 uses it.
+"""ResNet v1.5 (He et al. 2016, with the stride in the 3x3 convolution of a bottleneck), as V2.0 section 4.2 uses it.
 
-State-dict keys are torchvision's, so that its weights load; width and depths are options for smoke runs.
+Whole for Image Classification, without its head as the backbone of the detector. State-dict keys are torchvision's, so
+that its weights load; width and depths are options for smoke runs.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from hpcai500.workloads.models.normalisation import Norm
+
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential | None:
     """A projection where the block changes the shape, nothing elsewhere."""
     if stride == 1 and inputs == outputs:
         return None
-    return nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+    return nn.Sequential(_convolution(inputs, outputs, 1, stride), norm(outputs))
 
 
 class BasicBlock(nn.Module):
@@ -28,17 +31,17 @@ class BasicBlock(nn.Module):
 
     expansion: ClassVar[int] = 1
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
         self.conv1 = _convolution(inputs, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = norm(width)
         self.conv2 = _convolution(width, width, 3)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = norm(width)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(inputs, width, stride)
+        self.downsample = _shortcut(inputs, width, stride, norm)
 
     @property
-    def last_norm(self) -> nn.BatchNorm2d:
+    def last_norm(self) -> nn.Module:
         return self.bn2
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,20 +57,20 @@ class Bottleneck(nn.Module):
 
     expansion: ClassVar[int] = 4
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
         outputs = width * self.expansion
         self.conv1 = _convolution(inputs, width, 1)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = norm(width)
         self.conv2 = _convolution(width, width, 3, stride)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = norm(width)
         self.conv3 = _convolution(width, outputs, 1)
-        self.bn3 = nn.BatchNorm2d(outputs)
+        self.bn3 = norm(outputs)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(inputs, outputs, stride)
+        self.downsample = _shortcut(inputs, outputs, stride, norm)
 
     @property
-    def last_norm(self) -> nn.BatchNorm2d:
+    def last_norm(self) -> nn.Module:
         return self.bn3
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,17 +82,64 @@ class Bottleneck(nn.Module):
         return outputs
 
 
-class ResNet(nn.Module):
-    """Stem, four stages, global average pool, classifier.
+class ResNetStages(nn.Module):
+    """Stem and stages: the part of a ResNet that a detector builds on.
 
     Args:
         block: residual block of all stages.
-        depths: blocks in each of the four stages; ResNet-50 is bottlenecks in (3, 4, 6, 3).
+        depths: blocks in each stage; ResNet-50 is bottlenecks in (3, 4, 6, 3).
         width: channels of the stem and the first stage.
-        classes: outputs of the classifier.
         channels: channels of an image.
-        zero_gamma: start the last batch norm of each block at 0, so that each block starts as its shortcut.
+        zero_gamma: start the last norm of each block at 0, so that each block starts as its shortcut.
+        norm: normalisation layer for a number of channels.
     """
+
+    def __init__(
+        self,
+        block: type[BasicBlock | Bottleneck],
+        depths: Sequence[int],
+        *,
+        width: int = 64,
+        channels: int = 3,
+        zero_gamma: bool = False,
+        norm: Norm = nn.BatchNorm2d,
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = norm(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.stage_channels = [width * 2**stage * block.expansion for stage in range(len(depths))]
+        self.stage_names = [f"layer{stage + 1}" for stage in range(len(depths))]
+        inputs = width
+        for stage, (name, outputs) in enumerate(zip(self.stage_names, self.stage_channels, strict=True)):
+            strides = [1 if stage == 0 else 2] + [1] * (depths[stage] - 1)
+            blocks = [
+                block(inputs if i == 0 else outputs, width * 2**stage, stride, norm) for i, stride in enumerate(strides)
+            ]
+            self.add_module(name, nn.Sequential(*blocks))
+            inputs = outputs
+        self._initialise(zero_gamma)
+
+    def _initialise(self, zero_gamma: bool) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, BasicBlock | Bottleneck) and zero_gamma:
+                nn.init.zeros_(module.last_norm.get_parameter("weight"))
+
+    def stages(self, images: Tensor) -> list[Tensor]:
+        """(N, channels, H, W) -> the output of each stage, (N, C_s, H / 4 / 2^s, W / 4 / 2^s) for s = 0, 1, …"""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        outputs = []
+        for name in self.stage_names:
+            x = self.get_submodule(name)(x)
+            outputs.append(x)
+        return outputs
+
+
+class ResNet(ResNetStages):
+    """Stem, four stages, global average pool, classifier; arguments as of `ResNetStages`, and `classes` outputs."""
 
     def __init__(
         self,
@@ -101,37 +151,13 @@ class ResNet(nn.Module):
         channels: int = 3,
         zero_gamma: bool = False,
     ) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        stages = []
-        inputs = width
-        for stage, depth in enumerate(depths):
-            stage_width = width * 2**stage
-            outputs = stage_width * block.expansion
-            strides = [1 if stage == 0 else 2] + [1] * (depth - 1)
-            blocks = [block(inputs if i == 0 else outputs, stage_width, stride) for i, stride in enumerate(strides)]
-            stages.append(nn.Sequential(*blocks))
-            inputs = outputs
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        super().__init__(block, depths, width=width, channels=channels, zero_gamma=zero_gamma)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(inputs, classes)
-        self._initialise(zero_gamma)
-
-    def _initialise(self, zero_gamma: bool) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, BasicBlock | Bottleneck) and zero_gamma:
-                nn.init.zeros_(module.last_norm.weight)
+        self.fc = nn.Linear(self.stage_channels[-1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, channels, H, W) -> class scores (N, classes)."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        scores: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
+        scores: Tensor = self.fc(torch.flatten(self.avgpool(self.stages(images)[-1]), 1))
         return scores
 
 

@@ -1,0 +1,48 @@
+"""The boxes of climate images as a detector wants them, following an image that was rolled and cropped in longitude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Boxes = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+# A box that is cut keeps its truth while this share of its width is left: of less, no one could tell what it was.
+LEAST_SHARE = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What one image holds: boxes (m, 4) as x1 y1 x2 y2 in pixels, labels (m,) from 1 (0 is background)."""
+
+    boxes: Boxes
+    labels: Labels
+
+
+def truth_of(rows: npt.NDArray[np.int32]) -> Truth:
+    """The used rows of a file's (15, 5) `ymin xmin ymax xmax class`."""
+    used = rows[rows[:, 4] >= 0]
+    return Truth(used[:, [1, 0, 3, 2]].astype(np.float32), used[:, 4].astype(np.int64) + 1)
+
+
+def moved(truth: Truth, roll: int, image_width: int, width: int) -> Truth:
+    """The truth of an image that was rolled `roll` pixels to the east, as far as its first `width` columns show it.
+
+    Longitude is periodic, so a box that the roll moved over the edge goes on at the other side: it becomes two. A part
+    with less than a quarter of the box's width is dropped.
+    """
+    if roll == 0 and width == image_width:
+        return truth
+    x1, x2 = truth.boxes[:, 0], truth.boxes[:, 2]
+    start = np.mod(x1 + roll, image_width)
+    parts = [truth.boxes.copy(), truth.boxes.copy()]
+    for part, shift in zip(parts, (0, image_width), strict=True):
+        part[:, 0] = np.clip(start - shift, 0, width)
+        part[:, 2] = np.clip(start - shift + (x2 - x1), 0, width)
+    boxes = np.concatenate(parts)
+    whole = np.tile(x2 - x1, 2)
+    kept = (boxes[:, 2] - boxes[:, 0]) >= np.maximum(LEAST_SHARE * whole, 1)
+    return Truth(boxes[kept], np.tile(truth.labels, 2)[kept])

@@ -1,0 +1,202 @@
+"""Extreme Weather Analytics: Faster R-CNN on yearly HDF5 files of 16-channel climate images (V2.0 section 4.2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
+from hpcai500.data.climate.layout import CHANNELS, CLASSES
+from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches
+from hpcai500.data.climate.statistics import combine, load_or_measure
+from hpcai500.data.climate.truth import moved, truth_of
+from hpcai500.data.climate.year_file import YearFile
+from hpcai500.data.coverage import Coverage
+from hpcai500.data.samplers import Sharding, evaluation_shard, windowed_order
+from hpcai500.errors import RecipeError
+from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
+from hpcai500.progress import track
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
+from hpcai500.workloads.ewa_model import build_model, example_inputs
+from hpcai500.workloads.ewa_picture import Scene, draw
+from hpcai500.workloads.ewa_targets import as_arrays, padded_targets, seed_of
+from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
+from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.quality.average_precision import AveragePrecision
+
+_PICTURES = 4
+
+
+class ExtremeWeatherWorkload:
+    """Faster R-CNN on climate years: training by its four losses, quality by mean average precision at IoU 0.5."""
+
+    metric = "map50"
+
+    def __init__(self, recipe: Recipe, data: Path, place: Place) -> None:
+        problem, options = recipe.problem, recipe.workload
+        assert isinstance(problem, ClimateProblem)
+        assert isinstance(options, ExtremeWeather)
+        self._options, self._place = options, place
+        self._seed = recipe.hyperparameters.seed
+        self._channels_last = recipe.framework.channels_last
+        channels = _channel_numbers(options.channels)
+        self._index = load_climate_index(data, progress=track)
+        training, evaluation = (
+            self._index.select(*years) for years in (problem.training_years, problem.evaluation_years)
+        )
+        self._image_size = training[0].height, training[0].width
+        self._training_width = options.crop_width or self._image_size[1]
+        if self._training_width > self._image_size[1]:
+            raise RecipeError(f"workload.crop_width: expected at most {self._image_size[1]}, the width of the images")
+        self._training_rows, self._evaluation_rows = _rows(training), _rows(evaluation)
+        self.model: nn.Module = build_model(options)
+        self._sharding = Sharding(
+            samples=len(self._training_rows),
+            batch_size=recipe.hyperparameters.batch_size,
+            world_size=place.world_size,
+            rank=place.rank,
+            tail=options.tail,
+        )
+        self.steps_per_epoch = self._sharding.steps_per_epoch
+        mean, std = combine(load_or_measure(training, progress=track))
+        self._training, self._evaluation = (
+            ClimateBatches(
+                [(year.path, year.storage) for year in years],
+                _places(years),
+                batch_size=recipe.hyperparameters.batch_size,
+                threads=place.input_threads,
+                channels=channels,
+                mean=mean[channels],
+                std=std[channels],
+                dtype=place.input_dtype,
+                width=width,
+                roll=roll,
+                depth=recipe.accelerator.prefetch_batches,
+                pin_memory=place.device.type == "cuda",
+            )
+            for years, width, roll in (
+                (training, self._training_width, options.longitude_roll),
+                (evaluation, self._image_size[1], False),
+            )
+        )
+        self._windows = _windows(training)
+        self._scenes: list[Scene] = []
+
+    def dataset(self) -> dict[str, Any]:
+        """Facts of the climate years for the record."""
+        return {
+            "root": str(self._index.root.resolve()),
+            "fingerprint": self._index.fingerprint,
+            "content_fingerprint": load_content_fingerprint(self._index),
+            "training_samples": len(self._training_rows),
+            "evaluation_samples": len(self._evaluation_rows),
+            "classes": len(CLASSES),
+            "grid": list(self._image_size),
+            "images_per_window": int(np.bincount(self._windows).max()),
+            "coverage": Coverage.expected(len(self._training_rows)).digest,
+        }
+
+    def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """The detector's dense parts, two images and as many regions as a step samples."""
+        detector = cast(FasterRCNN, self.model)
+        return CountedDetector(detector), example_inputs(self._options, self._image_size[0], self._training_width)
+
+    def blank_payload(self) -> tuple[Tensor, Targets]:
+        """Images (N, C, H, W) of zeros, each with one box."""
+        height, width, batch = self._image_size[0], self._training_width, self._sharding.batch_size
+        images = torch.zeros(batch, len(self._options.channels), height, width, dtype=self._place.input_dtype)
+        box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
+        return images, Targets(box, torch.ones(batch, 1, dtype=torch.int64), (0,) * batch)
+
+    def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
+        """Batches of `epoch` from step `first_step` on; payload: images (N, C, H, W) and `Targets`."""
+        order = windowed_order(self._windows, self._seed, epoch, self._place.world_size)
+        batches = list(self._sharding.batches(order))[first_step:]
+        for step, batch in enumerate(self._training.epoch(batches, seed=self._seed, epoch=epoch), first_step):
+            real = self._sharding.real_count(step)
+            yield TrainingBatch(
+                samples=batch.samples[:real],
+                padded=len(batch.samples) - real,
+                payload=(batch.images, self._targets(batch, epoch)),
+                wait_seconds=batch.wait_seconds,
+            )
+
+    def loss(self, model: nn.Module, payload: Any) -> Tensor:
+        """The sum of the four losses: objectness and boxes of the proposals, classes and boxes of the detections."""
+        images, targets = payload
+        losses = model(self._on_device(images), targets.to(self._place.device))
+        return cast(Tensor, sum(losses.values()))
+
+    def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
+        """Mean average precision over the evaluation images of this rank."""
+        precision = AveragePrecision(CLASSES)
+        shard = evaluation_shard(
+            len(self._evaluation_rows), self._sharding.batch_size, self._place.world_size, self._place.rank
+        )
+        shown = set(np.linspace(0, len(self._evaluation_rows) - 1, _PICTURES).round().astype(int).tolist())
+        self._scenes = []
+        for batch in self._evaluation.epoch(shard, seed=self._seed, epoch=0):
+            for position, found in enumerate(model(self._on_device(batch.images))):
+                sample = int(batch.samples[position])
+                truth = truth_of(self._evaluation_rows[sample])
+                detections = as_arrays(found)
+                precision.add(truth.boxes, truth.labels, *detections)
+                if sample in shown:
+                    self._scenes.append(Scene(sample, batch.images[position].float().numpy(), truth, *detections))
+            on_batch(precision.images)
+        result = precision.result()
+        return Evaluation(result.mean, precision.images, result.per_class)
+
+    def pictures(self) -> dict[str, bytes]:
+        """A few evaluation images with their true boxes and what the last evaluation found in them."""
+        return {"detections.png": draw(self._scenes, self._options.channels)} if self._scenes else {}
+
+    def close(self) -> None:
+        """Stop both input pipelines."""
+        self._training.close()
+        self._evaluation.close()
+
+    def _targets(self, batch: ClimateBatch, epoch: int) -> Targets:
+        truths = [
+            moved(truth_of(self._training_rows[sample]), int(roll), self._image_size[1], self._training_width)
+            for sample, roll in zip(batch.samples, batch.rolls, strict=True)
+        ]
+        return padded_targets(truths, [seed_of(self._seed, epoch, int(sample)) for sample in batch.samples])
+
+    def _on_device(self, images: Tensor) -> Tensor:
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        return images.to(self._place.device, non_blocking=True).contiguous(memory_format=layout)
+
+
+def _channel_numbers(names: Sequence[str]) -> list[int]:
+    unknown = [name for name in names if name not in CHANNELS]
+    if unknown:
+        raise RecipeError(f"workload.channels: expected names among {', '.join(CHANNELS)}, got {unknown[0]!r}")
+    if len(set(names)) < len(names):
+        raise RecipeError(f"workload.channels: expected each channel once, got {', '.join(names)}")
+    return [CHANNELS.index(name) for name in names]
+
+
+def _rows(years: Sequence[YearFile]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The box rows (samples, 15, 5) of all images, year after year."""
+    return np.concatenate([year.boxes for year in years])
+
+
+def _places(years: Sequence[YearFile]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Of each sample, the number of its file and of its image therein."""
+    counts = [year.images for year in years]
+    return np.repeat(np.arange(len(years)), counts), np.concatenate([np.arange(count) for count in counts])
+
+
+def _windows(years: Sequence[YearFile]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Of each sample, the number of the window whose images share chunks with it; windows do not cross years."""
+    numbers, first = [], 0
+    for year in years:
+        numbers.append(first + np.arange(year.images) // year.storage.window)
+        first = int(numbers[-1][-1]) + 1
+    return np.concatenate(numbers)

@@ -1,0 +1,91 @@
+"""Weather as a forecaster looks at it: moisture in colour, pressure as contours, and the boxes, true and found."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500.data.climate.layout import CLASSES
+from hpcai500.data.climate.truth import Truth
+
+# What best shows storms and rivers to the eye; a recipe may have left it out.
+_COLOURED, _CONTOURED = "TMQ", "PSL"
+_COLOURS = ("#e69f00", "#d55e00", "#0072b2", "#009e73")
+# Fewer lines keep the picture readable.
+_LEAST_SCORE = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One evaluation image: its standardised channels (C, H, W), its truth, and what was found in it."""
+
+    sample: int
+    image: npt.NDArray[np.float32]
+    truth: Truth
+    boxes: npt.NDArray[Any]
+    scores: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+
+
+def draw(scenes: Sequence[Scene], channels: Sequence[str]) -> bytes:
+    """The scenes below each other, as a PNG file."""
+    # Not at the top: a run imports it once, after its clock has stopped.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    height, width = scenes[0].image.shape[1:]
+    figure = Figure(figsize=(12, 0.6 + len(scenes) * (0.4 + 11 * height / width)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, scene in zip(figure.subplots(len(scenes), squeeze=False)[:, 0], scenes, strict=True):
+        _draw_scene(axes, scene, list(channels))
+    _draw_legend(figure)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=100)
+    return stream.getvalue()
+
+
+def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
+    coloured = _COLOURED if _COLOURED in channels else channels[0]
+    axes.imshow(scene.image[channels.index(coloured)], cmap="Greys_r", origin="lower", interpolation="nearest")
+    if _CONTOURED in channels:
+        pressure = scene.image[channels.index(_CONTOURED)]
+        axes.contour(pressure, levels=8, colors="white", linewidths=0.4, alpha=0.5)
+    for box, label in zip(scene.truth.boxes, scene.truth.labels, strict=True):
+        _draw_box(axes, box, _COLOURS[label - 1], "--")
+    shown = scene.scores >= _LEAST_SCORE
+    for box, score, label in zip(scene.boxes[shown], scene.scores[shown], scene.labels[shown], strict=True):
+        _draw_box(axes, box, _COLOURS[label - 1], "-")
+        text = f"{CLASSES[label - 1]} {score:.2f}"
+        style = {"facecolor": _COLOURS[label - 1], "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
+        axes.text(box[0], box[3], text, fontsize=6, color="white", va="bottom", bbox=style, clip_on=True)
+    height, width = scene.image.shape[1:]
+    axes.set_xticks(np.linspace(0, width, 7), [f"{degrees:.0f}°E" for degrees in np.linspace(0, 360, 7)], fontsize=7)
+    axes.set_yticks(np.linspace(0, height, 5), _latitudes(), fontsize=7)
+    axes.set_xlim(-0.5, width - 0.5)
+    axes.set_ylim(-0.5, height - 0.5)
+    axes.set_title(f"evaluation image {scene.sample} ({coloured}; contours {_CONTOURED})", fontsize=8, loc="left")
+
+
+def _draw_box(axes: Any, box: npt.NDArray[Any], colour: str, style: str) -> None:
+    from matplotlib.patches import Rectangle  # noqa: PLC0415 - as in draw
+
+    size = box[2] - box[0], box[3] - box[1]
+    axes.add_patch(Rectangle((box[0], box[1]), *size, fill=False, edgecolor=colour, linestyle=style, linewidth=1.4))
+
+
+def _draw_legend(figure: Any) -> None:
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - as in draw
+
+    entries = [Line2D([], [], color=colour, label=name) for colour, name in zip(_COLOURS, CLASSES, strict=True)]
+    entries.append(Line2D([], [], color="black", linestyle="--", label="truth"))
+    entries.append(Line2D([], [], color="black", label=f"found (score {_LEAST_SCORE:g} or more)"))
+    figure.legend(handles=entries, loc="outside upper center", ncols=len(entries), fontsize=8, frameon=False)
+
+
+def _latitudes() -> list[str]:
+    return ["90°S", "45°S", "0°", "45°N", "90°N"]

@@ -1,0 +1,106 @@
+"""Mean average precision at IoU 0.5 as COCO defines it, computed by COCO's own code (pycocotools)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+Floats = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.integer[Any]]
+
+IOU = 0.5
+MOST_DETECTIONS = 100
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Average precision, 0 to 1.
+
+    Attributes:
+        mean: over the classes that occur in the truth; 0 when none does.
+        per_class: of each class, by name; None for one that does not occur.
+    """
+
+    mean: float
+    per_class: dict[str, float | None]
+
+
+class AveragePrecision:
+    """Collects truth and detections of an evaluation set, image by image.
+
+    101-point interpolated average precision at IoU >= 0.5, the best 100 detections an image, mean over the classes
+    that occur (docs/methodology.md). Labels count from 1, in the order of `classes`.
+    """
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._classes = list(classes)
+        self._truth: list[dict[str, Any]] = []
+        self._detections: list[dict[str, Any]] = []
+        self.images = 0
+
+    def add(
+        self, truth: Floats, truth_labels: Integers, detections: Floats, scores: Floats, labels: Integers
+    ) -> None:
+        """Add one image: boxes (m, 4) and (d, 4) as x1 y1 x2 y2, labels (m,) and (d,), scores (d,)."""
+        self.images += 1
+        for box, label in zip(_as_coco(truth), truth_labels.tolist(), strict=True):
+            self._truth.append(
+                {
+                    "id": len(self._truth) + 1,
+                    "image_id": self.images,
+                    "category_id": label,
+                    "bbox": box,
+                    "area": box[2] * box[3],
+                    "iscrowd": 0,
+                }
+            )
+        for box, score, label in zip(_as_coco(detections), scores.tolist(), labels.tolist(), strict=True):
+            self._detections.append({"image_id": self.images, "category_id": label, "bbox": box, "score": score})
+
+    def result(self) -> Precision:
+        """Average precision over everything that was added."""
+        # COCO prints what it does; our stdout carries results.
+        with contextlib.redirect_stdout(io.StringIO()):
+            per_class = self._evaluate()
+        occurring = [value for value in per_class.values() if value is not None]
+        return Precision(float(np.mean(occurring)) if occurring else 0.0, per_class)
+
+    def _evaluate(self) -> dict[str, float | None]:
+        truth = self._dataset(self._truth)
+        found = truth.loadRes(self._detections) if self._detections else self._dataset([])
+        evaluation = COCOeval(truth, found, iouType="bbox")
+        evaluation.params.iouThrs = np.array([IOU])
+        evaluation.params.maxDets = [MOST_DETECTIONS]
+        evaluation.params.areaRng, evaluation.params.areaRngLbl = [[0, 1e10]], ["all"]
+        evaluation.evaluate()
+        evaluation.accumulate()
+        # Precision at IoU 0.5 by recall (101 points) and class; -1 marks a class without truth.
+        precision = evaluation.eval["precision"][0, :, :, 0, 0]
+        return {
+            name: float(precision[:, index].mean()) if precision[:, index].max() > -1 else None
+            for index, name in enumerate(self._classes)
+        }
+
+    def _dataset(self, annotations: list[dict[str, Any]]) -> Any:
+        dataset = COCO()
+        dataset.dataset = {
+            "images": [{"id": image} for image in range(1, self.images + 1)],
+            "categories": [{"id": label, "name": name} for label, name in enumerate(self._classes, 1)],
+            "annotations": annotations,
+        }
+        dataset.createIndex()
+        return dataset
+
+
+def _as_coco(boxes: Floats) -> list[list[float]]:
+    """x1 y1 x2 y2 -> x y width height."""
+    wide: list[list[float]] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(float).tolist()
+    return wide

@@ -1,0 +1,66 @@
+"""Boxes that follow an image around the globe."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcai500.data.climate.truth import Truth, moved, truth_of
+
+WIDTH = 100
+
+
+def truth(*boxes: tuple[float, float, float, float]) -> Truth:
+    return Truth(np.array(boxes, np.float32).reshape(-1, 4), np.arange(1, len(boxes) + 1))
+
+
+def test_rows_become_corners_and_labels_from_one() -> None:
+    rows = np.array([[10, 20, 30, 60, 0], [1, 2, 3, 4, 3], [-1, -1, -1, -1, -1]], np.int32)
+    found = truth_of(rows)
+    assert found.boxes.tolist() == [[20, 10, 60, 30], [2, 1, 4, 3]]
+    assert found.labels.tolist() == [1, 4]
+
+
+def test_a_roll_moves_boxes_east() -> None:
+    found = moved(truth((10, 5, 20, 9)), 30, WIDTH, WIDTH)
+    assert found.boxes.tolist() == [[40, 5, 50, 9]]
+
+
+def test_a_box_over_the_edge_becomes_two() -> None:
+    found = moved(truth((80, 0, 100, 9)), 10, WIDTH, WIDTH)
+    assert found.boxes.tolist() == [[90, 0, 100, 9], [0, 0, 10, 9]]
+    assert found.labels.tolist() == [1, 1]
+
+
+def test_a_sliver_at_the_edge_is_no_truth() -> None:
+    found = moved(truth((80, 0, 100, 9)), 4, WIDTH, WIDTH)
+    assert found.boxes.tolist() == [[84, 0, 100, 9]]
+
+
+def test_a_crop_cuts_boxes_and_drops_what_is_outside() -> None:
+    found = moved(truth((10, 0, 30, 9), (60, 0, 90, 9), (45, 0, 65, 9)), 0, WIDTH, 50)
+    assert found.boxes.tolist() == [[10, 0, 30, 9], [45, 0, 50, 9]]
+    assert found.labels.tolist() == [1, 3]
+
+
+@given(
+    st.integers(0, WIDTH - 1),
+    st.lists(st.tuples(st.integers(0, 79), st.integers(1, 20)), min_size=1, max_size=10),
+)
+def test_boxes_mark_the_pixels_that_moved_with_them(roll: int, spans: list[tuple[int, int]]) -> None:
+    """Each box marks its columns of a row; rolling the row and rolling the box mark the same, but for dropped parts."""
+    for start, length in spans:
+        row = np.zeros(WIDTH)
+        row[start : start + length] = 1
+        marked = np.zeros(WIDTH)
+        for x1, _, x2, _ in moved(truth((start, 0, start + length, 1)), roll, WIDTH, WIDTH).boxes.astype(int):
+            marked[x1:x2] = 1
+        missing = np.roll(row, roll) - marked
+        assert missing.min() >= 0
+        assert missing.sum() < max(0.25 * length, 1)
+
+
+def test_a_whole_turn_changes_nothing() -> None:
+    before = truth((10, 5, 20, 9), (70, 0, 99, 4))
+    np.testing.assert_array_equal(moved(before, WIDTH, WIDTH, WIDTH).boxes, before.boxes)
