@@ -237,3 +237,48 @@ class JpegLoader:
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+def nms(
+    boxes: NDArray[Any],
+    scores: NDArray[Any],
+    groups: NDArray[np.int64] | None,
+    *,
+    iou_threshold: float,
+    threads: int,
+) -> NDArray[np.int64]:
+    """Indices of the boxes that stay, in falling order of score; hpcai500.workloads.operators tells the rule.
+
+    `boxes` (n, 4), rows x1 y1 x2 y2, and `scores` (n,) are both float32 or both float64; with `groups` (n,), boxes
+    suppress only boxes of their own. C-contiguous. Raises ValueError on another shape, type or threshold.
+    """
+
+def roi_align(
+    features: NDArray[Any],
+    rois: NDArray[Any],
+    out: NDArray[Any],
+    *,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+    threads: int,
+) -> None:
+    """Pools each roi of the features to `out`; hpcai500.workloads.operators tells the rule.
+
+    `features` (images, channels, height, width): float32, float16, bfloat16 as uint16, or float64, contiguous with
+    channels first or last (by their strides). `rois` (k, 5): float32, or float64 where the features are. `out`
+    (k, channels, pooled_height, pooled_width): of the features' type, C-contiguous.
+
+    Raises ValueError on another shape or type, and where a roi's image does not exist.
+    """
+
+def roi_align_backward(
+    gradient: NDArray[Any],
+    rois: NDArray[Any],
+    out: NDArray[Any],
+    *,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+    threads: int,
+) -> None:
+    """Writes the gradient by the features, of their shape and layout, to `out`; `gradient` is shaped as pooled."""

@@ -1,0 +1,40 @@
+// The checks that processor and device arrays of NMS and RoIAlign share: an array is its shape, type and
+// strides.
+#pragma once
+
+#include <pybind11/numpy.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/detection/roi_align.h"
+
+namespace hpcai500::bindings {
+
+/// An array without its memory. Strides are in elements.
+struct ArrayView {
+    std::string name, type;  ///< the type as in NumPy's typestr, without byte order: f4, f8, f2, u2, i8, u1
+    std::vector<std::int64_t> shape, strides;
+};
+
+ArrayView view_of(const pybind11::array& array, const std::string& name);
+
+/// "(2, 3)"
+std::string shape_text(const std::vector<std::int64_t>& shape);
+
+/// Boxes must be (n, 4), float32 or float64, C-contiguous. Returns whether they are float64.
+bool check_boxes(const ArrayView& boxes);
+
+/// Scores, groups and the like: (count,) of `type`, C-contiguous.
+void check_per_box(const ArrayView& values, std::int64_t count, const std::string& type);
+
+/// Reads type, layout and sizes. `features` is (images, channels, height, width), contiguous with its
+/// channels first or last; `rois` (k, 5) and `pooled` (k, channels, pooled_height, pooled_width) are
+/// C-contiguous. Throws value_error, which names what is expected and what came.
+RoiAlignSpec roi_spec(const ArrayView& features, const ArrayView& rois, const ArrayView& pooled);
+
+/// The rest of the spec, and the check of all of it.
+void set_sampling(RoiAlignSpec& spec, double spatial_scale, int sampling_ratio, bool aligned);
+
+}  // namespace hpcai500::bindings

@@ -1,0 +1,210 @@
+"""RoIAlign (He et al. 2017, Mask R-CNN, section 3), as torchvision's `roi_align` defines it, with its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hpcai500 import _core
+
+
+def roi_align(
+    features: Tensor,
+    rois: Tensor,
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Tensor:
+    """(N, C, H, W) features and (K, 5) rois -> (K, C, height, width), each bin the mean of bilinear samples.
+
+    The result has the features' type, also under autocast; half precision is summed in float32. It is contiguous
+    whatever the features' memory format, as a box head flattens it. Features are fastest in channels_last; those of
+    neither format are copied first. Differentiable in the features, not in the rois; the gradient has the features'
+    memory format, and on a CPU the same bits for any number of threads.
+
+    A roi with a coordinate that is not finite, or beyond 2^24 feature pixels, gives NaN and no gradient.
+
+    Args:
+        features: float32, float16, bfloat16 or float64.
+        rois: rows [image, x1, y1, x2, y2] in input pixels, floating point; computed with in float32 (float64 where
+            the features are).
+        output_size: bins (height, width), or one number for both; at most 1024.
+        spatial_scale: feature pixels per input pixel, such as 1/4.
+        sampling_ratio: samples of a bin on each axis, at most 1024; 0 or less takes ceil(size of the bin).
+        aligned: shift by half a pixel, which is exact; without it rois are also at least one pixel large.
+
+    Raises:
+        ValueError: another shape or range, or (on a CPU) a roi whose image does not exist; on a GPU, which is not
+            waited for, such a roi gives NaN.
+        TypeError: tensors of another type.
+    """
+    height, width = (output_size, output_size) if isinstance(output_size, int) else output_size
+    return _roi_align(features, rois, spatial_scale, height, width, sampling_ratio, aligned)  # type: ignore[no-any-return]
+
+
+_FEATURE_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def _check_types(features: Tensor, rois: Tensor) -> None:
+    if features.dtype not in _FEATURE_TYPES:
+        raise TypeError(f"features must be float32, float16, bfloat16 or float64, got {features.dtype}")
+    if not rois.is_floating_point():
+        raise TypeError(f"rois must be floating point, got {rois.dtype}")
+    for name, tensor, axes in (("features", features, 4), ("rois", rois, 2)):
+        if tensor.dim() != axes:
+            raise ValueError(f"{name} must have {axes} axes, got shape {tuple(tensor.shape)}")
+
+
+def _coordinates(rois: Tensor, features: torch.dtype) -> Tensor:
+    dtype = torch.float64 if features == torch.float64 else torch.float32
+    return rois.detach().to(dtype).contiguous()
+
+
+def _is_channels_last(features: Tensor) -> bool:
+    return features.is_contiguous(memory_format=torch.channels_last) and not features.is_contiguous()
+
+
+def _packed(features: Tensor) -> Tensor:
+    """Itself where its channels are first or last without a gap, else a copy."""
+    return features if _is_channels_last(features) else features.contiguous()
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    """The tensor's memory; bfloat16, which NumPy lacks, as its bits."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+@torch.library.custom_op("hpcai500::roi_align", mutates_args=(), device_types="cpu")
+def _roi_align(
+    features: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    _check_types(features, rois)
+    pooled = features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
+    _core.roi_align(
+        _array(_packed(features)),
+        _coordinates(rois, features.dtype).numpy(),
+        _array(pooled),
+        spatial_scale=spatial_scale,
+        sampling_ratio=sampling_ratio,
+        aligned=aligned,
+        threads=torch.get_num_threads(),
+    )
+    return pooled
+
+
+@_roi_align.register_fake
+def _(
+    features: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    _check_types(features, rois)
+    return features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
+
+
+def _empty_features(gradient: Tensor, shape: list[int], channels_last: bool, dtype: torch.dtype) -> Tensor:
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    return torch.empty(shape, dtype=dtype, device=gradient.device, memory_format=memory_format)
+
+
+@torch.library.custom_op("hpcai500::roi_align_backward", mutates_args=(), device_types="cpu")
+def _roi_align_backward(
+    gradient: Tensor,
+    rois: Tensor,
+    images: int,
+    height: int,
+    width: int,
+    channels_last: bool,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    _check_types(gradient, rois)
+    shape = [images, gradient.shape[1], height, width]
+    result = _empty_features(gradient, shape, channels_last, gradient.dtype)
+    _core.roi_align_backward(
+        _array(gradient.contiguous()),
+        _coordinates(rois, gradient.dtype).numpy(),
+        _array(result),
+        spatial_scale=spatial_scale,
+        sampling_ratio=sampling_ratio,
+        aligned=aligned,
+        threads=torch.get_num_threads(),
+    )
+    return result
+
+
+@_roi_align_backward.register_fake
+def _(
+    gradient: Tensor,
+    rois: Tensor,
+    images: int,
+    height: int,
+    width: int,
+    channels_last: bool,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    _check_types(gradient, rois)
+    shape = [images, gradient.shape[1], height, width]
+    return _empty_features(gradient, shape, channels_last, gradient.dtype)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    features, rois, ctx.spatial_scale, _, _, ctx.sampling_ratio, ctx.aligned = inputs
+    ctx.save_for_backward(rois)
+    ctx.images, _, ctx.height, ctx.width = features.shape
+    ctx.channels_last = _is_channels_last(features)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    (rois,) = ctx.saved_tensors
+    return (
+        _roi_align_backward(
+            gradient,
+            rois,
+            ctx.images,
+            ctx.height,
+            ctx.width,
+            ctx.channels_last,
+            ctx.spatial_scale,
+            ctx.sampling_ratio,
+            ctx.aligned,
+        ),
+        *[None] * 6,
+    )
+
+
+def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    gradient, rois, _, _, _, _, ctx.spatial_scale, ctx.sampling_ratio, ctx.aligned = inputs
+    ctx.save_for_backward(rois)
+    ctx.pooled_height, ctx.pooled_width = gradient.shape[2:]
+
+
+def _double_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradient is linear in what it spreads: its own gradient is the pooling again."""
+    (rois,) = ctx.saved_tensors
+    pooled = _roi_align(
+        gradient, rois, ctx.spatial_scale, ctx.pooled_height, ctx.pooled_width, ctx.sampling_ratio, ctx.aligned
+    )
+    return pooled, *[None] * 8
+
+
+_roi_align.register_autograd(_backward, setup_context=_save)
+_roi_align_backward.register_autograd(_double_backward, setup_context=_save_backward)
