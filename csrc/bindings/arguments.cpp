@@ -58,6 +58,16 @@ void* output_memory(const py::array& array, const DecodeSpec& spec, const std::s
     return const_cast<py::array&>(array).mutable_data();
 }
 
+std::string file_name(const py::handle& path) {
+    if (py::isinstance<py::bytes>(path)) return py::cast<std::string>(path);
+    if (!py::isinstance<py::str>(path))
+        throw py::type_error("a path must be str or bytes, got " +
+                             std::string(py::str(py::type::handle_of(path))));
+    PyObject* const encoded = PyUnicode_EncodeFSDefault(path.ptr());
+    if (encoded == nullptr) throw py::error_already_set();
+    return py::cast<std::string>(py::reinterpret_steal<py::bytes>(encoded));
+}
+
 ImageDecoder& thread_decoder() {
     thread_local ImageDecoder decoder;
     return decoder;

@@ -21,18 +21,6 @@ struct ResultTypes {
     py::object batch, failure;
 };
 
-// A path as the system has it: a name of a file need not be text, so bytes pass and text is encoded as
-// os.fsencode does.
-std::string file_name(const py::handle& path) {
-    if (py::isinstance<py::bytes>(path)) return py::cast<std::string>(path);
-    if (!py::isinstance<py::str>(path))
-        throw py::type_error("a path must be str or bytes, got " +
-                             std::string(py::str(py::type::handle_of(path))));
-    PyObject* const encoded = PyUnicode_EncodeFSDefault(path.ptr());
-    if (encoded == nullptr) throw py::error_already_set();
-    return py::cast<std::string>(py::reinterpret_steal<py::bytes>(encoded));
-}
-
 class PyLoader {
   public:
     PyLoader(const py::handle& root, const py::sequence& paths, const DecodeSpec& spec,

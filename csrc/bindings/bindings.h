@@ -16,6 +16,7 @@ void register_spec(pybind11::module_& module);
 void register_decode(pybind11::module_& module);
 void register_loader(pybind11::module_& module);
 void register_detection(pybind11::module_& module);
+void register_climate(pybind11::module_& module);
 void register_build_info(pybind11::module_& module);
 
 /// A Python namedtuple class, so that results print, compare, unpack and pickle like any tuple.
@@ -47,6 +48,10 @@ void* output_memory(const pybind11::array& array, const DecodeSpec& spec, const 
 SampleKey sample_key(const pybind11::int_& seed, const pybind11::int_& epoch, const pybind11::int_& sample);
 std::uint64_t seed_number(const pybind11::int_& seed);
 std::uint32_t epoch_number(const pybind11::int_& epoch);
+
+/// A path as the system has it: a name of a file need not be text, so bytes pass and text is encoded as
+/// os.fsencode does.
+std::string file_name(const pybind11::handle& path);
 
 /// Makes the current thread's decoder, once.
 ImageDecoder& thread_decoder();

@@ -8,31 +8,11 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "descriptor.h"
 #include "failure.h"
 
 namespace hpcai500 {
 namespace {
-
-class Descriptor {
-  public:
-    explicit Descriptor(int value) : value_(value) {}
-    ~Descriptor() {
-        if (value_ >= 0) ::close(value_);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int value() const { return value_; }
-
-  private:
-    int value_;
-};
-
-int open_retrying(int folder, const char* path, int flags) {
-    int descriptor;
-    do descriptor = ::openat(folder, path, flags);
-    while (descriptor < 0 && errno == EINTR);
-    return descriptor;
-}
 
 [[noreturn]] void unreadable(const char* action, int code) {
     throw DecodeError(FailureKind::unreadable,

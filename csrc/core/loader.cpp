@@ -1,33 +1,14 @@
 #include "loader.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <cstring>
 #include <exception>
 #include <stdexcept>
 
+#include "signals_blocked.h"
+
 namespace hpcai500 {
-namespace {
-
-// Signals are the main thread's: Python's handlers run there, and a worker that took Ctrl-C would delay it.
-class SignalsBlocked {
-  public:
-    SignalsBlocked() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
-    }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    SignalsBlocked(const SignalsBlocked&) = delete;
-    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
-  private:
-    sigset_t before_;
-};
-
-}  // namespace
-
 Loader::Loader(const std::string& root, PathTable paths, const DecodeSpec& spec, std::vector<void*> slots,
                int batch_size, int threads)
     : folder_(root),

@@ -128,6 +128,6 @@ inline void fence() {
 
 }  // namespace
 
-const ResizeKernel avx2_kernel = HPCAI500_RESIZE_KERNEL("avx2");
+const ResizeKernel avx2_kernel = HPCAI500_RESIZE_KERNEL;
 
 }  // namespace hpcai500

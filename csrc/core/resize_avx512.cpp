@@ -100,6 +100,6 @@ inline void fence() {
 
 }  // namespace
 
-const ResizeKernel avx512_kernel = HPCAI500_RESIZE_KERNEL("avx512");
+const ResizeKernel avx512_kernel = HPCAI500_RESIZE_KERNEL;
 
 }  // namespace hpcai500

@@ -45,7 +45,6 @@ struct RowGroup {
 };
 
 struct ResizeKernel {
-    const char* isa;
     /// One function per output type and layout: [DType][Layout].
     void (*resize_rows[4][2])(const RowGroup&);
     /// To be called after an image's last group: stores that bypass the cache are not ordered by a mutex.
@@ -56,12 +55,7 @@ extern const ResizeKernel portable_kernel;
 extern const ResizeKernel avx2_kernel;
 extern const ResizeKernel avx512_kernel;
 
-/// The fastest kernel that this processor runs, or the one that the environment variable HPCAI500_ISA names.
-/// Throws std::invalid_argument when the variable names one that is unknown, not compiled in or not supported
-/// here.
+/// The kernel of chosen_isa().
 const ResizeKernel& resize_kernel();
-
-/// Names of the kernels in this build, separated by spaces, fastest first.
-const char* compiled_kernels();
 
 }  // namespace hpcai500

@@ -143,9 +143,8 @@ struct StoreUint8 {
 };
 
 // In the order of the enums DType and Layout.
-#define HPCAI500_RESIZE_KERNEL(isa)                                                \
-    {isa,                                                                          \
-     {{resize_rows_planar<StoreFloat32>, resize_rows_interleaved<StoreFloat32>},   \
+#define HPCAI500_RESIZE_KERNEL                                                     \
+    {{{resize_rows_planar<StoreFloat32>, resize_rows_interleaved<StoreFloat32>},   \
       {resize_rows_planar<StoreFloat16>, resize_rows_interleaved<StoreFloat16>},   \
       {resize_rows_planar<StoreBfloat16>, resize_rows_interleaved<StoreBfloat16>}, \
       {resize_rows_planar<StoreUint8>, resize_rows_interleaved<StoreUint8>}},      \

@@ -107,6 +107,6 @@ inline void fence() {}
 
 }  // namespace
 
-const ResizeKernel portable_kernel = HPCAI500_RESIZE_KERNEL("portable");
+const ResizeKernel portable_kernel = HPCAI500_RESIZE_KERNEL;
 
 }  // namespace hpcai500

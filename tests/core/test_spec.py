@@ -101,6 +101,6 @@ def test_any_buffer_holds_a_jpeg() -> None:
 
 def test_the_build_describes_itself() -> None:
     info = _core.build_info()
-    assert set(info) == {"compiler", "build_type", "flags", "libjpeg_turbo", "isa", "cuda_compiler"}
+    assert set(info) == {"compiler", "build_type", "flags", "libjpeg_turbo", "libdeflate", "isa", "cuda_compiler"}
     assert _core.cpu_isa() in info["isa"]
     assert info["isa"][-1] == "portable"

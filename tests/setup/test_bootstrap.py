@@ -68,9 +68,9 @@ def test_says_nothing_when_nothing_is_to_do(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("manager", "line"),
     [
-        ("apt-get", "run: sudo apt-get install -y g++ libjpeg-dev"),
-        ("dnf", "run: sudo dnf install -y gcc-c++ libjpeg-turbo-devel"),
-        ("zypper", "run: sudo zypper install -y gcc13-c++ libjpeg8-devel"),
+        ("apt-get", "run: sudo apt-get install -y g++ libjpeg-dev libdeflate-dev"),
+        ("dnf", "run: sudo dnf install -y gcc-c++ libjpeg-turbo-devel libdeflate-devel"),
+        ("zypper", "run: sudo zypper install -y gcc13-c++ libjpeg8-devel libdeflate-devel"),
     ],
 )
 def test_user_gets_the_line_to_run(machine: Machine, manager: str, line: str) -> None:
@@ -78,13 +78,13 @@ def test_user_gets_the_line_to_run(machine: Machine, manager: str, line: str) ->
     result = machine.run()
     assert result.returncode == 69
     assert result.stderr.splitlines()[-1] == f"bootstrap: {line}"
-    assert sum("missing:" in text for text in result.stderr.splitlines()) == 2
+    assert sum("missing:" in text for text in result.stderr.splitlines()) == 3
 
 
 def test_without_a_package_manager_it_names_the_things(machine: Machine) -> None:
     result = machine.run()
     assert result.returncode == 69
-    assert "install compiler jpeg with this system's package manager" in result.stderr
+    assert "install compiler jpeg libdeflate with this system's package manager" in result.stderr
 
 
 def test_check_never_installs(machine: Machine) -> None:
@@ -111,7 +111,8 @@ def test_root_on_debian_says_what_and_why_then_installs(machine: Machine) -> Non
     lines = result.stderr.splitlines()
     assert lines[0].startswith("bootstrap: missing: g++ - a C++20 compiler")
     assert lines[1].startswith("bootstrap: missing: libjpeg-dev - libjpeg-turbo")
-    assert lines[2] == "bootstrap: installing with apt-get: g++ libjpeg-dev"
+    assert lines[2].startswith("bootstrap: missing: libdeflate-dev - libdeflate")
+    assert lines[3] == "bootstrap: installing with apt-get: g++ libjpeg-dev libdeflate-dev"
     assert (machine.path / "lists").exists(), "a machine without package lists must have been helped to some"
     assert machine.run().stderr == ""
 
@@ -122,7 +123,7 @@ def test_failed_apt_is_one_clear_line(machine: Machine) -> None:
     result = machine.run()
     assert result.returncode == 69
     assert result.stderr.splitlines()[-2] == "no network"
-    assert "apt-get could not install g++ libjpeg-dev" in result.stderr.splitlines()[-1]
+    assert "apt-get could not install g++ libjpeg-dev libdeflate-dev" in result.stderr.splitlines()[-1]
 
 
 def test_old_python_is_one_line_with_the_one_that_is_here(machine: Machine) -> None:

@@ -1,0 +1,205 @@
+#include "climate_reader.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+namespace hpcai500 {
+namespace {
+
+void require(bool holds, const std::string& message) {
+    if (!holds) throw std::invalid_argument(message);
+}
+
+std::string range(const char* what, std::int64_t end, std::int64_t got) {
+    return std::string(what) + " must be in [0, " + std::to_string(end) + "), got " + std::to_string(got);
+}
+
+std::vector<ClimateStorage> checked_files(std::vector<ClimateFile> files) {
+    require(!files.empty(), "files must hold at least one file, got none");
+    std::vector<ClimateStorage> result;
+    for (ClimateFile& file : files) {
+        result.emplace_back(std::move(file));
+        const Extents &first = result.front().shape(), &shape = result.back().shape();
+        require(std::equal(shape.begin() + 1, shape.end(), first.begin() + 1),
+                result.back().path() + ": its images differ in channels, rows or columns from those of " +
+                    result.front().path());
+    }
+    return result;
+}
+
+void check_spec(const ClimateSpec& spec, const Extents& shape) {
+    require(!spec.channels.empty(), "channels must name at least one channel, got none");
+    for (const int channel : spec.channels)
+        require(channel >= 0 && channel < shape[1], range("channels", shape[1], channel));
+    require(spec.left >= 0 && spec.width >= 1 && spec.left <= shape[3] - spec.width,
+            "left and width must lie in the " + std::to_string(shape[3]) + " columns of an image, got left " +
+                std::to_string(spec.left) + " and width " + std::to_string(spec.width));
+    require(spec.dtype != DType::uint8, "dtype must be float32, float16 or bfloat16");
+    const std::size_t expected = spec.mean.empty() && spec.std.empty() ? 0 : spec.channels.size();
+    require(spec.mean.size() == expected && spec.std.size() == expected,
+            "mean and std must both have a value for each of the " + std::to_string(spec.channels.size()) +
+                " channels, got " + std::to_string(spec.mean.size()) + " and " +
+                std::to_string(spec.std.size()));
+}
+
+Conversion conversion_of(const ClimateSpec& spec) {
+    Conversion result;
+    result.item_bytes = item_size(spec.dtype);
+    const bool normalised = !spec.mean.empty();
+    switch (spec.dtype) {
+        case DType::float16:
+            result.target = Target::float16;
+            break;
+        case DType::bfloat16:
+            result.target = Target::bfloat16;
+            break;
+        default:
+            result.target = normalised ? Target::float32 : Target::copied;
+    }
+    for (std::size_t channel = 0; channel < spec.channels.size(); ++channel) {
+        // Adding -0 changes no number, adding +0 would change -0.
+        const auto scale = normalised ? static_cast<float>(1.0 / spec.std[channel]) : 1.0f;
+        const auto bias = normalised ? static_cast<float>(-spec.mean[channel] / spec.std[channel]) : -0.0f;
+        if (normalised)
+            require(
+                spec.std[channel] > 0 && std::isfinite(scale) && std::isfinite(bias) && scale != 0,
+                "mean must be finite and std above 0, and 1 / std and mean / std within float32, got mean " +
+                    std::to_string(spec.mean[channel]) + " and std " + std::to_string(spec.std[channel]));
+        result.scale.push_back(scale);
+        result.bias.push_back(bias);
+    }
+    return result;
+}
+
+Descriptor open_year(const std::string& path, std::size_t number) {
+    const auto unreadable = [&](const std::string& reason) {
+        return ClimateError(FailureKind::unreadable, reason, {number, -1, -1, {}});
+    };
+    // Opening a pipe without a writer would wait for ever.
+    Descriptor file(open_retrying(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const auto reason = [] { return ": " + std::generic_category().message(errno); };
+    if (file.value() < 0) throw unreadable("cannot open the file" + reason());
+    struct stat status{};
+    if (::fstat(file.value(), &status) != 0) throw unreadable("cannot examine the file" + reason());
+    if (!S_ISREG(status.st_mode)) throw unreadable("not a regular file");
+    return file;
+}
+
+void check_requests(std::span<const ImageRequest> requests, std::int64_t places, std::int64_t columns) {
+    std::vector<bool> taken(static_cast<std::size_t>(places));
+    for (const ImageRequest& request : requests) {
+        require(request.place >= 0 && request.place < places, range("places", places, request.place));
+        // Two threads would write into one image.
+        require(!taken[static_cast<std::size_t>(request.place)],
+                "places must differ, got " + std::to_string(request.place) + " twice");
+        taken[static_cast<std::size_t>(request.place)] = true;
+        require(request.roll >= 0 && request.roll < columns, range("rolls", columns, request.roll));
+    }
+}
+
+// Long runs bypass the cache; what does not fill 4-byte values is copied as it is.
+void copy_bytes(const std::uint8_t* from, std::uint8_t* to, std::size_t bytes) {
+    constexpr std::size_t least_streamed = 1024, value = 4;
+    const auto count = static_cast<long>(bytes / value);
+    const auto copy =
+        convert_kernel().convert[static_cast<int>(Target::copied)][static_cast<int>(SourceForm::values)];
+    copy({from, 0, to, count, 1, 0, bytes >= least_streamed});
+    const std::size_t done = static_cast<std::size_t>(count) * value;
+    if (done < bytes) std::memcpy(to + done, from + done, bytes - done);
+}
+
+}  // namespace
+
+ClimateReader::ClimateReader(std::vector<ClimateFile> files, const ClimateSpec& spec)
+    : spec_(spec),
+      files_(checked_files(std::move(files))),
+      conversion_((check_spec(spec, files_.front().shape()), conversion_of(spec))),
+      pool_(spec.threads, "hpcai500-read") {
+    for (std::size_t number = 0; number < files_.size(); ++number)
+        descriptors_.push_back(open_year(files_[number].path(), number));
+    for (std::size_t worker = 0; worker < pool_.size(); ++worker)
+        readers_.push_back(std::make_unique<PieceReader>());
+}
+
+JobEnd ClimateReader::do_pieces(std::span<const Piece> pieces, std::span<const ImageRequest> requests,
+                                const ColumnCrop& crop, void* out, const WorkerPool::Stop& stop) {
+    const auto work = [&](std::size_t number, std::size_t worker) {
+        const Piece& piece = pieces[number];
+        const bool inflated =
+            readers_[worker]->read({files_[piece.file], descriptors_[piece.file].value(), piece, requests,
+                                    spec_.channels, crop, conversion_, static_cast<std::uint8_t*>(out)});
+        if (inflated) chunks_inflated_.fetch_add(1, std::memory_order_relaxed);
+    };
+    return pool_.run(pieces.size(), work, stop);
+}
+
+JobEnd ClimateReader::read(std::vector<ImageRequest> requests, std::int64_t places, void* out,
+                           const WorkerPool::Stop& stop) {
+    const auto count = static_cast<std::int64_t>(files_.size());
+    for (const ImageRequest& request : requests) {
+        require(request.file >= 0 && request.file < count, range("files", count, request.file));
+        const std::int64_t images = files_[static_cast<std::size_t>(request.file)].shape()[0];
+        require(request.image >= 0 && request.image < images, range("images", images, request.image));
+    }
+    check_requests(requests, places, columns());
+    const ColumnCrop crop{spec_.left, spec_.width};
+    const auto pieces = make_plan(files_, requests, spec_.channels, crop);
+    return do_pieces(pieces, requests, crop, out, stop);
+}
+
+JobEnd ClimateReader::read_window(std::int64_t file, std::int64_t first, std::int64_t count, std::size_t part,
+                                  std::size_t parts, void* out, const WorkerPool::Stop& stop) {
+    const auto files = static_cast<std::int64_t>(files_.size());
+    require(file >= 0 && file < files, range("file", files, file));
+    const std::int64_t images = files_[static_cast<std::size_t>(file)].shape()[0];
+    require(first >= 0 && count >= 1 && count <= images && first <= images - count,
+            "a window must lie in the " + std::to_string(images) + " images of its file, got first " +
+                std::to_string(first) + " and count " + std::to_string(count));
+    require(part < parts,
+            "part must be below parts, got part " + std::to_string(part) + " of " + std::to_string(parts));
+    std::vector<ImageRequest> requests;
+    for (std::int64_t image = 0; image < count; ++image) requests.push_back({file, first + image, image, 0});
+    const ColumnCrop crop{0, columns()};
+    const auto pieces = make_plan(files_, requests, spec_.channels, crop);
+    const std::size_t begin = pieces.size() * part / parts, end = pieces.size() * (part + 1) / parts;
+    return do_pieces(std::span(pieces).subspan(begin, end - begin), requests, crop, out, stop);
+}
+
+JobEnd ClimateReader::take(const void* window, std::int64_t images, std::span<const ImageRequest> requests,
+                           std::int64_t places, void* out, const WorkerPool::Stop& stop) {
+    for (const ImageRequest& request : requests)
+        require(request.image >= 0 && request.image < images, range("positions", images, request.image));
+    check_requests(requests, places, columns());
+    const std::size_t item = item_bytes(), planes = spec_.channels.size();
+    const auto row_bytes = static_cast<std::size_t>(columns()) * item;
+    const auto out_bytes = static_cast<std::size_t>(width()) * item;
+    const auto height = static_cast<std::size_t>(rows());
+    const auto work = [&](std::size_t piece, std::size_t) {
+        const ImageRequest& request = requests[piece / planes];
+        const std::size_t channel = piece % planes;
+        const auto plane_rows = [&](std::int64_t image) {
+            return (static_cast<std::size_t>(image) * planes + channel) * height;
+        };
+        const auto* from = static_cast<const std::uint8_t*>(window) + plane_rows(request.image) * row_bytes;
+        auto* to = static_cast<std::uint8_t*>(out) + plane_rows(request.place) * out_bytes;
+        const ColumnRuns columns_taken(0, columns(), columns(), request.roll, {spec_.left, spec_.width});
+        for (const ColumnRun& run : columns_taken.runs()) {
+            const bool joined = run.count == columns();
+            const std::size_t bytes = static_cast<std::size_t>(run.count) * item * (joined ? height : 1);
+            const std::uint8_t* source = from + static_cast<std::size_t>(run.from) * item;
+            std::uint8_t* target = to + static_cast<std::size_t>(run.to) * item;
+            for (std::size_t row = 0; row < (joined ? 1 : height); ++row)
+                copy_bytes(source + row * row_bytes, target + row * out_bytes, bytes);
+        }
+        convert_kernel().publish();
+    };
+    return pool_.run(requests.size() * planes, work, stop);
+}
+
+}  // namespace hpcai500

@@ -1,0 +1,298 @@
+"""Images of climate years against h5py: every layout and filter, normalised, rolled, cropped, in windows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from climate_files import LAYOUTS, SHAPE, Year, fields, write_chunks, write_year, year_of
+from climate_reference import ITEMS, cast, normalised, rolled_and_cropped
+from numpy.typing import NDArray
+
+from hpcai500 import _core
+
+IMAGES, CHANNELS, ROWS, COLUMNS = SHAPE
+
+
+def open_years(years: list[Year], **settings: Any) -> _core.ClimateReader:
+    """A reader of all channels and columns, unless told otherwise."""
+    shape = years[0].shape
+    defaults = {"channels": range(shape[1]), "mean": None, "std": None, "dtype": "float32", "left": 0}
+    return _core.ClimateReader(years, **{**defaults, "width": shape[3], "threads": 2, **settings})
+
+
+def read(reader: _core.ClimateReader, images: Any, dtype: str = "float32", **arguments: Any) -> NDArray[Any]:
+    """Images of the first file; what is not written stays 77."""
+    images = np.asarray(images)
+    out = np.full((len(images), *reader.image_shape), 77, ITEMS[dtype])
+    reader.read(np.zeros(len(images), int), images, out, **arguments)
+    return out
+
+
+@pytest.fixture(scope="module")
+def years(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("years")
+    return {name: write_year(root / f"{name}.h5", fields(), **layout) for name, layout in LAYOUTS.items()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_what_h5py_reads_bit_for_bit(years: dict[str, Path], layout: str) -> None:
+    with h5py.File(years[layout]) as file:
+        expected = file["images"][:]
+    with open_years([year_of(years[layout])]) as reader:
+        order = np.random.default_rng(1).permutation(IMAGES)
+        np.testing.assert_array_equal(read(reader, order).view(np.uint32), expected[order].view(np.uint32))
+        for image in range(IMAGES):
+            np.testing.assert_array_equal(read(reader, [image])[0], expected[image])
+
+
+def test_every_bit_pattern_of_a_float_is_kept(tmp_path: Path) -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, SHAPE, np.uint32)
+    bits.ravel()[:6] = [0x7FC00001, 0xFFA00001, 0x7F800000, 0x80000000, 1, 0x7F800001]
+    for layout in ("contiguous", "shuffle-gzip"):
+        year = year_of(write_year(tmp_path / f"{layout}.h5", bits.view(np.float32), **LAYOUTS[layout]))
+        with open_years([year]) as reader:
+            np.testing.assert_array_equal(read(reader, range(IMAGES)).view(np.uint32), bits)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "image-chunks", "shuffle-gzip"])
+def test_a_user_block_moves_all_addresses(tmp_path: Path, layout: str) -> None:
+    path = write_year(tmp_path / "year.h5", fields(), userblock=1024, **LAYOUTS[layout])
+    with open_years([year_of(path)]) as reader:
+        np.testing.assert_array_equal(read(reader, range(IMAGES)), fields())
+
+
+@pytest.mark.parametrize("layout", ["shipped", "partial-raw", "channel-chunks", "contiguous"])
+def test_what_was_never_written_is_zero(tmp_path: Path, layout: str) -> None:
+    images = fields()
+    images[2:6, 1] = 0
+    images[:, 2:4, :, 8:30] = 0
+    if layout == "contiguous":
+        images[:] = 0
+    path = tmp_path / "year.h5"
+    if layout == "contiguous":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("images", SHAPE, "<f4")
+    else:
+        write_year(path, images, keep_absent=True, **LAYOUTS[layout])
+        assert (year_of(path).addresses == 2**64 - 1).any()
+    with open_years([year_of(path)]) as reader:
+        np.testing.assert_array_equal(read(reader, range(IMAGES)), images)
+    mean, std = np.full(CHANNELS, 4.0), np.full(CHANNELS, 2.0)
+    with open_years([year_of(path)], mean=mean, std=std) as reader:
+        np.testing.assert_array_equal(read(reader, range(IMAGES)), normalised(images, mean, std))
+
+
+def test_chunks_that_left_filters_out_are_read_by_their_masks(tmp_path: Path) -> None:
+    import zlib
+
+    def shuffled(raw: bytes) -> bytes:
+        return np.frombuffer(raw, np.uint8).reshape(-1, 4).T.tobytes()
+
+    forms = [
+        lambda raw: (zlib.compress(shuffled(raw)), 0b00),
+        lambda raw: (shuffled(raw), 0b10),
+        lambda raw: (zlib.compress(raw), 0b01),
+        lambda raw: (raw, 0b11),
+    ]
+
+    def filters(properties: Any) -> None:
+        properties.set_shuffle()
+        properties.set_deflate(4)
+
+    images = fields()
+    path = write_chunks(
+        tmp_path / "year.h5", images, (2, 1, 24, 20), filters, lambda raw, cell: forms[sum(cell) % 4](raw)
+    )
+    year = year_of(path)
+    assert set(year.masks.tolist()) == {0, 1, 2, 3}
+    with h5py.File(path) as file, open_years([year]) as reader:
+        np.testing.assert_array_equal(file["images"][:], images)
+        np.testing.assert_array_equal(read(reader, range(IMAGES)), images)
+
+
+@pytest.mark.parametrize("order", [("gzip", "shuffle"), ("fletcher", "gzip"), ("gzip", "fletcher", "shuffle", "gzip")])
+def test_filters_are_undone_in_any_order(tmp_path: Path, order: tuple[str, ...]) -> None:
+    add = {
+        "gzip": lambda p: p.set_deflate(1),
+        "shuffle": lambda p: p.set_shuffle(),
+        "fletcher": lambda p: p.set_fletcher32(),
+    }
+    images = fields()
+    path = tmp_path / "year.h5"
+    with h5py.File(path, "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((2, 2, 11, 13))
+        for name in order:
+            add[name](properties)
+        space = h5py.h5s.create_simple(SHAPE)
+        h5py.Dataset(h5py.h5d.create(file.id, b"images", h5py.h5t.IEEE_F32LE, space, properties))[:] = images
+    with open_years([year_of(path)]) as reader:
+        np.testing.assert_array_equal(read(reader, range(IMAGES)), images)
+
+
+MEAN, STD = np.array([1e-3, 0.5, -3.0, 12.0, 300.0]), np.array([2e-4, 0.01, 7.0, 3.0, 1e-2])
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "shipped", "shuffle-lzf-fletcher", "partial"])
+@pytest.mark.parametrize("dtype", ITEMS)
+def test_normalised_values_are_the_references(years: dict[str, Path], layout: str, dtype: str) -> None:
+    expected = normalised(fields(), MEAN, STD)
+    with open_years([year_of(years[layout])], mean=MEAN, std=STD, dtype=dtype) as reader:
+        np.testing.assert_array_equal(read(reader, range(IMAGES), dtype), cast(expected, dtype))
+
+
+def test_float32_is_within_two_roundings_of_the_definition(years: dict[str, Path]) -> None:
+    images = fields().astype(np.float64)
+    exact = (images - MEAN[:, None, None]) / STD[:, None, None]
+    # Each factor has an error of half a unit, and the sum another: relative to the largest of the three terms.
+    largest = np.abs(images / STD[:, None, None]) + np.abs(MEAN / STD)[:, None, None]
+    with open_years([year_of(years["contiguous"])], mean=MEAN, std=STD) as reader:
+        assert (np.abs(read(reader, range(IMAGES)) - exact) / largest).max() < 1.5 * 2.0**-24
+
+
+def test_a_cast_alone_rounds_to_nearest_even_and_keeps_what_is_special(tmp_path: Path) -> None:
+    special = [0.0, -0.0, np.inf, -np.inf, 65504, 65519.996, 65520, -65520, 1e30, 2.0**-24, 2.0**-25, 2.0**-25 * 1.001]
+    special += [1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 3e-39, -1e-45, 3.4e38, 6.1e-5, 6.09e-5]
+    bits = np.random.default_rng(3).integers(0, 2**32, SHAPE, np.uint32)
+    bits.ravel()[: len(special)] = np.array(special, np.float32).view(np.uint32)
+    images = bits.view(np.float32)
+    nan = np.isnan(images)
+    year = year_of(write_year(tmp_path / "year.h5", images))
+    for dtype in ("float16", "bfloat16"):
+        with open_years([year], dtype=dtype) as reader:
+            values = read(reader, range(IMAGES), dtype).view(np.uint16)
+        np.testing.assert_array_equal(values[~nan], cast(images, dtype).view(np.uint16)[~nan])
+        exponent, mantissa = (0x7C00, 0x3FF) if dtype == "float16" else (0x7F80, 0x7F)
+        assert ((values[nan] & exponent) == exponent).all()
+        assert ((values[nan] & mantissa) != 0).all()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "image-chunks", "shipped", "partial", "shuffle-gzip-fletcher"])
+@pytest.mark.parametrize(("left", "width"), [(0, 36), (0, 1), (35, 1), (5, 20), (9, 27)])
+def test_rolls_crops_and_channels_are_fused(years: dict[str, Path], layout: str, left: int, width: int) -> None:
+    channels, rolls = [4, 0, 2], np.array([0, 1, 35, 18, -7, 36, 1000])
+    expected = np.stack(
+        [rolled_and_cropped(image[channels], roll, left, width) for image, roll in zip(fields(), rolls, strict=True)]
+    )
+    with open_years([year_of(years[layout])], channels=channels, left=left, width=width) as reader:
+        assert reader.image_shape == (3, ROWS, width)
+        np.testing.assert_array_equal(read(reader, range(IMAGES), rolls=rolls), expected)
+        window = np.full((4, 3, ROWS, COLUMNS), 77, np.float32)
+        reader.read_window(0, 3, 4, window)
+        np.testing.assert_array_equal(window, fields()[3:, channels])
+        taken = np.full((3, 3, ROWS, width), 77, np.float32)
+        reader.take(window, np.array([3, 0, 3]), taken, rolls=rolls[[6, 3, 4]])
+        again = [rolled_and_cropped(window[at], rolls[roll], left, width) for at, roll in [(3, 6), (0, 3), (3, 4)]]
+        np.testing.assert_array_equal(taken, np.stack(again))
+
+
+@pytest.mark.parametrize("dtype", ITEMS)
+def test_a_window_gives_what_reading_gives_in_every_type(years: dict[str, Path], dtype: str) -> None:
+    rolls = np.array([3, 11, 0, 1, 2, 35, 17])
+    settings = {"mean": MEAN, "std": STD, "dtype": dtype, "left": 3, "width": 31}
+    with open_years([year_of(years["shipped"])], **settings) as reader:
+        window = np.empty((IMAGES, CHANNELS, ROWS, COLUMNS), ITEMS[dtype])
+        reader.read_window(0, 0, IMAGES, window)
+        taken = np.empty((IMAGES, *reader.image_shape), ITEMS[dtype])
+        reader.take(window, np.arange(IMAGES), taken, rolls=rolls)
+        np.testing.assert_array_equal(taken, read(reader, range(IMAGES), dtype, rolls=rolls))
+
+
+def test_places_say_where_images_go_and_leave_the_rest_alone(years: dict[str, Path]) -> None:
+    with open_years([year_of(years["shipped"]), year_of(years["contiguous"])]) as reader:
+        out = np.full((6, *reader.image_shape), 77, np.float32)
+        reader.read(np.array([1, 0, 1]), np.array([6, 2, 2]), out, places=np.array([5, 1, 0]))
+        np.testing.assert_array_equal(out[[5, 1, 0]], fields()[[6, 2, 2]])
+        assert (out[2:5] == 77).all()
+        reader.take(out, np.array([5]), out[2:3])
+        np.testing.assert_array_equal(out[2], fields()[6])
+
+
+def test_a_chunk_is_inflated_once(years: dict[str, Path]) -> None:
+    year = year_of(years["shipped"])
+    per_row = CHANNELS * 4 * 4
+    with open_years([year]) as reader:
+        read(reader, [2, 0, 3])
+        assert reader.chunks_inflated == per_row
+        window = np.empty((4, *reader.image_shape), np.float32)
+        for part in range(9):
+            reader.read_window(0, 0, 4, window, part=(part, 9))
+        assert reader.chunks_inflated == 2 * per_row
+        np.testing.assert_array_equal(window, fields()[:4])
+        read(reader, range(IMAGES))
+        assert reader.chunks_inflated == 4 * per_row
+    with open_years([year], channels=[1], left=9, width=9) as reader:
+        read(reader, [0])
+        assert reader.chunks_inflated == 4
+        read(reader, [0], rolls=np.array([5]))
+        assert reader.chunks_inflated == 4 + 8
+
+
+def test_an_output_needs_no_alignment(years: dict[str, Path]) -> None:
+    for dtype, item in ITEMS.items():
+        with open_years([year_of(years["contiguous"])], mean=MEAN, std=STD, dtype=dtype) as reader:
+            expected = read(reader, range(IMAGES), dtype)
+            for shift in (1, 2, 4, 6, 8, 60):
+                memory = np.full(expected.nbytes + 128, 77, np.uint8)
+                start = -memory.ctypes.data % 64 + shift
+                out = memory[start : start + expected.nbytes].view(item).reshape(expected.shape)
+                reader.read(np.zeros(IMAGES, int), np.arange(IMAGES), out)
+                np.testing.assert_array_equal(out, expected)
+                assert (memory[:start] == 77).all()
+                assert (memory[start + expected.nbytes :] == 77).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_any_number_of_threads_makes_the_same_images(years: dict[str, Path], threads: int) -> None:
+    for layout in ("contiguous", "shipped", "lzf"):
+        with open_years([year_of(years[layout])], threads=threads) as reader:
+            np.testing.assert_array_equal(read(reader, range(IMAGES)), fields())
+
+
+_READ_ALL = """
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/core"]
+import numpy as np
+from pathlib import Path
+from hpcai500 import _core
+from climate_files import SHAPE, year_of
+from climate_reference import ITEMS
+results = {"isa": _core.cpu_isa()}
+mean, std = np.array([12.0, 1e-3, 300.0]), np.array([3.0, 2e-4, 1e-2])
+for path in map(Path, sys.argv[3:]):
+    for dtype, item in ITEMS.items():
+        for name, (m, s) in {"cast": (None, None), "normalised": (mean, std)}.items():
+            reader = _core.ClimateReader(
+                [year_of(path)], channels=[3, 0, 4], mean=m, std=s, dtype=dtype, left=2, width=33, threads=1)
+            out = np.empty((SHAPE[0], *reader.image_shape), item)
+            reader.read(np.zeros(SHAPE[0], int), np.arange(SHAPE[0]), out, rolls=np.arange(SHAPE[0]) * 5)
+            results[f"{path.stem} {dtype} {name}"] = out.view(f"u{out.itemsize}")
+np.savez(sys.argv[2], **results)
+"""
+
+
+def test_all_instruction_sets_make_the_same_bits(years: dict[str, Path], tmp_path: Path) -> None:
+    bits = np.random.default_rng(5).integers(0, 2**32, SHAPE, np.uint32)
+    anything = [
+        write_year(tmp_path / f"any-{layout}.h5", bits.view(np.float32), **LAYOUTS[layout])
+        for layout in ("contiguous", "shuffle-gzip")
+    ]
+    isas = _core.build_info()["isa"]
+    results = []
+    for isa in isas[isas.index(_core.cpu_isa()) :]:
+        target = tmp_path / f"{isa}.npz"
+        command = [sys.executable, "-c", _READ_ALL, str(Path(__file__).parents[1]), str(target)]
+        paths = [years["contiguous"], years["shuffle-lzf"], *anything]
+        subprocess.run([*command, *map(str, paths)], check=True, env={**os.environ, "HPCAI500_ISA": isa})
+        results.append(np.load(target))
+        assert results[-1]["isa"] == isa
+    for other in results[1:]:
+        for name in set(other.files) - {"isa"}:
+            np.testing.assert_array_equal(results[0][name], other[name], err_msg=name)
