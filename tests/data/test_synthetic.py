@@ -12,8 +12,9 @@ import pytest
 from PIL import Image, JpegImagePlugin
 
 from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.synthetic import MANIFEST, SyntheticSet, make_images
+from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.data.imagenet.synthetic_image import CLASSES, SHAPES, TEXTURES, class_name, draw_jpeg
+from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.errors import DataError
 
 SMALL = SyntheticSet(classes=3, train_per_class=9, val_per_class=4)

@@ -5,9 +5,7 @@ For machines without ImageNet: smoke runs train on it through the same code as t
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,11 +14,12 @@ import numpy as np
 from hpcai500.data.atomic_file import write_unsynced
 from hpcai500.data.imagenet.image_index import SPLIT_NAMES
 from hpcai500.data.imagenet.synthetic_image import CLASSES, class_name, draw_jpeg
+from hpcai500.data.part_folder import part_folder
+from hpcai500.data.synthetic_manifest import claim_folder
 from hpcai500.data.worker_pool import map_in_order
 from hpcai500.errors import DataError
 from hpcai500.progress import Progress, Tracker, silent
 
-MANIFEST = ".hpcai500-synthetic.json"
 # Raised when the same parameters begin to give other pictures: sets of two versions must not mix.
 _GENERATOR_VERSION = 1
 _IMAGES_PER_TASK = 25
@@ -111,35 +110,8 @@ def make_images(
 
 def _claim(root: Path, wanted: SyntheticSet) -> None:
     """Make `root` ours, or find that it is; refuse a folder with another set."""
-    manifest = root / MANIFEST
-    ours = {"generator_version": _GENERATOR_VERSION, **asdict(wanted)}
-    if manifest.exists():
-        found = _read_manifest(manifest)
-        if found != ours:
-            different = [f"{key} {found.get(key)}, not {ours[key]}" for key in ours if found.get(key) != ours[key]]
-            raise DataError(
-                f"{root} holds a synthetic set made with {'; '.join(different) or 'other parameters'}: "
-                "choose another folder, or remove this one first"
-            )
-        return
-    occupied = [name for name in SPLIT_NAMES if (root / name).exists()]
-    if occupied:
-        raise DataError(
-            f"{root} already has {' and '.join(f'{name}/' for name in occupied)}, not made by this command: "
-            "choose another folder"
-        )
-    root.mkdir(parents=True, exist_ok=True)
-    write_unsynced(manifest, (json.dumps(ours, indent=1) + "\n").encode())
-
-
-def _read_manifest(manifest: Path) -> dict[str, object]:
-    try:
-        found = json.loads(manifest.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{manifest} is damaged ({error}): remove {manifest.parent} and make the set again") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{manifest} is damaged (no JSON object): remove {manifest.parent} and make the set again")
-    return found
+    occupied = [f"{name}/" for name in SPLIT_NAMES if (root / name).exists()]
+    claim_folder(root, {"generator_version": _GENERATOR_VERSION, **asdict(wanted)}, occupied)
 
 
 def _missing_files(root: Path, wanted: SyntheticSet) -> list[_File]:
@@ -155,9 +127,8 @@ def _missing_files(root: Path, wanted: SyntheticSet) -> list[_File]:
 
 
 def _write_files(root: Path, wanted: SyntheticSet, files: list[_File], workers: int, bar: Progress) -> None:
-    # Half-written files live in one folder that goes with this call, also when a worker is killed.
-    with tempfile.TemporaryDirectory(prefix=".hpcai500-part-", dir=root) as folder:
-        job = _Job(root, Path(folder), wanted)
+    with part_folder(root) as folder:
+        job = _Job(root, folder, wanted)
         tasks = (files[start : start + _IMAGES_PER_TASK] for start in range(0, len(files), _IMAGES_PER_TASK))
         for written in map_in_order(job.write, tasks, workers, what="makes images"):
             bar.advance(written)
