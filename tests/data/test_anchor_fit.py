@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.data.climate.anchor_fit import fit_anchors
+from hpcai500.data.climate.anchor_fit import balanced, fit_anchors
 from hpcai500.errors import DataError
 
 
@@ -34,6 +34,11 @@ def test_more_anchors_fit_better() -> None:
     shapes = np.random.default_rng(1).uniform(8, 200, (500, 2))
     fits = [fit_anchors(shapes, levels, 2).mean_iou for levels in (1, 2, 4, 8)]
     assert fits == sorted(fits)
+
+
+def test_a_rare_class_counts_as_much_as_a_frequent_one() -> None:
+    shapes, labels = np.repeat([[10.0, 10], [90, 40]], [90, 30], axis=0), np.repeat([1, 4], [90, 30])
+    assert np.unique(balanced(shapes, labels), axis=0, return_counts=True)[1].tolist() == [90, 90]
 
 
 def test_too_few_shapes_are_refused() -> None:

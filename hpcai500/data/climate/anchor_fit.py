@@ -22,12 +22,23 @@ class AnchorFit:
     Attributes:
         anchors: (height, width) in pixels of each level's anchors, small levels first.
         mean_iou: mean over the boxes of the best overlap with an anchor of the same centre.
-        boxes: number of boxes fitted to.
+        boxes: number of boxes fitted to, repeated ones included.
     """
 
     anchors: tuple[tuple[tuple[float, float], ...], ...]
     mean_iou: float
     boxes: int
+
+
+def balanced(shapes: Shapes, labels: npt.NDArray[np.int64]) -> Shapes:
+    """`shapes` (n, 2), those of rare classes repeated until every class has about as many as the most frequent one.
+
+    Mean average precision counts every class alike, so an anchor for a rare class is worth as much.
+    """
+    counts = np.bincount(labels)
+    repeats = np.round(counts.max() / np.maximum(counts, 1)).astype(np.int64)
+    repeated: Shapes = np.repeat(shapes, repeats[labels], axis=0)
+    return repeated
 
 
 def fit_anchors(shapes: Shapes, levels: int, per_level: int, seed: int = 0) -> AnchorFit:
