@@ -1,7 +1,8 @@
 """The compiled core: JPEG bytes and chunks of climate years to training images, without the GIL.
 
 A decoded image has shape (3, size, size) in layout "nchw" and (size, size, 3) in layout "nhwc", channels R, G, B. Boxes
-are in source pixels, origin at the upper left corner. Levels are 0-255. EXIF orientation is ignored, as in ImageNet training.
+are in source pixels, origin at the upper left corner. Levels are 0-255. EXIF orientation is ignored, as in ImageNet
+training.
 
 Every choice at random is a pure function of (seed, epoch, sample): seed in [0, 2**64), epoch in [0, 2**32), sample in
 [0, 2**63). A number outside raises ValueError.
@@ -358,8 +359,8 @@ class ClimateReader:
     ) -> None:
         """Opens all files, whose images must be of the same shape, and keeps them open.
 
-        `channels` are taken in this order. With `mean` and `std` (one for each of them), output is (value - mean) / std:
-        value * (1 / std) + (-mean / std) with a single rounding to float32. It is cast to `dtype`, to nearest even
+        `channels` are taken in this order. With `mean` and `std`, one for each of them, output is (value - mean) /
+        std: value * (1 / std) + (-mean / std) with a single rounding to float32. It is cast to `dtype`, to nearest even
         (beyond the largest float16: infinity; NaN stays NaN). Without both, float32 is bit for bit what is stored. Of
         each row the columns left..left + width are taken, after the roll.
 

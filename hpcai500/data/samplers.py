@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal
 
 import numpy as np
@@ -19,18 +20,66 @@ SampleIds = npt.NDArray[np.int64]
 Tail = Literal["pad", "drop"]
 
 
+class Draw(IntEnum):
+    """What random words are for. Each has its own: shared ones would tie a sample's roll to its place in the epoch."""
+
+    ORDER = 0
+    ROLLS = 1
+    WINDOWS = 2
+
+
+def random_words(count: int, seed: int, epoch: int, draw: Draw) -> npt.NDArray[np.uint64]:
+    """Return `count` random 64-bit words of one epoch, the same on every machine and NumPy version.
+
+    NumPy guarantees a BitGenerator's raw stream for ever, but not what Generator's methods make of it. Raises
+    ValueError for a seed or an epoch outside 0 ... 2**64 - 1.
+    """
+    if count < 0 or not 0 <= seed < 2**64 or not 0 <= epoch < 2**64:
+        raise ValueError(f"samples, seed and epoch must be non-negative 64-bit integers: {count}, {seed}, {epoch}")
+    key, counter = np.array([seed, epoch], dtype=np.uint64), np.array([0, 0, 0, draw], dtype=np.uint64)
+    return np.asarray(np.random.Philox(key=key, counter=counter).random_raw(count), np.uint64)
+
+
 def epoch_order(samples: int, seed: int, epoch: int) -> SampleIds:
     """Return the permutation of `range(samples)` that this epoch reads.
 
     `seed` and `epoch` are non-negative and below 2**64; other values raise ValueError. The same order comes out on
     every machine, NumPy version and number of ranks.
     """
-    if samples < 0 or not 0 <= seed < 2**64 or not 0 <= epoch < 2**64:
-        raise ValueError(f"samples, seed and epoch must be non-negative 64-bit integers: {samples}, {seed}, {epoch}")
-    # NumPy guarantees a BitGenerator's raw stream for ever, but not Generator.permutation's use of it. A stable sort
-    # settles ties of equal keys by sample id.
-    keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(samples)
-    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+    # A stable sort settles ties of equal words by sample id.
+    return np.argsort(random_words(samples, seed, epoch, Draw.ORDER), kind="stable").astype(np.int64, copy=False)
+
+
+def windowed_order(window_of_sample: SampleIds, seed: int, epoch: int, streams: int) -> SampleIds:
+    """Return a permutation of the samples in which each of `streams` ranks meets the samples of a window together.
+
+    `window_of_sample` numbers the windows: sets of samples that are cheapest read together, because they share chunks
+    of a file. Rank r takes positions r, r + streams, ... (as `Sharding.batches` does), and there the windows follow one
+    another in random order, the samples of each in random order. All samples are laid out window by window and cut
+    into one piece for each rank, so at most streams - 1 windows are shared by ranks, and those of padding.
+
+    Where no two samples share a window the order is exactly that of `epoch_order`, whatever the number of streams.
+    Otherwise it depends on (seed, epoch, streams). Raises ValueError as `epoch_order` does, and for streams below 1.
+    """
+    if streams < 1:
+        raise ValueError(f"streams must be at least 1: {streams}")
+    samples = int(window_of_sample.size)
+    order = epoch_order(samples, seed, epoch)
+    known, window = np.unique(window_of_sample, return_inverse=True)
+    if known.size == samples:
+        return order
+    place = np.empty_like(order)
+    place[order] = np.arange(samples)
+    # Words of their own: by the place of one of its samples, a window that comes early would begin with that sample.
+    words = random_words(known.size, seed, epoch, Draw.WINDOWS)
+    line = np.lexsort((place, window, words[window]))
+    result = np.empty_like(order)
+    cut = 0
+    for stream in range(streams):
+        share = len(range(stream, samples, streams))
+        result[stream::streams] = line[cut : cut + share]
+        cut += share
+    return result
 
 
 @dataclass(frozen=True)

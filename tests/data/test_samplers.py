@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from philox_twin import philox
 
-from hpcai500.data.samplers import Sharding, Tail, epoch_order, evaluation_shard
+from hpcai500.data.samplers import Sharding, Tail, epoch_order, evaluation_shard, windowed_order
 from hpcai500.errors import DataError
 
 SAMPLES = st.integers(1, 200)
@@ -27,19 +28,6 @@ def test_the_order_of_an_epoch_never_changes() -> None:
     assert epoch_order(12, seed=500, epoch=3).tolist() == [3, 5, 0, 10, 9, 2, 1, 6, 8, 4, 11, 7]
     imagenet = epoch_order(1_281_167, seed=0, epoch=89).astype("<i8").tobytes()
     assert hashlib.sha256(imagenet).hexdigest() == "8ea86c22c93f24298a35d036b60158f2fbfd8f5513798668a03ba18a912c59b9"
-
-
-def philox(key: tuple[int, int], count: int) -> list[int]:
-    """Philox4x64-10 (Salmon et al., 2011) in Python's own integers; NumPy begins with counter 1."""
-    word, values = 2**64, []
-    for counter in range(1, count // 4 + 2):
-        x, (k0, k1) = [counter, 0, 0, 0], key
-        for _ in range(10):
-            low, high = 0xD2E7470EE14C6C93 * x[0], 0xCA5A826395121157 * x[2]
-            x = [(high // word) ^ x[1] ^ k0, high % word, (low // word) ^ x[3] ^ k1, low % word]
-            k0, k1 = (k0 + 0x9E3779B97F4A7C15) % word, (k1 + 0xBB67AE8584CAA73B) % word
-        values += x
-    return values[:count]
 
 
 @given(st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
@@ -155,3 +143,57 @@ def test_an_evaluation_sees_each_sample_exactly_once(samples: int, batch_size: i
     for batches in per_rank:
         assert all(len(batch) == batch_size for batch in batches[:-1])
         assert all(0 < len(batch) <= batch_size for batch in batches)
+
+
+WINDOWS = st.lists(st.integers(0, 12), min_size=1, max_size=150).map(lambda numbers: np.array(numbers, np.int64))
+
+
+def runs(windows: np.ndarray[Any, Any]) -> list[int]:
+    """The windows in the order in which a stream enters them."""
+    return [int(window) for at, window in enumerate(windows) if at == 0 or windows[at - 1] != window]
+
+
+@given(WINDOWS, st.integers(0, 2**64 - 1), st.integers(0, 1000), st.integers(1, 9))
+def test_a_windowed_order_is_a_permutation_that_meets_each_window_once(
+    windows: np.ndarray[Any, Any], seed: int, epoch: int, streams: int
+) -> None:
+    order = windowed_order(windows, seed, epoch, streams)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(windows.size))
+    if len(set(windows.tolist())) == windows.size:
+        return
+    entered = [runs(windows[order[stream::streams]]) for stream in range(streams)]
+    assert all(len(once) == len(set(once)) for once in entered)
+    # A window that several streams enter lies across a cut, or several.
+    assert sum(map(len, entered)) <= len(set(windows.tolist())) + streams - 1
+
+
+@given(SAMPLES, st.integers(0, 2**64 - 1), st.integers(0, 1000), st.integers(1, 9))
+def test_windows_of_one_sample_change_nothing(samples: int, seed: int, epoch: int, streams: int) -> None:
+    windows = np.arange(samples)[::-1]
+    assert windowed_order(windows, seed, epoch, streams).tolist() == epoch_order(samples, seed, epoch).tolist()
+
+
+def test_windows_and_their_images_are_shuffled() -> None:
+    windows = np.repeat(np.arange(6), 4)
+    orders = [windowed_order(windows, seed=2, epoch=epoch, streams=1) for epoch in range(2000)]
+    first = np.bincount([windows[order[0]] for order in orders], minlength=6)
+    # 333 expected in each; six standard deviations are 100.
+    assert abs(first - 2000 / 6).max() < 100
+    inside = np.bincount([order[0] % 4 for order in orders], minlength=4)
+    assert abs(inside - 500).max() < 117
+
+
+def test_a_windowed_order_never_changes() -> None:
+    # From the order of the epoch above, 3 5 0 10 9 2 1 6 8 4 11 7, and one word for each window.
+    words = philox((500, 3), 4, highest=2)
+    assert sorted(range(4), key=lambda window: words[window]) == [3, 2, 0, 1]
+    windows = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3])
+    # So the line is 10 9 11 | 6 8 7 | 0 2 1 | 3 5 4, and its halves alternate.
+    assert windowed_order(windows, seed=500, epoch=3, streams=2).tolist() == [10, 0, 9, 2, 11, 1, 6, 3, 8, 5, 7, 4]
+
+
+@pytest.mark.parametrize("streams", [0, -1])
+def test_less_than_one_stream_is_refused(streams: int) -> None:
+    with pytest.raises(ValueError, match="streams must be at least 1"):
+        windowed_order(np.zeros(3, np.int64), 0, 0, streams)

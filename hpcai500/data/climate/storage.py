@@ -61,7 +61,8 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
     """Describe where `dataset` lies.
 
     Raises:
-        DataError: it is stored in a way that has no addresses (compact, external, virtual), or by an unknown filter.
+        DataError: it is stored in a way that has no addresses (compact, external, virtual), by an unknown filter, or
+            parts of it that were never written stand for another value than 0.
     """
     properties = dataset.id.get_create_plist()
     name = f"{dataset.file.filename}: dataset {dataset.name.lstrip('/')}"
@@ -69,10 +70,13 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
     empty = np.zeros(0, np.uint64)
     common: dict[str, Any] = {"shape": dataset.shape, "dtype": dataset.dtype.str, "filters": _filters(properties, name)}
     if layout == h5py.h5d.CONTIGUOUS and properties.get_external_count() == 0:
+        offset = dataset.id.get_offset()
+        if offset is None:
+            _require_zero_fill(dataset, name)
         return Storage(
             **common,
             kind="contiguous",
-            offset=dataset.id.get_offset(),
+            offset=offset,
             chunk=None,
             addresses=empty,
             sizes=empty,
@@ -85,6 +89,8 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
             "rewrite it with h5repack, contiguous or chunked"
         )
     addresses, sizes, masks = _chunk_table(dataset)
+    if (addresses == ABSENT).any():
+        _require_zero_fill(dataset, name)
     return Storage(
         **common,
         kind="chunked",
@@ -95,6 +101,14 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
         masks=masks,
         stored_bytes=int(sizes.sum()),
     )
+
+
+def _require_zero_fill(dataset: h5py.Dataset, name: str) -> None:
+    if dataset.fillvalue != 0:
+        raise DataError(
+            f"{name}: parts of it were never written and stand for {dataset.fillvalue}, but hpcai500 reads 0 there; "
+            "write them, or copy the values into a new file"
+        )
 
 
 def _filters(properties: Any, name: str) -> tuple[str, ...]:
