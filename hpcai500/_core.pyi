@@ -9,7 +9,7 @@ Every choice at random is a pure function of (seed, epoch, sample): seed in [0, 
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, final
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,3 +282,61 @@ def roi_align_backward(
     threads: int,
 ) -> None:
     """Writes the gradient by the features, of their shape and layout, to `out`; `gradient` is shaped as pooled."""
+
+class _CudaArray(Protocol):
+    """Memory of a CUDA device, with its shape, type, strides and pointer."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+def cuda_device_count() -> int:
+    """CUDA devices that can be used; 0 without a driver, and in a build without CUDA."""
+
+def cuda_architectures() -> list[str]:
+    """What the CUDA kernels were compiled for, such as "90-real"; empty in a build without CUDA.
+
+    The functions below are the twins on a device of those above, with their arguments in its memory; `stream` is the
+    number of the stream that they work on, and they return before it is done. They raise RuntimeError in a build
+    without CUDA, and with CUDA's message where a kernel cannot be started.
+    """
+
+def nms_cuda_workspace(count: int) -> int:
+    """Bytes of device memory that nms_cuda needs for `count` boxes: about half a kilobyte a box, or less."""
+
+def nms_cuda(
+    boxes: _CudaArray,
+    groups: _CudaArray | None,
+    keep: _CudaArray,
+    workspace: _CudaArray,
+    *,
+    iou_threshold: float,
+    device: int,
+    stream: int,
+) -> None:
+    """Sets `keep` (n,) uint8 to 1 or 0 for `boxes` (n, 4), and `groups` (n,), in falling order of score."""
+
+def roi_align_cuda(
+    features: _CudaArray,
+    rois: _CudaArray,
+    out: _CudaArray,
+    *,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+    device: int,
+    stream: int,
+) -> None:
+    """As roi_align; a roi whose image does not exist gives NaN."""
+
+def roi_align_backward_cuda(
+    gradient: _CudaArray,
+    rois: _CudaArray,
+    out: _CudaArray,
+    *,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+    device: int,
+    stream: int,
+) -> None:
+    """As roi_align_backward, but `out` is float32 (float64 for float64), and its last bits differ from run to run."""
