@@ -42,26 +42,65 @@ def _root(
     """Options of every command."""
 
 
+# Options that every benchmark has.
+_Out = Annotated[Path | None, typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<time>]")]
+_Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
+]
+_Trials = Annotated[int, typer.Option(min=1, help="Runs, each with its own seed.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Go on with a stopped run (--out, or the latest).")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+
+
 @app.command(short_help="Image Classification: from JPEG files to a score.")
 def ic(
     recipe: Annotated[str | None, typer.Option(help="TOML file, or ic/smoke, ic/reference.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with train/<class>/*.JPEG and val/<class>/*.JPEG.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the record.  [default: runs/ic-<time>]")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Runs, each with its own seed.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run (--out, or the latest).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+    out: _Out = None,
+    set_: _Set = None,
+    trials: _Trials = 1,
+    resume: _Resume = False,
+    as_json: _Json = False,
 ) -> None:
     """Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
 
     Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
     not rankable. With --data it runs the reference recipe.
     """
+    _run("ic", recipe, data, out, set_, trials, resume, as_json)
+
+
+@app.command(short_help="Extreme Weather Analytics: from HDF5 years to a score.")
+def ewa(
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or ewa/smoke, ewa/reference.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with climo_YYYY.h5, a file for each year.")] = None,
+    out: _Out = None,
+    set_: _Set = None,
+    trials: _Trials = 1,
+    resume: _Resume = False,
+    as_json: _Json = False,
+) -> None:
+    """Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years, to its target epochs, to a score.
+
+    Without --recipe and --data it runs the smoke recipe on weather that it makes itself: a few minutes on two cores,
+    not rankable. With --data it runs the reference recipe. The record holds a picture of what was found.
+    """
+    _run("ewa", recipe, data, out, set_, trials, resume, as_json)
+
+
+def _run(
+    benchmark: str,
+    recipe: str | None,
+    data: Path | None,
+    out: Path | None,
+    settings: list[str] | None,
+    trials: int,
+    resume: bool,
+    as_json: bool,
+) -> None:
     from hpcai500.launch.benchmark import Request, run_benchmark  # noqa: PLC0415 - keeps `--help` fast
 
-    request = Request("ic", recipe, data, out, set_ or (), trials, resume)
+    request = Request(benchmark, recipe, data, out, settings or (), trials, resume)
     raise typer.Exit(_report(((run.record, run.exit_code) for run in run_benchmark(request)), as_json))
 
 
@@ -82,9 +121,9 @@ def score(
     raise typer.Exit(_report(finished(), as_json, edition, convention))
 
 
-@app.command(context_settings=_PASS_THROUGH, short_help="Make or check a data set.")
+@app.command(context_settings=_PASS_THROUGH, short_help="Make, check or repack a data set.")
 def data(context: typer.Context) -> None:
-    """Make or check a data set: `hpcai500 data --help`."""
+    """Make, check or repack a data set: `hpcai500 data --help`."""
     become(module_command("data", *context.args))
 
 

@@ -7,9 +7,6 @@ namespace py = pybind11;
 namespace hpcai500::bindings {
 namespace {
 
-// Of a step that is no whole number of elements: equal to no step of a packed array.
-constexpr std::int64_t no_stride = -1;
-
 // Whether walking the axes in this order, the last one fastest, visits memory without a gap.
 bool is_packed(const ArrayView& view, const std::vector<std::size_t>& order) {
     std::int64_t expected = 1;
@@ -87,6 +84,14 @@ void check_per_box(const ArrayView& values, std::int64_t count, const std::strin
                               type + ", one for each box, got " + shape_text(values.shape) + " and " +
                               values.type);
     expect_contiguous(values);
+}
+
+void check_bytes(const ArrayView& memory, std::int64_t least) {
+    if (memory.shape.size() != 1 || memory.shape[0] < least || memory.type != "u1")
+        throw py::value_error(memory.name + " must have shape (n,) and type u1, n at least " +
+                              std::to_string(least) + ", got " + shape_text(memory.shape) + " and " +
+                              memory.type);
+    expect_contiguous(memory);
 }
 
 RoiAlignSpec roi_spec(const ArrayView& features, const ArrayView& rois, const ArrayView& pooled) {

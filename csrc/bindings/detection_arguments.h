@@ -12,6 +12,9 @@
 
 namespace hpcai500::bindings {
 
+/// Of a step that is no whole number of elements: equal to no step of a packed array.
+inline constexpr std::int64_t no_stride = -1;
+
 /// An array without its memory. Strides are in elements.
 struct ArrayView {
     std::string name, type;  ///< the type as in NumPy's typestr, without byte order: f4, f8, f2, u2, i8, u1
@@ -28,6 +31,9 @@ bool check_boxes(const ArrayView& boxes);
 
 /// Scores, groups and the like: (count,) of `type`, C-contiguous.
 void check_per_box(const ArrayView& values, std::int64_t count, const std::string& type);
+
+/// Memory to work in must be bytes, C-contiguous, at least `least` of them.
+void check_bytes(const ArrayView& memory, std::int64_t least);
 
 /// Reads type, layout and sizes. `features` is (images, channels, height, width), contiguous with its
 /// channels first or last; `rois` (k, 5) and `pooled` (k, channels, pooled_height, pooled_width) are

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_core, module) {
     hpcai500::bindings::register_loader(module);
     hpcai500::bindings::register_detection(module);
     hpcai500::bindings::register_climate(module);
+    hpcai500::bindings::register_detection_cuda(module);
 }

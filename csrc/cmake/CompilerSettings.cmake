@@ -3,9 +3,16 @@ add_library(hpcai500_settings INTERFACE)
 
 # Without contraction a*b+c rounds twice on every processor, as it does in the tests' reference: crop boxes must
 # be equal to the bit. The vector kernels ask for fused operations by name.
-target_compile_options(hpcai500_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -ffp-contract=off)
+target_compile_options(hpcai500_settings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-ffp-contract=off>")
 if(HPCAI500_WERROR)
-  target_compile_options(hpcai500_settings INTERFACE -Werror)
+  target_compile_options(hpcai500_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+# The device computes as the processor does. No -Wpedantic: the code that nvcc generates for the host is not.
+target_compile_options(hpcai500_settings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-Wall,-Wextra,-Wshadow,-Wconversion>")
+if(HPCAI500_WERROR)
+  target_compile_options(hpcai500_settings INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")
 endif()
 if(HPCAI500_SANITIZE)
   target_compile_options(hpcai500_settings INTERFACE -fsanitize=${HPCAI500_SANITIZE} -fno-omit-frame-pointer
@@ -13,4 +20,4 @@ if(HPCAI500_SANITIZE)
   target_link_options(hpcai500_settings INTERFACE -fsanitize=${HPCAI500_SANITIZE})
 endif()
 # -O3 also where CMake would say -O2 (RelWithDebInfo): the portable kernel lives from vectorised loops.
-target_compile_options(hpcai500_settings INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O3>)
+target_compile_options(hpcai500_settings INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O3>)

@@ -1,16 +1,59 @@
-# Looks for a CUDA compiler and reports it. No source of this version is CUDA, so the language is not enabled:
-# HPCAI500_CUDA=ON only makes a missing compiler an error now instead of when the first kernel arrives.
+# Enables the CUDA language where there is a compiler for it (HPCAI500_CUDA: AUTO, ON or OFF). What it makes needs
+# no driver to be imported: the runtime is linked statically, and finds the driver when it is first asked.
+set(HPCAI500_CUDA_ARCHITECTURES "" CACHE STRING "CUDA architectures, as for CMAKE_CUDA_ARCHITECTURES; empty: a list that fits")
+
+# Real code for each generation that the compiler knows and sites have, and PTX of the newest for what comes later.
+# A build in place is for whoever changes the code: PTX of the oldest runs everywhere, after the driver's compilation
+# at first use, and takes a fraction of the time.
+function(hpcai500_cuda_architecture_list result)
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known RESULT_VARIABLE status ERROR_QUIET)
+  set(found "")
+  foreach(architecture 70 75 80 90 100 120)
+    if(known MATCHES "compute_${architecture}[ \n]")
+      list(APPEND found ${architecture})
+    endif()
+  endforeach()
+  if(NOT found)
+    message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} --list-gpu-arch names none of the architectures that we compile for "
+                        "(sm_70 to sm_120), exit code ${status}. Name them: -DHPCAI500_CUDA_ARCHITECTURES=..., or "
+                        "build without CUDA: -DHPCAI500_CUDA=OFF.")
+  endif()
+  list(GET found 0 oldest)
+  list(GET found -1 newest)
+  if(SKBUILD_STATE STREQUAL "editable")
+    set(${result} ${oldest}-virtual PARENT_SCOPE)
+  else()
+    list(TRANSFORM found APPEND "-real")
+    set(${result} ${found} ${newest}-virtual PARENT_SCOPE)
+  endif()
+endfunction()
+
 set(HPCAI500_CUDA_COMPILER "")
 set(hpcai500_cuda_summary "not looked for (HPCAI500_CUDA=OFF)")
 if(NOT HPCAI500_CUDA STREQUAL "OFF")
+  if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
+    set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+  endif()
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
+    if(HPCAI500_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES ${HPCAI500_CUDA_ARCHITECTURES})
+    else()
+      hpcai500_cuda_architecture_list(CMAKE_CUDA_ARCHITECTURES)
+    endif()
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_EXTENSIONS OFF)
+    set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
     set(HPCAI500_CUDA_COMPILER ${CMAKE_CUDA_COMPILER})
-    set(hpcai500_cuda_summary "${CMAKE_CUDA_COMPILER} (found; nothing to compile with it yet)")
+    set(hpcai500_cuda_summary "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
   elseif(HPCAI500_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "HPCAI500_CUDA=ON, but no CUDA compiler was found. Put nvcc on PATH, set CUDACXX to it, "
-                        "or use HPCAI500_CUDA=AUTO.")
+    message(FATAL_ERROR "HPCAI500_CUDA=ON, but no CUDA compiler was found that works with ${CMAKE_CXX_COMPILER}. Put "
+                        "nvcc on PATH, set CUDACXX to it, name another host compiler with CUDAHOSTCXX, or use "
+                        "HPCAI500_CUDA=AUTO.")
   else()
     set(hpcai500_cuda_summary "none")
   endif()

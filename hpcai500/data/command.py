@@ -1,4 +1,4 @@
-"""The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check WORKLOAD DIR …`.
+"""The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check|repack WORKLOAD DIR …`.
 
 Progress goes to stderr, the result to stdout: a table for people, or exactly one JSON document with --json.
 """
@@ -13,11 +13,18 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from hpcai500.data import ic_command
+from hpcai500.data import ewa_command, ic_command
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 
-# One line a workload: a module with `NAME`, `add_make(parser)`, `add_check(parser)`; each sets `run` on its parser.
-WORKLOADS = (ic_command,)
+# One line a workload: a module with `NAME`, `HELP` and an `add_…(parser)` for each of the commands that it has; each
+# sets `run` on its parser.
+WORKLOADS = (ic_command, ewa_command)
+COMMANDS = {
+    "make": "write a learnable synthetic set in the real format",
+    "check": "read every file; count, fingerprint, find broken ones",
+    "anchors": "fit a detector's anchors to the boxes of a set (ewa)",
+    "repack": "rewrite a set so that it can be read faster; JPEG files (ic) have nothing to gain",
+}
 
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
@@ -61,19 +68,19 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="hpcai500 data",
         allow_abbrev=False,
-        description="Make and check the data sets that the benchmarks train on.",
-        epilog="Example: hpcai500 data make ic /tmp/smoke && hpcai500 data check ic /tmp/smoke",
+        description="Make, check and repack the data sets that the benchmarks train on.",
+        epilog="Example: hpcai500 data make ewa /tmp/weather && hpcai500 data check ewa /tmp/weather",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="make|check", parser_class=_Parser)
-    make = commands.add_parser("make", allow_abbrev=False, help="write a learnable synthetic set in the real format")
-    check = commands.add_parser(
-        "check", allow_abbrev=False, help="read every file; count, fingerprint, find broken ones"
-    )
-    for command, add in ((make, "add_make"), (check, "add_check")):
+    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS), parser_class=_Parser)
+    for name, meaning in COMMANDS.items():
+        command = commands.add_parser(name, allow_abbrev=False, help=meaning)
         kinds = command.add_subparsers(dest="workload", required=True, metavar="WORKLOAD", parser_class=_Parser)
         for workload in WORKLOADS:
+            add = getattr(workload, f"add_{name}", None)
+            if add is None:
+                continue
             kind = kinds.add_parser(workload.NAME, allow_abbrev=False, help=workload.HELP)
-            getattr(workload, add)(kind)
+            add(kind)
             kind.set_defaults(parser=kind)
     return parser
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -58,6 +58,16 @@ class Place:
     input_threads: int
     rank: int = 0
     world_size: int = 1
+
+    @property
+    def input_name(self) -> Literal["float32", "float16", "bfloat16"]:
+        """`input_dtype` as the core names it."""
+        names: dict[torch.dtype, Literal["float32", "float16", "bfloat16"]] = {
+            torch.float32: "float32",
+            torch.float16: "float16",
+            torch.bfloat16: "bfloat16",
+        }
+        return names[self.input_dtype]
 
 
 class Workload(Protocol):

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
 from hpcai500.data.climate.layout import CHANNELS, CLASSES
 from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches
-from hpcai500.data.climate.statistics import combine, load_or_measure
+from hpcai500.data.climate.moments import combined
+from hpcai500.data.climate.statistics import load_or_measure
 from hpcai500.data.climate.truth import moved, truth_of
+from hpcai500.data.climate.windows import windows_of
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.coverage import Coverage
-from hpcai500.data.samplers import Sharding, evaluation_shard, windowed_order
+from hpcai500.data.samplers import SampleIds, Sharding, evaluation_shard, windowed_order
 from hpcai500.errors import RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
 from hpcai500.progress import track
@@ -63,7 +65,7 @@ class ExtremeWeatherWorkload:
             tail=options.tail,
         )
         self.steps_per_epoch = self._sharding.steps_per_epoch
-        mean, std = combine(load_or_measure(training, progress=track))
+        values = combined(load_or_measure(training, progress=track))
         self._training, self._evaluation = (
             ClimateBatches(
                 [(year.path, year.storage) for year in years],
@@ -71,9 +73,9 @@ class ExtremeWeatherWorkload:
                 batch_size=recipe.hyperparameters.batch_size,
                 threads=place.input_threads,
                 channels=channels,
-                mean=mean[channels],
-                std=std[channels],
-                dtype=place.input_dtype,
+                mean=values.mean[channels],
+                std=values.std[channels],
+                dtype=place.input_name,
                 width=width,
                 roll=roll,
                 depth=recipe.accelerator.prefetch_batches,
@@ -84,7 +86,7 @@ class ExtremeWeatherWorkload:
                 (evaluation, self._image_size[1], False),
             )
         )
-        self._windows = _windows(training)
+        self._windows = windows_of([year.storage for year in training], _places(training))
         self._scenes: list[Scene] = []
 
     def dataset(self) -> dict[str, Any]:
@@ -187,16 +189,6 @@ def _rows(years: Sequence[YearFile]) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.concatenate([year.boxes for year in years])
 
 
-def _places(years: Sequence[YearFile]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Of each sample, the number of its file and of its image therein."""
-    counts = [year.images for year in years]
-    return np.repeat(np.arange(len(years)), counts), np.concatenate([np.arange(count) for count in counts])
-
-
-def _windows(years: Sequence[YearFile]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Of each sample, the number of the window whose images share chunks with it; windows do not cross years."""
-    numbers, first = [], 0
-    for year in years:
-        numbers.append(first + np.arange(year.images) // year.storage.window)
-        first = int(numbers[-1][-1]) + 1
-    return np.concatenate(numbers)
+def _places(years: Sequence[YearFile]) -> SampleIds:
+    """Of each sample, (samples, 2), the number of its file and of its image therein."""
+    return np.concatenate([[(number, image) for image in range(year.images)] for number, year in enumerate(years)])

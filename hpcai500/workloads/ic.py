@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from hpcai500.data.coverage import Coverage
 from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
 from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.loader import Batches, DType, JpegBatches, MemoryBatches
+from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
 from hpcai500.data.samplers import Sharding, epoch_order, evaluation_shard
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.progress import track
@@ -63,7 +63,7 @@ class ImageClassificationWorkload:
             batch_size=recipe.hyperparameters.batch_size,
             threads=place.input_threads,
             size=options.image_size,
-            dtype=_dtype_name(place.input_dtype),
+            dtype=place.input_name,
             layout="nhwc" if self._channels_last else "nchw",
             dct_scaling=options.dct_scaling,
             depth=recipe.accelerator.prefetch_batches,
@@ -154,12 +154,3 @@ class ImageClassificationWorkload:
         images, labels = payload
         device = self._place.device
         return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-
-
-def _dtype_name(dtype: torch.dtype) -> DType:
-    names: dict[torch.dtype, DType] = {
-        torch.float32: "float32",
-        torch.float16: "float16",
-        torch.bfloat16: "bfloat16",
-    }
-    return names[dtype]

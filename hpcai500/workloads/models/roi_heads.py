@@ -143,9 +143,7 @@ class RegionHeads(nn.Module):
             truth, classes = targets.boxes_of(image), targets.labels_of(image)
             # The truth itself is a proposal, so that the second stage learns before the first one finds anything.
             candidates = torch.cat([proposals[image], truth])
-            matches = match(
-                truth, candidates, foreground=options.foreground_iou, background=options.foreground_iou
-            )
+            matches = match(truth, candidates, foreground=options.foreground_iou, background=options.foreground_iou)
             positives, negatives = sample(matches, options.samples, options.positive_fraction, generator)
             chosen = candidates[torch.cat([positives, negatives])]
             regions.append(torch.cat([chosen.new_full((len(chosen), 1), image), chosen], dim=1))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hpcai500 import _core
+from hpcai500.workloads.operators.device import require_cuda_build
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -66,6 +67,26 @@ def _nms(boxes: Tensor, scores: Tensor, groups: Tensor | None, iou_threshold: fl
         threads=torch.get_num_threads(),
     )
     return torch.from_numpy(kept)
+
+
+@_nms.register_kernel("cuda")
+def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, iou_threshold: float) -> Tensor:
+    require_cuda_build()
+    dtype = _compared_type(boxes, scores, groups)
+    order = torch.sort(scores.detach().to(dtype), descending=True, stable=True).indices
+    keep = torch.empty(len(order), dtype=torch.uint8, device=boxes.device)
+    workspace = torch.empty(_core.nms_cuda_workspace(len(order)), dtype=torch.uint8, device=boxes.device)
+    _core.nms_cuda(
+        boxes.detach().to(dtype)[order],
+        None if groups is None else groups.to(torch.int64)[order],
+        keep,
+        workspace,
+        iou_threshold=iou_threshold,
+        device=boxes.get_device(),
+        stream=torch.cuda.current_stream(boxes.device).cuda_stream,
+    )
+    # The only wait: the host has to learn how many stay.
+    return order[keep.bool()]
 
 
 @_nms.register_fake

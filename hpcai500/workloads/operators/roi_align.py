@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcai500 import _core
+from hpcai500.workloads.operators.device import refuse_where_determinism_is_asked, require_cuda_build
 
 
 def roi_align(
@@ -73,10 +73,10 @@ def _packed(features: Tensor) -> Tensor:
     return features if _is_channels_last(features) else features.contiguous()
 
 
-def _array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory; bfloat16, which NumPy lacks, as its bits."""
+def _bits(tensor: Tensor) -> Tensor:
+    """The tensor for the core: bfloat16, which arrays lack, as uint16."""
     tensor = tensor.detach()
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
 
 
 @torch.library.custom_op("hpcai500::roi_align", mutates_args=(), device_types="cpu")
@@ -92,13 +92,39 @@ def _roi_align(
     _check_types(features, rois)
     pooled = features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
     _core.roi_align(
-        _array(_packed(features)),
+        _bits(_packed(features)).numpy(),
         _coordinates(rois, features.dtype).numpy(),
-        _array(pooled),
+        _bits(pooled).numpy(),
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
         threads=torch.get_num_threads(),
+    )
+    return pooled
+
+
+@_roi_align.register_kernel("cuda")
+def _(
+    features: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    require_cuda_build()
+    _check_types(features, rois)
+    pooled = features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
+    _core.roi_align_cuda(
+        _bits(_packed(features)),
+        _coordinates(rois, features.dtype),
+        _bits(pooled),
+        spatial_scale=spatial_scale,
+        sampling_ratio=sampling_ratio,
+        aligned=aligned,
+        device=features.get_device(),
+        stream=torch.cuda.current_stream(features.device).cuda_stream,
     )
     return pooled
 
@@ -138,15 +164,46 @@ def _roi_align_backward(
     shape = [images, gradient.shape[1], height, width]
     result = _empty_features(gradient, shape, channels_last, gradient.dtype)
     _core.roi_align_backward(
-        _array(gradient.contiguous()),
+        _bits(gradient.contiguous()).numpy(),
         _coordinates(rois, gradient.dtype).numpy(),
-        _array(result),
+        _bits(result).numpy(),
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
         threads=torch.get_num_threads(),
     )
     return result
+
+
+@_roi_align_backward.register_kernel("cuda")
+def _(
+    gradient: Tensor,
+    rois: Tensor,
+    images: int,
+    height: int,
+    width: int,
+    channels_last: bool,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    require_cuda_build()
+    refuse_where_determinism_is_asked("roi_align_backward")
+    _check_types(gradient, rois)
+    coordinates = _coordinates(rois, gradient.dtype)
+    # Half precision is summed in float32 and rounded once.
+    result = _empty_features(gradient, [images, gradient.shape[1], height, width], channels_last, coordinates.dtype)
+    _core.roi_align_backward_cuda(
+        _bits(gradient.contiguous()),
+        coordinates,
+        result,
+        spatial_scale=spatial_scale,
+        sampling_ratio=sampling_ratio,
+        aligned=aligned,
+        device=gradient.get_device(),
+        stream=torch.cuda.current_stream(gradient.device).cuda_stream,
+    )
+    return result.to(gradient.dtype)
 
 
 @_roi_align_backward.register_fake

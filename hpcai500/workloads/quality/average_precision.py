@@ -46,9 +46,7 @@ class AveragePrecision:
         self._detections: list[dict[str, Any]] = []
         self.images = 0
 
-    def add(
-        self, truth: Floats, truth_labels: Integers, detections: Floats, scores: Floats, labels: Integers
-    ) -> None:
+    def add(self, truth: Floats, truth_labels: Integers, detections: Floats, scores: Floats, labels: Integers) -> None:
         """Add one image: boxes (m, 4) and (d, 4) as x1 y1 x2 y2, labels (m,) and (d,), scores (d,)."""
         self.images += 1
         for box, label in zip(_as_coco(truth), truth_labels.tolist(), strict=True):

@@ -1,0 +1,97 @@
+"""Arrays in device memory are taken at their dictionary's word, so every word of it is checked. No device is needed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hpcai500 import _core
+
+SAMPLING = {"spatial_scale": 1.0, "sampling_ratio": 2, "aligned": False, "device": 0, "stream": 0}
+built_with_cuda = bool(_core.cuda_architectures())
+
+
+class Described:
+    """Something with a dictionary; its pointer leads nowhere and is never followed."""
+
+    def __init__(self, **changes: Any) -> None:
+        interface = {"shape": (1, 2, 3, 4), "typestr": "<f4", "data": (4096, False), "version": 3} | changes
+        self.__cuda_array_interface__ = {key: value for key, value in interface.items() if value != "absent"}
+
+
+ROIS = Described(shape=(1, 5))
+POOLED = Described(shape=(1, 2, 7, 7))
+
+
+def test_a_machine_without_a_device_says_so_in_one_line() -> None:
+    if _core.cuda_device_count() > 0:
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(RuntimeError) as caught:
+        _core.roi_align_cuda(Described(), ROIS, POOLED, **SAMPLING)
+    assert re.search("built without CUDA: put nvcc|driver|no CUDA-capable device", str(caught.value))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_build_names_its_architectures_or_refuses_device_memory() -> None:
+    if built_with_cuda:
+        assert all(
+            re.fullmatch(r"\d+(-real|-virtual)?|native|all|all-major", name) for name in _core.cuda_architectures()
+        )
+        assert 0 < _core.nms_cuda_workspace(8000) <= 8000 * 520
+        assert _core.nms_cuda_workspace(1_000_000) <= 1_000_000 * 520
+        return
+    assert _core.build_info()["cuda_compiler"] is None
+    with pytest.raises(RuntimeError, match="built without CUDA: put nvcc on PATH"):
+        _core.nms_cuda_workspace(8000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"typestr": "absent"}, "must have the key 'typestr'"),
+        ({"typestr": ">f4"}, "a typestr such as '<f4', little-endian, got '>f4'"),
+        ({"typestr": "<f3"}, "a typestr such as"),
+        ({"typestr": 7}, "a typestr such as"),
+        ({"shape": "absent"}, "must have the key 'shape'"),
+        ({"shape": [1, 2, 3, 4]}, "a tuple as shape"),
+        ({"shape": (1, 2, 3, 4.0)}, "whole numbers in shape"),
+        ({"shape": (1, 2, 3, -4)}, "a shape of at most 2**48 elements"),
+        ({"shape": (2**40, 2**40, 3, 4)}, "a shape of at most 2**48 elements"),
+        ({"shape": (2, 3, 4)}, "features must have shape (images, channels, height, width), got (2, 3, 4)"),
+        ({"strides": (96, 48, 16)}, "as many strides as axes"),
+        ({"strides": (96, 48, 16, 6)}, "features must be contiguous with channels first or last"),
+        ({"strides": (96, 48, 4, 16)}, "features must be contiguous with channels first or last"),
+        ({"data": "absent"}, "must have the key 'data'"),
+        ({"data": 4096}, "data (pointer, read-only)"),
+        ({"data": (0, False)}, "a pointer that is not null"),
+        ({"data": (4097, False)}, "a pointer aligned to its items"),
+        ({"typestr": "<i4"}, "features must be float32 (f4), float16 (f2), bfloat16 as its bits (u2) or float64 (f8)"),
+        ({"typestr": "<f8"}, "rois must have shape (k, 5) and type f8, got (1, 5) and f4"),
+    ],
+)
+def test_a_wrong_dictionary_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        _core.roi_align_cuda(Described(**changes), ROIS, POOLED, **SAMPLING)
+
+
+def test_read_only_memory_and_host_memory_are_refused() -> None:
+    with pytest.raises(ValueError, match="out must be writable"):
+        _core.roi_align_cuda(Described(), ROIS, Described(shape=(1, 2, 7, 7), data=(4096, True)), **SAMPLING)
+    with pytest.raises(TypeError, match=r"features must be an array in CUDA memory .* got <class 'list'>"):
+        _core.roi_align_cuda([1.0], ROIS, POOLED, **SAMPLING)  # type: ignore[arg-type]
+
+
+def test_the_gradient_is_summed_in_float32() -> None:
+    half = Described(shape=(1, 2, 7, 7), typestr="<f2")
+    with pytest.raises(ValueError, match="out must have type f4, in which the gradient is summed, got f2"):
+        _core.roi_align_backward_cuda(half, ROIS, Described(typestr="<f2"), **SAMPLING)
+
+
+@pytest.mark.skipif(not built_with_cuda, reason="no CUDA device can be used by a build without CUDA")
+def test_the_workspace_of_nms_must_be_large_enough() -> None:
+    boxes, keep = Described(shape=(100, 4)), Described(shape=(100,), typestr="|u1")
+    workspace = Described(shape=(_core.nms_cuda_workspace(100) - 1,), typestr="|u1")
+    with pytest.raises(ValueError, match=r"workspace must have shape \(n,\) and type u1, n at least"):
+        _core.nms_cuda(boxes, None, keep, workspace, iou_threshold=0.5, device=0, stream=0)
