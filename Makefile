@@ -29,6 +29,7 @@ help:
 
 ## Start here (each sets up all that it needs; a second call does no work twice):
 ##   make ic           train the Image Classification smoke run on data made for it, and print its score
+##   make ewa          the same for Extreme Weather Analytics: synthetic climate years, a detector, its score
 ##   make test         run every test that needs no root
 ##   make test-site    run the tests of a whole site, which need root
 ##
@@ -50,6 +51,10 @@ help:
 .PHONY: ic
 ic: build
 	@$(BIN)/hpcai500 ic $(ARGS)
+
+.PHONY: ewa
+ewa: build
+	@$(BIN)/hpcai500 ewa $(ARGS)
 
 .PHONY: test
 test: build $(VENV)/.extra-test

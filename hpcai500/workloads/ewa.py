@@ -87,6 +87,7 @@ class ExtremeWeatherWorkload:
             )
         )
         self._windows = windows_of([year.storage for year in training], _places(training))
+        self._shown = _most_varied(self._evaluation_rows)
         self._scenes: list[Scene] = []
 
     def dataset(self) -> dict[str, Any]:
@@ -140,7 +141,6 @@ class ExtremeWeatherWorkload:
         shard = evaluation_shard(
             len(self._evaluation_rows), self._sharding.batch_size, self._place.world_size, self._place.rank
         )
-        shown = set(np.linspace(0, len(self._evaluation_rows) - 1, _PICTURES).round().astype(int).tolist())
         self._scenes = []
         for batch in self._evaluation.epoch(shard, seed=self._seed, epoch=0):
             for position, found in enumerate(model(self._on_device(batch.images))):
@@ -148,7 +148,7 @@ class ExtremeWeatherWorkload:
                 truth = truth_of(self._evaluation_rows[sample])
                 detections = as_arrays(found)
                 precision.add(truth.boxes, truth.labels, *detections)
-                if sample in shown:
+                if sample in self._shown:
                     self._scenes.append(Scene(sample, batch.images[position].float().numpy(), truth, *detections))
             on_batch(precision.images)
         result = precision.result()
@@ -187,6 +187,12 @@ def _channel_numbers(names: Sequence[str]) -> list[int]:
 def _rows(years: Sequence[YearFile]) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The box rows (samples, 15, 5) of all images, year after year."""
     return np.concatenate([year.boxes for year in years])
+
+
+def _most_varied(rows: np.ndarray[Any, np.dtype[np.int32]]) -> set[int]:
+    """The images that show most classes, of equally varied ones the first: what is worth looking at."""
+    variety = [len(set(truth_of(boxes).labels.tolist())) for boxes in rows]
+    return set(np.argsort(-np.array(variety), kind="stable")[:_PICTURES].tolist())
 
 
 def _places(years: Sequence[YearFile]) -> SampleIds:

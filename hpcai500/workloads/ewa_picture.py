@@ -33,16 +33,21 @@ class Scene:
 
 
 def draw(scenes: Sequence[Scene], channels: Sequence[str]) -> bytes:
-    """The scenes below each other, as a PNG file."""
+    """The scenes in two columns, as a PNG file."""
     # Not at the top: a run imports it once, after its clock has stopped.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     height, width = scenes[0].image.shape[1:]
-    figure = Figure(figsize=(12, 0.6 + len(scenes) * (0.4 + 11 * height / width)), layout="constrained")
+    columns = min(len(scenes), 2)
+    rows = -(-len(scenes) // columns)
+    figure = Figure(figsize=(8 * columns, 0.5 + rows * (0.5 + 7.5 * height / width)), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, scene in zip(figure.subplots(len(scenes), squeeze=False)[:, 0], scenes, strict=True):
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, scene in zip(grid, scenes, strict=False):
         _draw_scene(axes, scene, list(channels))
+    for unused in grid[len(scenes) :]:
+        unused.set_axis_off()
     _draw_legend(figure)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=100)
@@ -51,10 +56,10 @@ def draw(scenes: Sequence[Scene], channels: Sequence[str]) -> bytes:
 
 def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
     coloured = _COLOURED if _COLOURED in channels else channels[0]
-    axes.imshow(scene.image[channels.index(coloured)], cmap="Greys_r", origin="lower", interpolation="nearest")
+    axes.imshow(scene.image[channels.index(coloured)], cmap="GnBu", origin="lower", interpolation="nearest")
     if _CONTOURED in channels:
-        pressure = scene.image[channels.index(_CONTOURED)]
-        axes.contour(pressure, levels=8, colors="white", linewidths=0.4, alpha=0.5)
+        pressure = _smooth(scene.image[channels.index(_CONTOURED)])
+        axes.contour(pressure, levels=9, colors="black", linewidths=0.4, alpha=0.45, linestyles="solid")
     for box, label in zip(scene.truth.boxes, scene.truth.labels, strict=True):
         _draw_box(axes, box, _COLOURS[label - 1], "--")
     shown = scene.scores >= _LEAST_SCORE
@@ -62,13 +67,23 @@ def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
         _draw_box(axes, box, _COLOURS[label - 1], "-")
         text = f"{CLASSES[label - 1]} {score:.2f}"
         style = {"facecolor": _COLOURS[label - 1], "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
-        axes.text(box[0], box[3], text, fontsize=6, color="white", va="bottom", bbox=style, clip_on=True)
+        axes.text(box[0], box[3], text, fontsize=7, color="white", va="bottom", bbox=style, clip_on=True)
     height, width = scene.image.shape[1:]
     axes.set_xticks(np.linspace(0, width, 7), [f"{degrees:.0f}°E" for degrees in np.linspace(0, 360, 7)], fontsize=7)
     axes.set_yticks(np.linspace(0, height, 5), _latitudes(), fontsize=7)
     axes.set_xlim(-0.5, width - 0.5)
     axes.set_ylim(-0.5, height - 0.5)
-    axes.set_title(f"evaluation image {scene.sample} ({coloured}; contours {_CONTOURED})", fontsize=8, loc="left")
+    shown_channels = f"{coloured}; contours {_CONTOURED}" if _CONTOURED in channels else coloured
+    axes.set_title(f"evaluation image {scene.sample} ({shown_channels})", fontsize=9, loc="left")
+
+
+def _smooth(field: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A running mean over a fiftieth of the globe: contours of noise hide the storms."""
+    side = max(1, field.shape[1] // 50) | 1
+    for axis, mode in ((0, "edge"), (1, "wrap")):
+        pad = [(side // 2, side // 2) if at == axis else (0, 0) for at in (0, 1)]
+        field = np.lib.stride_tricks.sliding_window_view(np.pad(field, pad, mode=mode), side, axis).mean(axis=-1)  # type: ignore[call-overload]
+    return field
 
 
 def _draw_box(axes: Any, box: npt.NDArray[Any], colour: str, style: str) -> None:

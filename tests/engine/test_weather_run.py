@@ -130,7 +130,7 @@ def test_the_same_weather_in_another_layout_has_the_same_fingerprint(run: Run, w
     copy = tmp_path / "copy"
     wanted = SyntheticYears(last_year=1980, images_per_year=10, height=64, width=96, layout="shipped")
     make_years(copy, wanted, workers=1)
-    records = [read_record(run("problem.epochs=1", data=data, name=data.name)[1]) for data in (weather, copy)]
+    records = [read_record(run("problem.epochs=1", data=data, name=f"of-{data.name}")[1]) for data in (weather, copy)]
     facts = [next(iterate(record.events, "dataset"))["value"] for record in records]
     assert facts[0]["fingerprint"] == facts[1]["fingerprint"]
 
