@@ -65,13 +65,14 @@ JobEnd WorkerPool::run(std::size_t count, const Work& work, const Stop& stop) {
     job_ = &job;
     ++jobs_begun_;
     job_begins_.notify_all();
-    const bool finished = wait_until(lock, stop, [&] { return job.active == 0; });
+    wait_until(lock, stop, [&] { return job.active == 0; });
     job.ended = true;
     job_ends_.wait(lock, [&] { return job.active == 0; });
     job_ = nullptr;
     job_ends_.notify_all();
     if (job.failure) std::rethrow_exception(job.failure);
-    if (finished) return JobEnd::done;
+    // Every piece that was begun has ended; close() may have kept the threads from beginning any.
+    if (job.next >= count) return JobEnd::done;
     return closed_ ? JobEnd::closed : JobEnd::stopped;
 }
 

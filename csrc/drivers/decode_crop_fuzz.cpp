@@ -1,4 +1,5 @@
-// The fuzz target: any bytes, as one image. libFuzzer calls it, and so does decode_crop_corpus.
+// The fuzz target: any bytes, as one image. libFuzzer calls it, and so does decode_crop_corpus
+// (run_corpus.cpp).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

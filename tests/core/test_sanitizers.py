@@ -1,55 +1,27 @@
-"""The core under the sanitizers: hostile files under address and undefined behaviour, the ring under threads.
+"""The core under the sanitizers: hostile files under address and undefined behaviour, what has threads under thread.
 
 The drivers are built incrementally in build/asan and build/tsan, with the presets of CMakePresets.json.
 """
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from climate_corpus import cases
 from jpeg_writer import write_jpeg
 from pictures import jpeg, photograph
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def _build(preset: str, tmp: Path) -> Path:
-    """The folder of the preset's drivers; skips, with the reason, where they cannot be built."""
-    for tool in ("cmake", "ninja", "c++"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
-    sanitizers = {"asan": "address,undefined", "tsan": "thread"}[preset]
-    probe = tmp / "probe.cpp"
-    probe.write_text("int main() {}\n")
-    program = tmp / "probe"
-    compiled = _run(["c++", f"-fsanitize={sanitizers}", str(probe), "-o", str(program)])
-    if compiled.returncode != 0:
-        pytest.skip(f"the compiler lacks -fsanitize={sanitizers}: {compiled.stderr.strip().splitlines()[-1]}")
-    started = _run([str(program)])
-    if started.returncode != 0:
-        pytest.skip(f"this kernel does not run -fsanitize={sanitizers}: {started.stderr.strip()[:200]}")
-    for command in (["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset, "-j", "2"]):
-        result = _run(command)
-        assert result.returncode == 0, result.stdout + result.stderr
-    return ROOT / "build" / preset / "csrc" / "drivers"
+from sanitized import build, inputs, run
 
 
 @pytest.fixture(scope="module")
 def asan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _build("asan", tmp_path_factory.mktemp("asan"))
+    return build("asan", tmp_path_factory.mktemp("asan"))
 
 
 @pytest.fixture(scope="module")
 def tsan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _build("tsan", tmp_path_factory.mktemp("tsan"))
+    return build("tsan", tmp_path_factory.mktemp("tsan"))
 
 
 @pytest.fixture(scope="module")
@@ -82,32 +54,56 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def _inputs(driver: Path, *arguments: str) -> int:
-    result = _run([str(driver / "decode_crop_corpus"), *arguments])
-    assert result.returncode == 0, result.stderr[-4000:]
-    return int(re.fullmatch(r"(\d+) inputs\n", result.stdout)[1])
-
-
 def test_files_of_every_kind_are_clean_under_asan(asan: Path, corpus: Path) -> None:
-    assert _inputs(asan, str(corpus)) == len(list(corpus.iterdir()))
+    assert inputs(asan / "decode_crop_corpus", str(corpus)) == len(list(corpus.iterdir()))
 
 
 def test_every_truncation_is_clean_under_asan(asan: Path, corpus: Path) -> None:
     files = [corpus / name for name in ("baseline", "progressive", "411", "cmyk")]
     expected = sum(file.stat().st_size + 1 for file in files)
-    assert _inputs(asan, "--truncate", *map(str, files)) == expected
+    assert inputs(asan / "decode_crop_corpus", "--truncate", *map(str, files)) == expected
 
 
 def test_seeded_mutations_are_clean_under_asan(asan: Path, corpus: Path) -> None:
-    assert _inputs(asan, "--mutate", "300", str(corpus)) == 300 * len(list(corpus.iterdir()))
+    assert inputs(asan / "decode_crop_corpus", "--mutate", "300", str(corpus)) == 300 * len(list(corpus.iterdir()))
 
 
 def test_a_missing_corpus_does_not_pass(asan: Path, tmp_path: Path) -> None:
-    assert _run([str(asan / "decode_crop_corpus"), str(tmp_path)]).returncode != 0
+    assert run([str(asan / "decode_crop_corpus"), str(tmp_path)]).returncode != 0
 
 
 def test_the_loader_is_free_of_races(tsan: Path, corpus: Path) -> None:
     files = ["baseline", "progressive", "grey", "text", "411"]
-    result = _run([str(tsan / "loader_stress"), str(corpus), *files])
+    result = run([str(tsan / "loader_stress"), str(corpus), *files])
     assert result.returncode == 0, result.stderr[-4000:]
     assert "twice the same" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def climate_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small climate files of every kind."""
+    root = tmp_path_factory.mktemp("climate")
+    for name, data in cases().items():
+        (root / name).write_bytes(data)
+    return root
+
+
+def test_climate_files_of_every_kind_are_clean_under_asan(asan: Path, climate_corpus: Path) -> None:
+    assert inputs(asan / "climate_corpus", str(climate_corpus)) == len(list(climate_corpus.iterdir()))
+
+
+def test_every_truncation_of_climate_files_is_clean_under_asan(asan: Path, climate_corpus: Path) -> None:
+    files = [climate_corpus / name for name in ("deflate", "shuffle-lzf-fletcher32", "contiguous", "masks")]
+    expected = sum(file.stat().st_size + 1 for file in files)
+    assert inputs(asan / "climate_corpus", "--truncate", *map(str, files)) == expected
+
+
+def test_seeded_mutations_of_climate_files_are_clean_under_asan(asan: Path, climate_corpus: Path) -> None:
+    count = 1000 * len(list(climate_corpus.iterdir()))
+    assert inputs(asan / "climate_corpus", "--mutate", "1000", str(climate_corpus)) == count
+
+
+def test_the_climate_reader_is_free_of_races(tsan: Path, tmp_path: Path) -> None:
+    result = run([str(tsan / "climate_stress"), str(tmp_path / "year")])
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert "windows equal images" in result.stdout

@@ -1,7 +1,7 @@
-// Runs the fuzz target over corpora without a fuzzer:
-//   decode_crop_corpus FOLDER...            every file below the folders
-//   decode_crop_corpus --truncate FILE...   every prefix of the files
-//   decode_crop_corpus --mutate N FOLDER... every file with N seeded mutations each
+// Runs the fuzz target that it is linked with over corpora, without a fuzzer:
+//   NAME_corpus FOLDER...            every file below the folders
+//   NAME_corpus --truncate FILE...   every prefix of the files
+//   NAME_corpus --mutate N FOLDER... every file with N seeded mutations each
 // Prints the number of inputs. A defect ends it, by a sanitizer or by abort().
 #include <algorithm>
 #include <cstdint>
@@ -133,7 +133,7 @@ int main(int count, char** values) {
             run_all(places);
         }
     } catch (const std::exception& error) {
-        std::fprintf(stderr, "decode_crop_corpus: %s\n", error.what());
+        std::fprintf(stderr, "%s: %s\n", values[0], error.what());
         return EXIT_FAILURE;
     }
     std::printf("%ld inputs\n", inputs);
