@@ -40,6 +40,9 @@ def test_roi_align_pools_what_torchvision_pools(
     generator = torch.Generator().manual_seed(5)
     features = torch.randn(2, 37, 25, 30, generator=generator)
     places = torch.rand(80, 4, generator=generator) * 140 - 20
+    if ratio < 1:
+        # torchvision itself fails where only one side of a roi is negative.
+        places[:, 2:] = places[:, :2] + (places[:, 2:] - places[:, :2]).abs()
     rois = torch.cat([torch.arange(80)[:, None] % 2, places], dim=1)
     results = []
     for function, given in ((roi_align, features.contiguous(memory_format=memory_format)), (ops.roi_align, features)):
