@@ -5,6 +5,7 @@ The drivers are built incrementally in build/asan and build/tsan, with the prese
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest

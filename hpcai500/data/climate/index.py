@@ -1,0 +1,157 @@
+"""The years of a set, in order, and the fingerprint that names them whatever their layout."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcai500.data.climate.box_table import RowKind, odd_rows, row_kinds
+from hpcai500.data.climate.content import boxes_digest, content_fingerprint, load_contents
+from hpcai500.data.climate.layout import BOXES, CLASSES, file_name, year_of
+from hpcai500.data.climate.storage_cache import LONG, load_storages, store_storages
+from hpcai500.data.climate.year_file import YearFile, identity_of, open_year
+from hpcai500.errors import DataError
+from hpcai500.progress import Tracker, silent
+
+_FORMAT = "hpcai500 climate index 1"
+
+
+@dataclass(frozen=True)
+class ClimateIndex:
+    """Years, ascending, all on the same grid.
+
+    `fingerprint` is the SHA-256 (hex) over years, numbers of images, grid and boxes: the same in every layout.
+    """
+
+    root: Path
+    years: tuple[YearFile, ...]
+    fingerprint: str
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Height and width of every image, in pixels."""
+        return self.years[0].grid
+
+    def select(self, first: int, last: int) -> tuple[YearFile, ...]:
+        """Return the years `first` to `last`, both included. Raises DataError naming those that are missing."""
+        by_year = {year.year: year for year in self.years}
+        if last < first:
+            raise DataError(f"years {first} to {last}: the last comes before the first")
+        missing = [year for year in range(first, last + 1) if year not in by_year]
+        if missing:
+            raise DataError(f"{self.root}: no file for {spans(missing)}; there are {spans(by_year)}")
+        return tuple(by_year[year] for year in range(first, last + 1))
+
+
+def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> ClimateIndex:
+    """Open the years of the set at `root`.
+
+    Raises:
+        DataError: no folder, no years, a file that does not follow the format, years on different grids, boxes of the
+            swapped variant or of an unknown class.
+    """
+    years = open_years(Path(root), year_paths(Path(root)), progress)
+    for year in years:
+        if reasons := refusals(year):
+            raise DataError(f"{year.path}: {reasons[0]}")
+    return build_index(Path(root), years)
+
+
+def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:
+    """Return the index of `years`, ascending. Raises DataError when their grids differ."""
+    first = years[0]
+    for year in years:
+        if year.grid != first.grid:
+            raise DataError(
+                f"{year.path}: images of {year.height} x {year.width}, but {first.path.name} has {first.height} x "
+                f"{first.width}; a set has one grid"
+            )
+    digest = hashlib.sha256(f"{_FORMAT}\n".encode())
+    for year in years:
+        digest.update(f"{year.year} {year.images} {year.height} {year.width}\n".encode() + boxes_digest(year))
+    return ClimateIndex(root, tuple(years), digest.hexdigest())
+
+
+def load_content_fingerprint(index: ClimateIndex) -> str | None:
+    """Return the fingerprint of all values that a check, a repack or a measurement found, or None.
+
+    Sizes and times of the files must be those of then.
+    """
+    contents = load_contents(index.years)
+    return content_fingerprint(contents) if len(contents) == len(index.years) else None
+
+
+def year_paths(root: Path) -> tuple[Path, ...]:
+    """Return the files of the years in `root`, ascending. Raises DataError when there are none."""
+    try:
+        paths = sorted(path for path in root.iterdir() if year_of(path.name) is not None)
+    except OSError as error:
+        raise DataError(f"no data set at {root}: {error.strerror}") from error
+    if not paths:
+        deeper = next(root.glob(f"*/{file_name(0)[:-7]}*.h5"), None)
+        hint = f"; did you mean {deeper.parent}?" if deeper else ""
+        raise DataError(f"no data set at {root}: no file named like {file_name(1979)}{hint}")
+    return tuple(paths)
+
+
+def open_years(
+    root: Path,
+    paths: Sequence[Path],
+    progress: Tracker = silent,
+    on_error: Callable[[Path, DataError], None] | None = None,
+) -> tuple[YearFile, ...]:
+    """Open the files at `paths`, in `root`.
+
+    Raises:
+        DataError: a file does not follow the format; with `on_error`, that is told, and the other files are returned.
+    """
+    known = load_storages(root)
+    listed = False
+    years = []
+    with progress(len(paths), "opening years", "files") as bar:
+        for path in paths:
+            bar.advance()
+            try:
+                identity, storage = known.get(path.name, (None, None))
+                usable = storage if identity == identity_of(path) else None
+                years.append(open_year(path, usable))
+            except DataError as error:
+                if on_error is None:
+                    raise
+                on_error(path, error)
+                continue
+            listed = listed or (usable is None and years[-1].storage.addresses.size >= LONG)
+    if listed:
+        store_storages(root, years)
+    return tuple(years)
+
+
+def refusals(year: YearFile) -> tuple[str, ...]:
+    """Return why the boxes of `year` cannot be trained on, a line each."""
+    if year.variant.name == "swapped":
+        return (
+            f"dataset {BOXES}: the variant with x and y swapped and classes 1 to {len(CLASSES)} "
+            f"({year.variant.evidence}); convert it: "
+            f"hpcai500 data repack ewa {year.path.parent} NEW_FOLDER --convert-boxes",
+        )
+    if year.variant.name == "ambiguous":
+        return (
+            f"dataset {BOXES}: the order of the columns and the numbers of the classes contradict each other "
+            f"({year.variant.evidence}); compare it with the set's documentation, and mend the file",
+        )
+    odd = odd_rows(year.boxes, row_kinds(year.boxes, year.height, year.width))
+    return tuple(f"dataset {BOXES}: {rows}" for rows in odd if rows.kind is RowKind.UNKNOWN_CLASS)
+
+
+def spans(years: Sequence[int] | dict[int, YearFile]) -> str:
+    """Return years for people: "1979 to 1983, 1990"."""
+    ordered = sorted(years)
+    runs: list[list[int]] = []
+    for year in ordered:
+        if runs and year == runs[-1][-1] + 1:
+            runs[-1].append(year)
+        else:
+            runs.append([year])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

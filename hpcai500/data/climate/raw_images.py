@@ -1,0 +1,93 @@
+"""Values of images as the file holds them, read in windows: the ranges of images that share chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500.data.climate.chunk_faults import Fault, find_faults
+from hpcai500.data.climate.hdf5_errors import DAMAGED, open_hdf5, plain
+from hpcai500.data.climate.layout import CHANNELS, IMAGES
+from hpcai500.data.climate.year_file import YearFile
+from hpcai500.errors import DataError
+
+FloatArray = npt.NDArray[np.float32]
+ALL_CHANNELS = slice(0, len(CHANNELS))
+
+# A block is what one process holds at a time; the least is a window of as many channels as one chunk has.
+BLOCK_BYTES = 2**28
+MOST_BLOCK_BYTES = 2**30
+
+
+class UnreadableImagesError(DataError):
+    """Chunks that cannot be read; the message names the file and the first of them."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        more = f" (and {len(faults) - 1} more chunks)" if len(faults) > 1 else ""
+        super().__init__(f"{faults[0].path}: {faults[0]}{more}; copy the file again")
+        self.faults = faults
+
+    def __reduce__(self) -> tuple[type[UnreadableImagesError], tuple[tuple[Fault, ...]]]:
+        # Crosses from the process that reads to the one that reports.
+        return type(self), (self.faults,)
+
+
+def read_images(
+    year: YearFile, first: int, count: int, out: FloatArray | None = None, *, channels: slice = ALL_CHANNELS
+) -> FloatArray:
+    """Read images `first` to `first + count` of `year`, as (count, channels, height, width) float32.
+
+    `channels` is a plain range of channels. `out`, of that shape, is filled and returned where given.
+
+    Raises:
+        UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
+        DataError: the file is gone or no longer the one that was opened.
+    """
+    shape = (count, channels.stop - channels.start, *year.grid)
+    values = np.empty(shape, np.float32) if out is None else out
+    assert values.shape == shape
+    with open_hdf5(year.path) as file:
+        try:
+            file[IMAGES].read_direct(values, np.s_[first : first + count, channels])
+        except DAMAGED as error:
+            raise _explain(year, file, first, count, channels, error) from error
+    return values
+
+
+def _explain(
+    year: YearFile, file: h5py.File, first: int, count: int, channels: slice, error: BaseException
+) -> DataError:
+    faults = tuple(find_faults(year.path, file, first, count, channels))
+    if faults:
+        return UnreadableImagesError(faults)
+    return DataError(f"{year.path}: dataset {IMAGES}, images {first} to {first + count - 1}: {plain(error)}")
+
+
+def ranges(year: YearFile) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) of consecutive ranges that cover the year, each of whole windows where memory allows.
+
+    Single images are joined up to BLOCK_BYTES; a window is cut where one chunk's channels of it exceed a GiB.
+    """
+    window, images = year.storage.window, year.images
+    most = max(1, MOST_BLOCK_BYTES // (chunk_channels(year) * year.plane_bytes))
+    joined = max(1, BLOCK_BYTES // (window * year.image_bytes)) * window
+    for start in range(0, images, joined):
+        stop = min(start + joined, images)
+        for first in range(start, stop, most):
+            yield first, min(most, stop - first)
+
+
+def channel_blocks(year: YearFile, count: int) -> Iterator[slice]:
+    """Yield the ranges of channels in which to read `count` images: bounded in memory, no chunk read twice."""
+    least = chunk_channels(year)
+    step = max(1, BLOCK_BYTES // (least * count * year.plane_bytes)) * least
+    for start in range(0, len(CHANNELS), step):
+        yield slice(start, min(start + step, len(CHANNELS)))
+
+
+def chunk_channels(year: YearFile) -> int:
+    """Return how many channels a chunk holds; 1 where the file is one piece."""
+    return year.storage.chunk[1] if year.storage.chunk else 1

@@ -1,0 +1,333 @@
+"""Repacking keeps every value, takes no half for a whole, and goes on wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from climate_files import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
+
+from hpcai500.data.climate import repack_estimate, repack_year
+from hpcai500.data.climate.check import check_climate
+from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
+from hpcai500.data.climate.repack import Repacking, RepackReport
+from hpcai500.data.climate.repack_file import FILTERS, Filter, compress
+from hpcai500.data.climate.statistics import load
+from hpcai500.data.climate.year_file import open_year
+from hpcai500.errors import DataError, RunError
+from hpcai500.progress import silent
+
+KINDS: tuple[Filter, ...] = ("none", "lzf")
+
+
+@pytest.fixture(autouse=True)
+def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    # Several ranges a year, as real ones have.
+    monkeypatch.setattr("hpcai500.data.climate.raw_images.BLOCK_BYTES", 1)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    write_year(tmp_path / "source", 1979, **SHIPPED)
+    write_year(tmp_path / "source", 1980, images_of(7, seed=1980), **SHIPPED)
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def repack(source: Path, target: Path, **options: Any) -> RepackReport:
+    return Repacking(source, target, workers=1, **options).run()
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def assert_same(old: Path, new: Path) -> None:
+    with h5py.File(old) as a, h5py.File(new) as b:
+        assert a.keys() == b.keys()
+        assert np.array_equal(a["images"][:].view(np.int32), b["images"][:].view(np.int32))
+        assert np.array_equal(a["boxes"][:], b["boxes"][:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_layout_becomes_one_chunk_an_image(
+    tmp_path: Path, target: Path, layout: dict[str, Any], kind: Filter
+) -> None:
+    images = images_of(12)
+    images[3, 4, 5, :6] = (np.nan, np.inf, -np.inf, -0.0, 1e-45, 3e38)
+    old = write_year(tmp_path / "source", 1979, images, **layout)
+    report = repack(tmp_path / "source", target, kind=kind)
+    new = open_year(target / "climo_1979.h5")
+    assert (new.storage.chunk, new.storage.filters) == ((1, 16, 24, 36), FILTERS[kind])
+    assert_same(old, new.path)
+    assert (report.written, report.kept, report.converted, report.images) == ((1979,), (), (), 12)
+    assert sorted(path.name for path in target.iterdir()) == [".hpcai500-climate.json", "climo_1979.h5"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_new_set_has_the_fingerprints_of_the_old(source: Path, target: Path, kind: Filter) -> None:
+    report = repack(source, target, kind=kind)
+    index = load_climate_index(target)
+    assert report.fingerprint == index.fingerprint == load_climate_index(source).fingerprint
+    # Without another pass over the values, runs know their statistics.
+    assert set(load(index.years)) == {1979, 1980}
+    check = check_climate(source, workers=1)
+    assert report.content_fingerprint == load_content_fingerprint(index) == check.content_fingerprint
+
+
+def test_uncompressed_images_begin_at_pages(source: Path, target: Path) -> None:
+    repack(source, target)
+    assert not (open_year(target / "climo_1979.h5").storage.addresses % 4096).any()
+
+
+def test_attributes_and_other_datasets_are_copied(source: Path, target: Path) -> None:
+    with h5py.File(source / "climo_1979.h5", "r+") as file:
+        file.attrs["title"] = "CAM5"
+        file["images"].attrs["channels"] = ["PRECT", "PS"]
+        file["boxes"].attrs["scale"] = np.float32(0.25)
+        file["latitude"] = np.linspace(-90, 90, 24)
+        file["images"].attrs["reference"] = file["boxes"].ref
+    repack(source, target)
+    with h5py.File(target / "climo_1979.h5") as file:
+        assert file.attrs["title"] == "CAM5"
+        assert file["images"].attrs["channels"].tolist() == ["PRECT", "PS"]
+        assert file["boxes"].attrs["scale"] == np.float32(0.25)
+        assert file["latitude"].shape == (24,)
+        assert "reference" not in file["images"].attrs
+
+
+def test_a_compressed_chunk_is_what_h5py_writes(tmp_path: Path) -> None:
+    for image in (images_of(1)[0], np.zeros((16, 24, 36), np.float32)):
+        with h5py.File(tmp_path / "peer.h5", "w") as file:
+            options = {"chunks": (1, 16, 24, 36), "shuffle": True, "compression": "lzf"}
+            dataset = file.create_dataset("images", data=image[None], **options)
+            file.flush()
+            mask, content = dataset.id.read_direct_chunk((0, 0, 0, 0))
+        assert compress(image) == (content, mask)
+
+
+def test_only_the_years_asked_for_are_repacked(source: Path, target: Path) -> None:
+    assert repack(source, target, years=(1980, 1980)).written == (1980,)
+    assert visible(target) == ["climo_1980.h5"]
+    report = repack(source, target)
+    assert (report.written, report.kept) == ((1979,), (1980,))
+    with pytest.raises(DataError, match="no file for 1981; there are 1979 to 1980"):
+        repack(source, target, years=(1980, 1981))
+
+
+def test_boxes_are_converted_only_when_asked(tmp_path: Path, target: Path) -> None:
+    write_year(tmp_path / "source", 1979, boxes=swapped(boxes_of(12)))
+    write_year(tmp_path / "source", 1980)
+    with pytest.raises(DataError, match=r"climo_1979\.h5: dataset boxes: x and y are swapped.* add --convert-boxes"):
+        repack(tmp_path / "source", target)
+    report = repack(tmp_path / "source", target, convert_boxes=True)
+    assert report.converted == (1979,)
+    years = load_climate_index(target).years
+    assert np.array_equal(years[0].boxes, boxes_of(12))
+    assert np.array_equal(years[1].boxes, boxes_of(12, seed=1980))
+    assert repack(tmp_path / "source", target, convert_boxes=True).kept == (1979, 1980)
+
+
+def test_ambiguous_boxes_are_not_repacked(tmp_path: Path, target: Path) -> None:
+    write_year(tmp_path / "source", boxes=np.ascontiguousarray(boxes_of(12)[..., [1, 0, 3, 2, 4]]))
+    with pytest.raises(DataError, match=r"of no known variant .*classes 0, 1, 2, 3 count from 0"):
+        repack(tmp_path / "source", target, convert_boxes=True)
+
+
+@pytest.mark.parametrize(("place", "message"), [("source", "is there already"), ("source/new", "inside the set")])
+def test_a_set_is_never_repacked_into_itself(source: Path, place: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        repack(source, source.parent / place)
+    link = source.parent / "link"
+    link.symlink_to(source)
+    with pytest.raises(DataError, match="is there already"):
+        repack(source, link)
+
+
+def test_files_of_others_are_not_touched(source: Path, target: Path) -> None:
+    other = write_year(target, 1979, images_of(12, seed=5), boxes_of(12, seed=5)).read_bytes()
+    with pytest.raises(DataError, match=r"target/climo_1979\.h5: not what .*source/climo_1979\.h5 becomes"):
+        repack(source, target)
+    assert (target / "climo_1979.h5").read_bytes() == other
+    (target / "climo_1979.h5").unlink()
+    os.link(source / "climo_1979.h5", target / "climo_1979.h5")
+    with pytest.raises(DataError, match="the same file as"):
+        repack(source, target)
+
+
+def test_a_disk_without_room_is_refused_before_it_starts(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repack_estimate, "_free_bytes", lambda folder: 10_000)
+    with pytest.raises(DataError, match=r"repacking needs 5\.\d+ MB, and 0\.01 MB are free"):
+        Repacking(source, target, workers=1).estimate()
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_estimate_is_of_what_is_written(tmp_path: Path, target: Path, kind: Filter) -> None:
+    write_year(tmp_path / "source", 1979, images_of(20, 96, 144), chunks=(5, 1, 24, 36))
+    repacking = Repacking(tmp_path / "source", target, kind=kind, workers=1)
+    expected = repacking.estimate()
+    assert not target.exists()
+    stored = repacking.run().stored_bytes
+    assert expected.images == 20
+    assert stored <= expected.write_bytes <= 1.2 * stored + 2**21
+    assert expected.needed_bytes >= expected.write_bytes
+    assert expected.seconds > 0
+    assert Repacking(tmp_path / "source", target, kind=kind, workers=1).estimate().images == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_what_is_done_is_not_done_again(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, kind: Filter, after: int
+) -> None:
+    written: list[tuple[int, int]] = []
+    original = repack_year._write_range
+
+    def stop_after(task: Any) -> Any:
+        if len(written) == after:
+            raise KeyboardInterrupt
+        written.append((task.year.year, task.first))
+        return original(task)
+
+    monkeypatch.setattr(repack_year, "_write_range", stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        repack(source, target, kind=kind)
+    assert visible(target) == []
+    again: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        repack_year, "_write_range", lambda task: again.append((task.year.year, task.first)) or original(task)
+    )
+    repack(source, target, kind=kind)
+    assert written + again == [(1979, 0), (1979, 5), (1979, 10), (1980, 0), (1980, 5)]
+    assert_same(source / "climo_1979.h5", target / "climo_1979.h5")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_torn_journal_and_a_changed_source_are_noticed(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, kind: Filter
+) -> None:
+    def stop(total: int, description: str, unit: str) -> Any:
+        if "verifying" in description:
+            raise KeyboardInterrupt
+        return silent(total, description, unit)
+
+    journal = target / ".climo_1979.h5.journal"
+    with pytest.raises(KeyboardInterrupt):
+        repack(source, target, kind=kind, progress=stop)
+    journal.write_bytes(journal.read_bytes()[:-40])
+    assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 2
+    other: Filter = "lzf" if kind == "none" else "none"
+    assert Repacking(source, target, kind=other, workers=1).jobs[0].images_left == 12
+    with monkeypatch.context() as other_version:
+        other_version.setattr("hpcai500.data.climate.raw_images.BLOCK_BYTES", 2**28)
+        assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 12
+    write_year(source, 1979, images_of(12, seed=8), **SHIPPED)
+    assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 12
+    repack(source, target, kind=kind)
+    assert_same(source / "climo_1979.h5", target / "climo_1979.h5")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_disk_that_does_not_keep_what_is_written_is_found_out(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, kind: Filter
+) -> None:
+    original = repack_year._verified
+
+    def spoiled(job: Any, workers: int) -> Any:
+        with h5py.File(job.part) as file:
+            address = file["images"].id.get_chunk_info(7).byte_offset
+        with job.part.open("r+b") as stream:
+            stream.seek(address + 100)
+            stream.write(bytes(8))
+        return original(job, workers)
+
+    monkeypatch.setattr(repack_year, "_verified", spoiled)
+    with pytest.raises((RunError, DataError), match=r"image 7 reads back with other values|image 7, channels PRECT"):
+        repack(source, target, kind=kind)
+    assert visible(target) == []
+
+
+def test_a_corrupt_source_is_named(source: Path, target: Path) -> None:
+    damage_chunk(source / "climo_1980.h5", 20)
+    with pytest.raises(DataError, match=r"source/climo_1980\.h5: dataset images, images 0 to 4, .*does not inflate"):
+        repack(source, target)
+    assert visible(target) == ["climo_1979.h5"]
+
+
+COMMAND = """
+import resource, sys
+from pathlib import Path
+from hpcai500.data.climate import raw_images
+from hpcai500.data.climate.repack import Repacking
+from hpcai500.errors import RunError
+from hpcai500.progress import silent
+
+def progress(total, description, unit):
+    # From here on, no file may grow beyond the limit: as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
+    return silent(total, description, unit)
+
+raw_images.BLOCK_BYTES = 1
+job = Repacking(Path(sys.argv[1]), Path(sys.argv[2]), kind=sys.argv[3], workers=1)
+job._progress = progress
+try:
+    job.run()
+except RunError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_one_line_and_nothing_is_lost(source: Path, target: Path, kind: Filter) -> None:
+    command = [sys.executable, "-c", COMMAND, str(source), str(target), kind, "300000"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == (
+        f"{target}: cannot be written: File too large; what is done is kept: make room, and run the same command "
+        "again\n"
+    )
+    assert result.stderr == ""
+    assert visible(target) == []
+    done = len((target / ".climo_1979.h5.journal").read_text().splitlines()) - 1
+    assert done >= 1
+    assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == max(12 - 5 * done, 0)
+    repack(source, target, kind=kind)
+    assert_same(source / "climo_1979.h5", target / "climo_1979.h5")
+
+
+def test_killed_at_any_time_it_goes_on(tmp_path: Path, target: Path) -> None:
+    old = write_year(tmp_path / "source", 1979, images_of(60, 48, 72), **SHIPPED)
+    command = [sys.executable, "-m", "hpcai500.data", "repack", "ewa", str(old.parent), str(target), "--json"]
+    for lines in (1, 3):
+        process = subprocess.Popen(
+            [*command, "--workers", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        journal, deadline = target / ".climo_1979.h5.journal", time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if (journal.exists() and journal.read_bytes().count(b"\n") >= lines) or (target / old.name).exists():
+                break
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if (target / old.name).exists():
+            assert_same(old, target / old.name)
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout)["samples"] == 60
+    assert_same(old, target / old.name)
