@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcai500.data.climate.anchor_fit import AnchorFit, balanced, fit_anchors
 from hpcai500.data.climate.index import load_climate_index
-from hpcai500.data.climate.truth import truth_of
+from hpcai500.data.climate.truth import truths_of
 from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
@@ -37,7 +37,7 @@ def add_anchors(parser: argparse.ArgumentParser) -> None:
 def _anchors(chosen: argparse.Namespace) -> int:
     index = load_climate_index(chosen.dir, progress=track)
     years = index.select(*chosen.years) if chosen.years else index.years
-    truths = [truth_of(rows) for year in years for rows in year.boxes]
+    truths = [truth for year in years for truth in truths_of(year.boxes, *year.grid)]
     boxes = np.concatenate([truth.boxes for truth in truths])
     labels = np.concatenate([truth.labels for truth in truths])
     shapes = np.stack([boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], axis=1).astype(np.float64)

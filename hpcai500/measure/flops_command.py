@@ -92,9 +92,7 @@ def _table(count: FlopsCount) -> str:
 
 def _row(operator: Operator, width: int) -> str:
     forward, training = operator.forward_flops / _GIGA, operator.training_flops / _GIGA
-    return (
-        f"{operator.name:{width}}  {operator.kind:14}  {forward:10.4f}  {training - forward:10.4f}  {training:10.4f}"
-    )
+    return f"{operator.name:{width}}  {operator.kind:14}  {forward:10.4f}  {training - forward:10.4f}  {training:10.4f}"
 
 
 if __name__ == "__main__":

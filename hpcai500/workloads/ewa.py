@@ -15,7 +15,7 @@ from hpcai500.data.climate.layout import CHANNELS, CLASSES
 from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches
 from hpcai500.data.climate.moments import combined
 from hpcai500.data.climate.statistics import load_or_measure
-from hpcai500.data.climate.truth import moved, truth_of
+from hpcai500.data.climate.truth import Truth, moved, truths_of
 from hpcai500.data.climate.windows import windows_of
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.coverage import Coverage
@@ -55,10 +55,10 @@ class ExtremeWeatherWorkload:
         self._training_width = options.crop_width or self._image_size[1]
         if self._training_width > self._image_size[1]:
             raise RecipeError(f"workload.crop_width: expected at most {self._image_size[1]}, the width of the images")
-        self._training_rows, self._evaluation_rows = _rows(training), _rows(evaluation)
+        self._training_truths, self._evaluation_truths = _truths(training), _truths(evaluation)
         self.model: nn.Module = build_model(options)
         self._sharding = Sharding(
-            samples=len(self._training_rows),
+            samples=len(self._training_truths),
             batch_size=recipe.hyperparameters.batch_size,
             world_size=place.world_size,
             rank=place.rank,
@@ -87,7 +87,7 @@ class ExtremeWeatherWorkload:
             )
         )
         self._windows = windows_of([year.storage for year in training], _places(training))
-        self._shown = _most_varied(self._evaluation_rows)
+        self._shown = _most_varied(self._evaluation_truths)
         self._scenes: list[Scene] = []
 
     def dataset(self) -> dict[str, Any]:
@@ -96,12 +96,12 @@ class ExtremeWeatherWorkload:
             "root": str(self._index.root.resolve()),
             "fingerprint": self._index.fingerprint,
             "content_fingerprint": load_content_fingerprint(self._index),
-            "training_samples": len(self._training_rows),
-            "evaluation_samples": len(self._evaluation_rows),
+            "training_samples": len(self._training_truths),
+            "evaluation_samples": len(self._evaluation_truths),
             "classes": len(CLASSES),
             "grid": list(self._image_size),
             "images_per_window": int(np.bincount(self._windows).max()),
-            "coverage": Coverage.expected(len(self._training_rows)).digest,
+            "coverage": Coverage.expected(len(self._training_truths)).digest,
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -139,13 +139,13 @@ class ExtremeWeatherWorkload:
         """Mean average precision over the evaluation images of this rank."""
         precision = AveragePrecision(CLASSES)
         shard = evaluation_shard(
-            len(self._evaluation_rows), self._sharding.batch_size, self._place.world_size, self._place.rank
+            len(self._evaluation_truths), self._sharding.batch_size, self._place.world_size, self._place.rank
         )
         self._scenes = []
         for batch in self._evaluation.epoch(shard, seed=self._seed, epoch=0):
             for position, found in enumerate(model(self._on_device(batch.images))):
                 sample = int(batch.samples[position])
-                truth = truth_of(self._evaluation_rows[sample])
+                truth = self._evaluation_truths[sample]
                 detections = as_arrays(found)
                 precision.add(truth.boxes, truth.labels, *detections)
                 if sample in self._shown:
@@ -165,7 +165,7 @@ class ExtremeWeatherWorkload:
 
     def _targets(self, batch: ClimateBatch, epoch: int) -> Targets:
         truths = [
-            moved(truth_of(self._training_rows[sample]), int(roll), self._image_size[1], self._training_width)
+            moved(self._training_truths[sample], int(roll), self._image_size[1], self._training_width)
             for sample, roll in zip(batch.samples, batch.rolls, strict=True)
         ]
         return padded_targets(truths, [seed_of(self._seed, epoch, int(sample)) for sample in batch.samples])
@@ -184,14 +184,14 @@ def _channel_numbers(names: Sequence[str]) -> list[int]:
     return [CHANNELS.index(name) for name in names]
 
 
-def _rows(years: Sequence[YearFile]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The box rows (samples, 15, 5) of all images, year after year."""
-    return np.concatenate([year.boxes for year in years])
+def _truths(years: Sequence[YearFile]) -> list[Truth]:
+    """The truths of all images, year after year."""
+    return [truth for year in years for truth in truths_of(year.boxes, *year.grid)]
 
 
-def _most_varied(rows: np.ndarray[Any, np.dtype[np.int32]]) -> set[int]:
+def _most_varied(truths: Sequence[Truth]) -> set[int]:
     """The images that show most classes, of equally varied ones the first: what is worth looking at."""
-    variety = [len(set(truth_of(boxes).labels.tolist())) for boxes in rows]
+    variety = [len(set(truth.labels.tolist())) for truth in truths]
     return set(np.argsort(-np.array(variety), kind="stable")[:_PICTURES].tolist())
 
 

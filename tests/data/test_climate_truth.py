@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.data.climate.truth import Truth, moved, truth_of
+from hpcai500.data.climate.truth import Truth, moved, truths_of
 
 WIDTH = 100
 
@@ -17,9 +17,16 @@ def truth(*boxes: tuple[float, float, float, float]) -> Truth:
 
 def test_rows_become_corners_and_labels_from_one() -> None:
     rows = np.array([[10, 20, 30, 60, 0], [1, 2, 3, 4, 3], [-1, -1, -1, -1, -1]], np.int32)
-    found = truth_of(rows)
+    (found,) = truths_of(rows[None], 100, 100)
     assert found.boxes.tolist() == [[20, 10, 60, 30], [2, 1, 4, 3]]
     assert found.labels.tolist() == [1, 4]
+
+
+def test_rows_that_cannot_be_boxes_are_left_out_and_edges_cut() -> None:
+    inverted, outside, over = [30, 20, 10, 60, 0], [10, 120, 30, 140, 1], [-5, 90, 20, 110, 2]
+    (found,) = truths_of(np.array([[inverted, outside, over]], np.int32), 100, 100)
+    assert found.boxes.tolist() == [[90, 0, 100, 20]]
+    assert found.labels.tolist() == [3]
 
 
 def test_a_roll_moves_boxes_east() -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hpcai500.data.climate.box_table import usable
+
 Boxes = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
@@ -22,10 +24,19 @@ class Truth:
     labels: Labels
 
 
-def truth_of(rows: npt.NDArray[np.int32]) -> Truth:
-    """The used rows of a file's (15, 5) `ymin xmin ymax xmax class`."""
-    used = rows[rows[:, 4] >= 0]
-    return Truth(used[:, [1, 0, 3, 2]].astype(np.float32), used[:, 4].astype(np.int64) + 1)
+def truths_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> list[Truth]:
+    """The truth of each image of a file: `boxes` (images, 15, 5) as `ymin xmin ymax xmax class`.
+
+    Rows that cannot be used are left out, boxes over the edge of the height x width grid are cut there, as `data check`
+    says (`box_table`).
+    """
+    kept = usable(boxes, height, width)
+    return [_truth_of(rows[used], height, width) for rows, used in zip(boxes, kept, strict=True)]
+
+
+def _truth_of(rows: npt.NDArray[np.int32], height: int, width: int) -> Truth:
+    corners = np.clip(rows[:, [1, 0, 3, 2]], 0, [width, height, width, height])
+    return Truth(corners.astype(np.float32), rows[:, 4].astype(np.int64) + 1)
 
 
 def moved(truth: Truth, roll: int, image_width: int, width: int) -> Truth:
