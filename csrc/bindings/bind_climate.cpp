@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -95,14 +96,14 @@ class PyClimateReader {
     }
 
     void read_window(std::int64_t file, std::int64_t first, std::int64_t count, const py::array& out,
-                     std::pair<std::size_t, std::size_t> part) {
+                     const std::array<std::size_t, 3>& part) {
         refuse_fork();
         const ImageMemory memory = image_memory(out, "out", dtype_, true, extents(reader_->columns()));
         if (memory.images != count)
             throw py::value_error("out must have room for " + std::to_string(count) + " images, got " +
                                   std::to_string(memory.images));
         run([&](const WorkerPool::Stop& stop) {
-            return reader_->read_window(file, first, count, part.first, part.second, memory.data, stop);
+            return reader_->read_window(file, first, count, {part[0], part[1], part[2]}, memory.data, stop);
         });
     }
 
@@ -196,7 +197,7 @@ void register_climate(py::module_& module) {
              "Reads images into `out`.")
         .def("read_window", &PyClimateReader::read_window, py::arg("file"), py::arg("first"),
              py::arg("count"), py::arg("out"), py::kw_only(),
-             py::arg("part") = std::pair<std::size_t, std::size_t>(0, 1),
+             py::arg("part") = std::array<std::size_t, 3>{0, 1, 1},
              "Reads images first..first + count of one file, whole, each chunk once.")
         .def("take", &PyClimateReader::take, py::arg("window"), py::arg("positions"), py::arg("out"),
              py::kw_only(), py::arg("places") = py::none(), py::arg("rolls") = py::none(),

@@ -153,21 +153,23 @@ JobEnd ClimateReader::read(std::vector<ImageRequest> requests, std::int64_t plac
     return do_pieces(pieces, requests, crop, out, stop);
 }
 
-JobEnd ClimateReader::read_window(std::int64_t file, std::int64_t first, std::int64_t count, std::size_t part,
-                                  std::size_t parts, void* out, const WorkerPool::Stop& stop) {
+JobEnd ClimateReader::read_window(std::int64_t file, std::int64_t first, std::int64_t count,
+                                  const Shares& part, void* out, const WorkerPool::Stop& stop) {
     const auto files = static_cast<std::int64_t>(files_.size());
     require(file >= 0 && file < files, range("file", files, file));
     const std::int64_t images = files_[static_cast<std::size_t>(file)].shape()[0];
     require(first >= 0 && count >= 1 && count <= images && first <= images - count,
             "a window must lie in the " + std::to_string(images) + " images of its file, got first " +
                 std::to_string(first) + " and count " + std::to_string(count));
-    require(part < parts,
-            "part must be below parts, got part " + std::to_string(part) + " of " + std::to_string(parts));
+    require(part.begin < part.end && part.end <= part.total,
+            "part must be (begin, end, total) with begin < end <= total, got " + std::to_string(part.begin) +
+                ", " + std::to_string(part.end) + ", " + std::to_string(part.total));
     std::vector<ImageRequest> requests;
     for (std::int64_t image = 0; image < count; ++image) requests.push_back({file, first + image, image, 0});
     const ColumnCrop crop{0, columns()};
     const auto pieces = make_plan(files_, requests, spec_.channels, crop);
-    const std::size_t begin = pieces.size() * part / parts, end = pieces.size() * (part + 1) / parts;
+    const std::size_t begin = pieces.size() * part.begin / part.total;
+    const std::size_t end = pieces.size() * part.end / part.total;
     return do_pieces(std::span(pieces).subspan(begin, end - begin), requests, crop, out, stop);
 }
 

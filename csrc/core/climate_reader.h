@@ -28,6 +28,11 @@ struct ClimateSpec {
     int threads = 1;
 };
 
+/// Shares [begin, end) of `total`.
+struct Shares {
+    std::size_t begin = 0, end = 1, total = 1;
+};
+
 /// Reads single images, or windows: runs of images that share chunks, so that no chunk is inflated twice.
 ///
 /// The functions may be called from several threads, and then follow one another. Memory beside the caller's
@@ -52,10 +57,10 @@ class ClimateReader {
     JobEnd read(std::vector<ImageRequest> requests, std::int64_t places, void* out,
                 const WorkerPool::Stop& stop);
 
-    /// Reads images [first, first + count) of a file, all columns of them, into `out`. Only the `part`-th of
-    /// `parts` equal shares of the work is done; all shares together fill `out`, and inflate each chunk once.
-    JobEnd read_window(std::int64_t file, std::int64_t first, std::int64_t count, std::size_t part,
-                       std::size_t parts, void* out, const WorkerPool::Stop& stop);
+    /// Reads images [first, first + count) of a file, all columns of them, into `out`. Of the work, divided
+    /// into equal shares, only those of `part` are done; all of them fill `out`, and inflate each chunk once.
+    JobEnd read_window(std::int64_t file, std::int64_t first, std::int64_t count, const Shares& part,
+                       void* out, const WorkerPool::Stop& stop);
 
     /// Copies images out of a window of `images`: request.image is the position in it, request.file is
     /// ignored.

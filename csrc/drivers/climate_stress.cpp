@@ -80,7 +80,8 @@ void use(ClimateReader& reader, std::int64_t number) {
         auto window = images_of(reader, 4, reader.columns());
         if (reader.read(straight, 3, direct.data(), never) == JobEnd::closed) return;
         for (std::size_t part = 0; part < 3; ++part)
-            if (reader.read_window(0, first, 4, part, 3, window.data(), never) == JobEnd::closed) return;
+            if (reader.read_window(0, first, 4, {part, part + 1, 3}, window.data(), never) == JobEnd::closed)
+                return;
         if (reader.take(window.data(), 4, from_window, 3, taken.data(), never) == JobEnd::closed) return;
         if (direct != taken) throw std::runtime_error("a window has other bytes than its images");
         try {

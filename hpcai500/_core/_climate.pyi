@@ -113,12 +113,12 @@ class ClimateReader:
         """
 
     def read_window(
-        self, file: int, first: int, count: int, out: NDArray[Any], *, part: tuple[int, int] = (0, 1)
+        self, file: int, first: int, count: int, out: NDArray[Any], *, part: tuple[int, int, int] = (0, 1, 1)
     ) -> None:
         """Reads images first..first + count of one file into `out` (count, channels, rows, all columns).
 
-        With part = (i, n), only the i-th of n equal shares of the work is done: after all n, `out` is full and each
-        chunk was inflated once.
+        With part = (begin, end, n), only shares begin..end of n equal shares of the work are done: after all n, `out`
+        is full and each chunk was inflated once.
         """
 
     def take(

@@ -223,7 +223,7 @@ def test_a_chunk_is_inflated_once(years: dict[str, Path]) -> None:
         assert reader.chunks_inflated == per_row
         window = np.empty((4, *reader.image_shape), np.float32)
         for part in range(9):
-            reader.read_window(0, 0, 4, window, part=(part, 9))
+            reader.read_window(0, 0, 4, window, part=(part, part + 1, 9))
         assert reader.chunks_inflated == 2 * per_row
         np.testing.assert_array_equal(window, fields()[:4])
         read(reader, range(IMAGES))

@@ -108,8 +108,9 @@ def test_requests_outside_the_data_are_refused(year: Year) -> None:
         for first, count in [(6, 2), (-1, 2), (0, 0), (2**62, 2)]:
             with pytest.raises(ValueError, match=r"a window must lie in the 7 images|out must have room"):
                 reader.read_window(0, first, count, out)
-        with pytest.raises(ValueError, match="part must be below parts, got part 3 of 3"):
-            reader.read_window(0, 0, 2, out, part=(3, 3))
+        for part in [(3, 3, 3), (2, 4, 3), (2, 1, 3)]:
+            with pytest.raises(ValueError, match=r"part must be \(begin, end, total\) with begin < end <= total, got"):
+                reader.read_window(0, 0, 2, out, part=part)
         with pytest.raises(ValueError, match=r"positions must be in \[0, 2\), got 2"):
             reader.take(out, np.array([2]), np.empty((1, *SHAPE[1:]), np.float32))
     assert (out == 77).all()

@@ -118,7 +118,7 @@ class Filler:
         while images is None:
             if self._stopped:
                 raise _Stopped
-            self._windows.advance(visit.window)
+            self._windows.advance(visit.window, hurry=True)
             images = self._windows.complete(visit.window)
         positions = visit.images - visit.window[1]
         self._reader.take(images, positions, out, places=visit.places, rolls=visit.rolls)

@@ -14,6 +14,8 @@ from hpcai500.data.climate.storage import Storage
 # Of a window's chunks, so many for each thread are inflated in one go: about 25 ms for the shipped chunks. Between two
 # goes a batch that is asked for comes first.
 _CHUNKS_A_GO = 32
+# Threads wait for one another at the end of each call: when the consumer waits too, calls are longer.
+_GOES_IN_A_HURRY = 8
 BUFFERS = 2
 
 
@@ -53,8 +55,8 @@ class WindowBuffers:
         size = window_images(self._storages[file])
         return image // size * size
 
-    def advance(self, window: tuple[int, int]) -> bool:
-        """Inflate a little of a window that is needed later; False when all of it is here.
+    def advance(self, window: tuple[int, int], *, hurry: bool = False) -> bool:
+        """Inflate a little of a window, or more in a hurry; False when all of it is here.
 
         Raises ClimateError; the window is then forgotten.
         """
@@ -69,11 +71,12 @@ class WindowBuffers:
         try:
             file, first = window
             images = self._images(buffer, window)
-            self._reader.read_window(file, first, len(images), images, part=(self._done[buffer], goes))
+            end = min(self._done[buffer] + (_GOES_IN_A_HURRY if hurry else 1), goes)
+            self._reader.read_window(file, first, len(images), images, part=(self._done[buffer], end, goes))
         except BaseException:
             self._held[buffer] = None
             raise
-        self._done[buffer] += 1
+        self._done[buffer] = end
         return self._done[buffer] < goes
 
     def complete(self, window: tuple[int, int]) -> npt.NDArray[Any] | None:
