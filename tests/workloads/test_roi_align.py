@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import detection_reference as reference
 import pytest
 import torch
@@ -167,15 +169,19 @@ def test_the_operators_keep_torchs_contract(memory_format: torch.memory_format) 
     torch.library.opcheck(torch.ops.hpcai500.roi_align_backward.default, arguments)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_it_compiles_with_its_gradient(memory_format: torch.memory_format) -> None:
+def test_it_compiles_with_its_gradient(
+    memory_format: torch.memory_format, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     features, rois = example()
     features = features.contiguous(memory_format=memory_format)
 
     def step(features: Tensor, rois: Tensor) -> Tensor:
         return roi_align(torch.relu(features), rois, 2, 1.0, 2).square()
 
-    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(step, backend=backend, fullgraph=True)
     assert all(map(torch.equal, value_and_gradient(compiled, features, rois), value_and_gradient(step, features, rois)))
 
 

@@ -34,6 +34,9 @@ void AxisTaps<Real>::prepare(const RoiAxis<Real>& axis, int bins, int size) {
         for (std::size_t tap = first; tap < weight_.size(); ++tap) weight_[tap] /= samples;
         begin_.push_back(static_cast<int>(index_.size()));
     }
+    const auto [least, most] = std::minmax_element(index_.begin(), index_.end());
+    first_ = index_.empty() ? 0 : *least;
+    end_ = index_.empty() ? 0 : *most + 1;
 }
 
 template class AxisTaps<float>;

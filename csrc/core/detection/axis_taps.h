@@ -17,11 +17,16 @@ class AxisTaps {
 
     AxisTapsView<Real> view() const { return {begin_.data(), index_.data(), weight_.data()}; }
 
+    /// All pixels that are used are in [first(), end()).
+    int first() const { return first_; }
+    int end() const { return end_; }
+
   private:
     void add(std::size_t bin_begin, int index, Real weight);
 
     std::vector<int> begin_, index_;
     std::vector<Real> weight_;
+    int first_ = 0, end_ = 0;
 };
 
 extern template class AxisTaps<float>;

@@ -33,14 +33,16 @@ struct AxisTapsView {
     const Real* weight;
 };
 
-/// One roi: taps of its rows and columns, and how many bins each axis has.
+/// One roi: taps of its rows and columns, and how many bins each axis has. All columns that it uses are in
+/// [column_begin, column_end).
 template <class Real>
 struct RoiTaps {
     AxisTapsView<Real> rows, columns;
     int row_bins, column_bins;
+    int column_begin, column_end;
 };
 
-/// Forward: one roi, all channels.
+/// Forward: one roi, `channels` channels.
 template <class Real>
 struct PoolCall {
     RoiTaps<Real> taps;

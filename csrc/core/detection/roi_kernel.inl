@@ -78,33 +78,16 @@ void pool_channels_last(const PoolCall<typename Type::Real>& call) {
     }
 }
 
-// The columns that any bin of the roi uses: [begin, end).
-struct Span {
-    int begin, end;
-};
-
-template <class Real>
-inline Span columns_used(const RoiTaps<Real>& taps) {
-    const int count = taps.columns.begin[taps.column_bins];
-    if (count == 0) return {0, 0};
-    Span span{taps.columns.index[0], taps.columns.index[0]};
-    for (int tap = 1; tap < count; ++tap) {
-        const int index = taps.columns.index[tap];
-        if (index < span.begin) span.begin = index;
-        if (index > span.end) span.end = index;
-    }
-    return {span.begin, span.end + 1};
-}
-
-// sum[0..count) += weight * row[0..count), or = for the first.
+// sum[0..count) += weight * row[0..count), or = for the first. Whole vectors are read where `readable`
+// elements allow: what they hold behind `count` goes where nobody looks.
 template <class Type>
-inline void add_row(const typename Type::Element* row, typename Type::Real weight, std::int64_t count,
-                    bool first, typename Type::Real* sum) {
+inline void add_row(const typename Type::Element* row, std::int64_t readable, typename Type::Real weight,
+                    std::int64_t count, bool first, typename Type::Real* sum) {
     using Vector = typename Type::Vector;
-    std::int64_t i = 0;
-    for (; i < count; i += lanes<Type>) {
-        const Vector values = count - i < lanes<Type> ? load_some<Type>(row + i, static_cast<int>(count - i))
-                                                      : Type::load(row + i);
+    for (std::int64_t i = 0; i < count; i += lanes<Type>) {
+        const Vector values = i + lanes<Type> <= readable
+                                  ? Type::load(row + i)
+                                  : load_some<Type>(row + i, static_cast<int>(readable - i));
         const Vector before = first ? Vector{} : load_vector<Vector>(sum + i);
         store_vector(sum + i, before + weight * values);
     }
@@ -117,19 +100,23 @@ void pool_channels_first(const PoolCall<typename Type::Real>& call) {
     using Real = typename Type::Real;
     const auto& rows = call.taps.rows;
     const auto& columns = call.taps.columns;
-    const Span span = columns_used(call.taps);
+    const int span_begin = call.taps.column_begin, span = call.taps.column_end - span_begin;
+    const std::int64_t plane = call.height * call.width;
     auto* out = static_cast<Element*>(call.pooled);
     for (std::int64_t channel = 0; channel < call.channels; ++channel) {
-        const Element* plane = static_cast<const Element*>(call.image) + channel * call.height * call.width;
+        const Element* pixels = static_cast<const Element*>(call.image) + channel * plane;
+        const std::int64_t readable = (call.channels - channel) * plane;
         for (int row_bin = 0; row_bin < call.taps.row_bins; ++row_bin) {
             const int begin = rows.begin[row_bin], end = rows.begin[row_bin + 1];
-            for (int r = begin; r < end; ++r)
-                add_row<Type>(plane + rows.index[r] * call.width + span.begin, rows.weight[r],
-                              span.end - span.begin, r == begin, call.workspace);
+            for (int r = begin; r < end; ++r) {
+                const std::int64_t place = rows.index[r] * call.width + span_begin;
+                add_row<Type>(pixels + place, readable - place, rows.weight[r], span, r == begin,
+                              call.workspace);
+            }
             for (int bin = 0; bin < call.taps.column_bins; ++bin) {
                 Real sum = 0;
                 for (int c = columns.begin[bin]; begin < end && c < columns.begin[bin + 1]; ++c)
-                    sum += columns.weight[c] * call.workspace[columns.index[c] - span.begin];
+                    sum += columns.weight[c] * call.workspace[columns.index[c] - span_begin];
                 if constexpr (sizeof(Element) == sizeof(Real))
                     *out++ = sum;
                 else
@@ -182,25 +169,24 @@ void spread_channels_first(const SpreadCall<typename Type::Real>& call) {
     using Real = typename Type::Real;
     const auto& rows = call.taps.rows;
     const auto& columns = call.taps.columns;
-    const Span span = columns_used(call.taps);
+    const int span_begin = call.taps.column_begin, span = call.taps.column_end - span_begin;
     const int bins = call.taps.column_bins;
     const auto* gradient = static_cast<const typename Type::Element*>(call.gradient);
     for (int channel = 0; channel < call.channels; ++channel) {
         Real* plane = call.tile + channel * (call.row_end - call.row_begin) * call.width;
         for (int row_bin = 0; row_bin < call.taps.row_bins; ++row_bin, gradient += bins) {
             Real* sums = call.workspace;
-            for (int column = 0; column < span.end - span.begin; ++column) sums[column] = 0;
+            for (int column = 0; column < span; ++column) sums[column] = 0;
             for (int bin = 0; bin < bins; ++bin) {
                 Real value;
                 widen_all<Type>(gradient + bin, &value, 1);
                 for (int c = columns.begin[bin]; c < columns.begin[bin + 1]; ++c)
-                    sums[columns.index[c] - span.begin] += columns.weight[c] * value;
+                    sums[columns.index[c] - span_begin] += columns.weight[c] * value;
             }
             for (int r = rows.begin[row_bin]; r < rows.begin[row_bin + 1]; ++r) {
                 if (rows.index[r] < call.row_begin || rows.index[r] >= call.row_end) continue;
-                Real* row = plane + (rows.index[r] - call.row_begin) * call.width + span.begin;
-                for (int column = 0; column < span.end - span.begin; ++column)
-                    row[column] += rows.weight[r] * sums[column];
+                Real* row = plane + (rows.index[r] - call.row_begin) * call.width + span_begin;
+                for (int column = 0; column < span; ++column) row[column] += rows.weight[r] * sums[column];
             }
         }
     }
