@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from climate_files import (
+from sample_years import (
     CONTIGUOUS,
     IMAGE_CHUNKS,
     LAYOUTS,

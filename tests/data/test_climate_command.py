@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from climate_files import SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
+from sample_years import SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
 
 from hpcai500.data.climate.index import load_climate_index
 from hpcai500.data.command import main

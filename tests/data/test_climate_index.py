@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from climate_files import HEIGHT, LAYOUTS, SHIPPED, WIDTH, boxes_of, damage_chunk, images_of, swapped, write_year
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from sample_years import HEIGHT, LAYOUTS, SHIPPED, WIDTH, boxes_of, damage_chunk, images_of, swapped, write_year
 
 from hpcai500.data.climate import index as index_module
 from hpcai500.data.climate import storage_cache

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from climate_files import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
+from sample_years import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
 
 from hpcai500.data.climate import repack_estimate, repack_year
 from hpcai500.data.climate.check import check_climate

@@ -8,7 +8,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from climate_files import (
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_years import (
     CONTIGUOUS,
     HEIGHT,
     LAYOUTS,
@@ -20,8 +22,6 @@ from climate_files import (
     swapped,
     write_year,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcai500.data.climate.box_table import RowKind, box_sizes, class_counts, odd_rows, row_kinds, usable
 from hpcai500.data.climate.raw_images import UnreadableImagesError, channel_blocks, ranges, read_images

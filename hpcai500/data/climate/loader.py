@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from hpcai500._core import ClimateError, ClimateReader
 from hpcai500.data.climate.filler import Filler, Visit
 from hpcai500.data.climate.layout import CHANNELS, IMAGES
 from hpcai500.data.climate.rolls import epoch_rolls
-from hpcai500.data.climate.storage import Storage
+from hpcai500.data.climate.storage import Located, Storage
 from hpcai500.data.climate.windows import WindowBuffers, window_images
 from hpcai500.data.held_slots import HeldSlots
 from hpcai500.data.samplers import SampleIds
@@ -94,7 +94,7 @@ class ClimateBatches:
         _, in_file, _, self._columns = self._storages[0].shape
         try:
             self._reader = ClimateReader(
-                [_Located(path, storage) for path, storage in files],
+                [Located(path, storage) for path, storage in files],
                 channels=range(in_file) if channels is None else channels,
                 mean=mean,
                 std=std,
@@ -203,14 +203,3 @@ class ClimateBatches:
             f"{where}: {error.kind}: {error.reason}; replace the file, "
             f"and run `hpcai500 data check ewa {path.parent}` to find all such files"
         )
-
-
-class _Located:
-    """A Storage and its path, as the core wants them."""
-
-    def __init__(self, path: Path, storage: Storage) -> None:
-        self.path = str(path)
-        self._storage = storage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._storage, name)

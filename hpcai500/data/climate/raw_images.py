@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
+from hpcai500._core import ClimateError, ClimateReader
 from hpcai500.data.climate.chunk_faults import Fault, find_faults
-from hpcai500.data.climate.hdf5_errors import DAMAGED, open_hdf5, plain
+from hpcai500.data.climate.hdf5_errors import open_hdf5
 from hpcai500.data.climate.layout import CHANNELS, IMAGES
+from hpcai500.data.climate.storage import Located
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.errors import DataError
 
@@ -49,21 +50,29 @@ def read_images(
     shape = (count, channels.stop - channels.start, *year.grid)
     values = np.empty(shape, np.float32) if out is None else out
     assert values.shape == shape
-    with open_hdf5(year.path) as file:
-        try:
-            file[IMAGES].read_direct(values, np.s_[first : first + count, channels])
-        except DAMAGED as error:
-            raise _explain(year, file, first, count, channels, error) from error
+    try:
+        # One thread: those who read much share the work between processes.
+        with ClimateReader(
+            [Located(year.path, year.storage)],
+            channels=range(channels.start, channels.stop),
+            mean=None,
+            std=None,
+            dtype="float32",
+            left=0,
+            width=year.width,
+            threads=1,
+        ) as reader:
+            reader.read_window(0, first, count, values)
+    except ClimateError as error:
+        raise _explain(year, first, count, channels, error) from error
     return values
 
 
-def _explain(
-    year: YearFile, file: h5py.File, first: int, count: int, channels: slice, error: BaseException
-) -> DataError:
-    faults = tuple(find_faults(year.path, file, first, count, channels))
-    if faults:
-        return UnreadableImagesError(faults)
-    return DataError(f"{year.path}: dataset {IMAGES}, images {first} to {first + count - 1}: {plain(error)}")
+def _explain(year: YearFile, first: int, count: int, channels: slice, error: ClimateError) -> DataError:
+    """The reader stops at its first fault; HDF5's own library then says which chunks of the range are damaged."""
+    with open_hdf5(year.path) as file:
+        faults = tuple(find_faults(year.path, file, first, count, channels))
+    return UnreadableImagesError(faults) if faults else DataError(f"{year.path}: dataset {IMAGES}: {error}")
 
 
 def ranges(year: YearFile) -> Iterator[tuple[int, int]]:

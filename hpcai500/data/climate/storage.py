@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import h5py
@@ -55,6 +56,17 @@ class Storage:
     def window(self) -> int:
         """Images that share chunks, and are therefore best read together."""
         return 1 if self.chunk is None else self.chunk[0]
+
+
+class Located:
+    """A Storage and the path of its file, as the core's reader wants them."""
+
+    def __init__(self, path: Path, storage: Storage) -> None:
+        self.path = str(path)
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
 
 
 def storage_of(dataset: h5py.Dataset) -> Storage:
@@ -130,10 +142,11 @@ def _chunk_table(
     sizes = np.zeros(grid, np.uint64)
     masks = np.zeros(grid, np.uint32)
 
-    def add(chunk: Any) -> None:
-        cell = tuple(offset // side for offset, side in zip(chunk.chunk_offset, dataset.chunks, strict=True))
-        addresses[cell], sizes[cell], masks[cell] = chunk.byte_offset, chunk.size, chunk.filter_mask
-
+    found: list[tuple[int, ...]] = []
     # One walk over the index: get_chunk_info(i) would begin anew for each of 131,072 chunks.
-    dataset.id.chunk_iter(add)
+    dataset.id.chunk_iter(lambda c: found.append((*c.chunk_offset, c.byte_offset, c.size, c.filter_mask)))
+    if found:
+        table = np.array(found, np.uint64)
+        cells = tuple((table[:, : len(grid)] // np.array(dataset.chunks, np.uint64)).T.astype(np.intp))
+        addresses[cells], sizes[cells], masks[cells] = table[:, -3], table[:, -2], table[:, -1]
     return addresses.ravel(), sizes.ravel(), masks.ravel()
