@@ -105,8 +105,6 @@ class ClimateBatches:
             )
         except ClimateError as error:
             raise self._unreadable(error) from error
-        # Nothing may run in native threads any more when the interpreter ends.
-        self._at_exit = weakref.finalize(self, self._reader.close)
         shape = (batch_size, *self._reader.image_shape)
         # torch aligns host memory to 64 bytes, which the core's non-temporal stores want.
         self._slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
@@ -114,6 +112,8 @@ class ClimateBatches:
         self._batch_size = batch_size
         windows = WindowBuffers(self._reader, self._storages, _ITEMS[dtype], threads)
         self._filler = Filler(self._reader, windows, arrays)
+        # A thread that comes back from native code into an interpreter that ends would be killed there, and abort.
+        self._at_exit = weakref.finalize(self, _stop, self._reader, self._filler)
         self._running: Generator[ClimateBatch, None, None] | None = None
         self._closed = False
 
@@ -203,3 +203,8 @@ class ClimateBatches:
             f"{where}: {error.kind}: {error.reason}; replace the file, "
             f"and run `hpcai500 data check ewa {path.parent}` to find all such files"
         )
+
+
+def _stop(reader: ClimateReader, filler: Filler) -> None:
+    reader.close()
+    filler.end()
