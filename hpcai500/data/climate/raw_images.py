@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hpcai500._core import ClimateError, ClimateReader
 from hpcai500.data.climate.chunk_faults import Fault, find_faults
-from hpcai500.data.climate.hdf5_errors import open_hdf5
+from hpcai500.data.climate.hdf5_errors import DAMAGED, open_hdf5, plain
 from hpcai500.data.climate.layout import CHANNELS, IMAGES
 from hpcai500.data.climate.storage import Located
 from hpcai500.data.climate.year_file import YearFile
@@ -68,11 +68,21 @@ def read_images(
     return values
 
 
-def _explain(year: YearFile, first: int, count: int, channels: slice, error: ClimateError) -> DataError:
-    """The reader stops at its first fault; HDF5's own library then says which chunks of the range are damaged."""
+def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> FloatArray:
+    """As `read_images`, by HDF5's own library: slower, and independent of the core's reader."""
+    with open_hdf5(year.path) as file:
+        try:
+            values: FloatArray = file[IMAGES][first : first + count, channels]
+        except DAMAGED as error:
+            raise _explain(year, first, count, channels, error) from error
+    return values
+
+
+def _explain(year: YearFile, first: int, count: int, channels: slice, error: BaseException) -> DataError:
+    """A reader stops at its first fault; HDF5's library is then asked for all damaged chunks of the range."""
     with open_hdf5(year.path) as file:
         faults = tuple(find_faults(year.path, file, first, count, channels))
-    return UnreadableImagesError(faults) if faults else DataError(f"{year.path}: dataset {IMAGES}: {error}")
+    return UnreadableImagesError(faults) if faults else DataError(f"{year.path}: dataset {IMAGES}: {plain(error)}")
 
 
 def ranges(year: YearFile) -> Iterator[tuple[int, int]]:

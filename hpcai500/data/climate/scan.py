@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcai500.data.climate.chunk_faults import Fault
 from hpcai500.data.climate.moments import ChannelStatistics, FloatArray, joined, of_planes
-from hpcai500.data.climate.raw_images import UnreadableImagesError, channel_blocks, ranges, read_images
+from hpcai500.data.climate.raw_images import UnreadableImagesError, channel_blocks, ranges, read_by_hdf5, read_images
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.worker_pool import map_in_order
 from hpcai500.errors import UsageError
@@ -58,10 +58,13 @@ class Accumulator:
 
 
 def digest_images(year: YearFile, first: int, count: int) -> tuple[bytes, ...]:
-    """Return the digests of images `first` to `first + count` of `year`. Raises UnreadableImagesError."""
+    """Return the digests of images `first` to `first + count` of `year`, as HDF5's own library reads them.
+
+    What was written is judged by another reader than the one that read its source. Raises UnreadableImagesError.
+    """
     digests = [hashlib.sha256() for _ in range(count)]
     for channels in channel_blocks(year, count):
-        for digest, planes in zip(digests, read_images(year, first, count, channels=channels), strict=True):
+        for digest, planes in zip(digests, read_by_hdf5(year, first, count, channels), strict=True):
             digest.update(np.ascontiguousarray(planes, "<f4").data)
     return tuple(digest.digest() for digest in digests)
 
