@@ -59,8 +59,9 @@ class _Parser(argparse.ArgumentParser):
 
     def _suggestion(self, message: str) -> str:
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        wrong = [word for word in message.split() if word.startswith("--")]
-        close = [match for word in wrong for match in difflib.get_close_matches(word.split("=")[0], known, 1)]
+        words = [word.split("=")[0].rstrip(":,") for word in message.split()]
+        wrong = [word for word in words if word.startswith("--") and word not in known]
+        close = [match for word in wrong for match in difflib.get_close_matches(word, known, 1)]
         return f" (did you mean {close[0]}?)" if close else ""
 
 

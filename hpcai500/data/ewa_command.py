@@ -1,4 +1,4 @@
-"""`hpcai500 data make|check|repack ewa`: options, and how results are shown."""
+"""`hpcai500 data make|check|anchors|repack ewa`: options, and how results are shown."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from hpcai500.data.climate.index import spans
 from hpcai500.data.climate.repack import Repacking, RepackReport
 from hpcai500.data.climate.repack_estimate import Estimate
 from hpcai500.data.climate.repack_file import FILTERS
+from hpcai500.data.ewa_anchors_command import add_anchors
 from hpcai500.data.ewa_make_command import add_make
 from hpcai500.data.text_table import size
+from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
 
-__all__ = ["HELP", "NAME", "add_check", "add_make", "add_repack"]
+__all__ = ["HELP", "NAME", "add_anchors", "add_check", "add_make", "add_repack"]
 
 NAME = "ewa"
 HELP = "Extreme Weather Analytics: climo_YYYY.h5, a year of 16-channel images and their boxes each"
@@ -37,7 +39,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Example: hpcai500 data check ewa /data/extremeweather --years 1979-1989 --json > check.json"
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder with climo_YYYY.h5")
     parser.add_argument(
-        "--years", metavar="A-B", type=_years, help="the training years, whose channels are shown (default: all)"
+        "--years", metavar="A-B", type=year_range, help="the training years, whose channels are shown (default: all)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     _add_workers(parser)
@@ -67,7 +69,7 @@ def add_repack(parser: argparse.ArgumentParser) -> None:
         help="none: 56.6 MB an image of 768 x 1152, read as fast as the disk gives it; lzf: shuffled and quickly "
         "compressed, for a slow or small disk (default: none)",
     )
-    parser.add_argument("--years", metavar="A-B", type=_years, help="first and last year (default: all)")
+    parser.add_argument("--years", metavar="A-B", type=year_range, help="first and last year (default: all)")
     parser.add_argument(
         "--convert-boxes",
         action="store_true",
@@ -81,14 +83,6 @@ def add_repack(parser: argparse.ArgumentParser) -> None:
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", metavar="N", type=int, help="processes that share the work (default: one a core)")
-
-
-def _years(text: str) -> tuple[int, int]:
-    first, dash, last = text.partition("-")
-    try:
-        return int(first), int(last if dash else first)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a year or two, as in 1979-1989, got {text!r}") from None
 
 
 def _check(chosen: argparse.Namespace) -> int:

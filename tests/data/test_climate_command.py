@@ -98,7 +98,10 @@ def test_many_findings_are_shortened_for_people(source: Path, capsys: pytest.Cap
     ("arguments", "message"),
     [
         (["check", "ewa", "nowhere"], "no data set at nowhere: No such file or directory"),
-        (["check", "ewa", "source", "--years", "1979-x"], "expected a year or two, as in 1979-1989, got '1979-x'"),
+        (
+            ["check", "ewa", "source", "--years", "1979-x"],
+            "argument --years: '1979-x' are no years: write 1979 or 1979-1981; see",
+        ),
         (["check", "ewa", "source", "--workers", "0"], "--workers must be at least 1"),
         (["repack", "ewa", "source"], "the following arguments are required: DST"),
         (["repack", "ic", "a", "b"], "invalid choice: 'ic'"),

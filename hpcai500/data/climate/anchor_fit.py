@@ -47,9 +47,11 @@ def fit_anchors(shapes: Shapes, levels: int, per_level: int, seed: int = 0) -> A
     Anchors are dealt to the levels by growing area, as finer levels of a pyramid see smaller things.
 
     Raises:
-        DataError: there are fewer different shapes than anchors.
+        DataError: there are fewer different shapes than anchors, or no anchors asked for.
     """
     count = levels * per_level
+    if levels < 1 or per_level < 1:
+        raise DataError(f"cannot fit {per_level} anchors on each of {levels} levels: both must be at least 1")
     if len(np.unique(shapes, axis=0)) < count:
         raise DataError(
             f"cannot fit {count} anchors to {len(np.unique(shapes, axis=0))} different box shapes: "
