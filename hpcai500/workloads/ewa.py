@@ -149,7 +149,9 @@ class ExtremeWeatherWorkload:
                 detections = as_arrays(found)
                 precision.add(truth.boxes, truth.labels, *detections)
                 if sample in self._shown:
-                    self._scenes.append(Scene(sample, batch.images[position].float().numpy(), truth, *detections))
+                    # A copy: the batch is a view of memory that is filled anew.
+                    image = batch.images[position].to(torch.float32, copy=True).numpy()
+                    self._scenes.append(Scene(sample, image, truth, *detections))
             on_batch(precision.images)
         result = precision.result()
         return Evaluation(result.mean, precision.images, result.per_class)
