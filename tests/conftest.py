@@ -56,7 +56,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small climate years, 1979 and 1980, one chunk an image."""
-    from hpcai500.data.climate.synthetic import SyntheticYears, make_years
+    from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
 
     root = tmp_path_factory.mktemp("weather")
     make_years(root, SyntheticYears(last_year=1980, images_per_year=10, height=64, width=96), workers=1)

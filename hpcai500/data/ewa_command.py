@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcai500.data.climate.check import check_climate
-from hpcai500.data.climate.check_document import as_document
-from hpcai500.data.climate.check_report import print_report
+from hpcai500.data.climate.checking.check import check_climate
+from hpcai500.data.climate.checking.document import as_document
+from hpcai500.data.climate.checking.report import print_report
 from hpcai500.data.climate.index import spans
-from hpcai500.data.climate.repack import Repacking, RepackReport
-from hpcai500.data.climate.repack_estimate import Estimate
-from hpcai500.data.climate.repack_file import FILTERS
+from hpcai500.data.climate.repacking.estimate import Estimate
+from hpcai500.data.climate.repacking.file import FILTERS
+from hpcai500.data.climate.repacking.repacking import Repacking, RepackReport
 from hpcai500.data.ewa_anchors_command import add_anchors
 from hpcai500.data.ewa_make_command import add_make
 from hpcai500.data.text_table import size

@@ -11,8 +11,8 @@ import numpy as np
 
 from hpcai500.data.climate.hdf5_errors import open_hdf5
 from hpcai500.data.climate.layout import BOXES, CLASSES, file_name
-from hpcai500.data.climate.synthetic import SyntheticYears, make_years
-from hpcai500.data.climate.year_writer import LAYOUTS
+from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
+from hpcai500.data.climate.weather.year_writer import LAYOUTS
 from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
 from hpcai500.data.climate.layout import CHANNELS, CLASSES
-from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches
-from hpcai500.data.climate.moments import combined
-from hpcai500.data.climate.statistics import load_or_measure
+from hpcai500.data.climate.reading.loader import ClimateBatch, ClimateBatches
+from hpcai500.data.climate.reading.windows import windows_of
 from hpcai500.data.climate.truth import Truth, moved, truths_of
-from hpcai500.data.climate.windows import windows_of
+from hpcai500.data.climate.values.moments import combined
+from hpcai500.data.climate.values.statistics import load_or_measure
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.coverage import Coverage
 from hpcai500.data.samplers import SampleIds, Sharding, evaluation_shard, windowed_order

@@ -17,8 +17,8 @@ from sample_years import HEIGHT, LAYOUTS, SHIPPED, WIDTH, boxes_of, damage_chunk
 from hpcai500.data.climate import index as index_module
 from hpcai500.data.climate import storage_cache
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint, open_years, spans, year_paths
-from hpcai500.data.climate.moments import combined, from_document, none, of_planes
-from hpcai500.data.climate.statistics import combine, load, load_or_measure, measure
+from hpcai500.data.climate.values.moments import combined, from_document, none, of_planes
+from hpcai500.data.climate.values.statistics import combine, load, load_or_measure, measure
 from hpcai500.data.climate.year_file import open_year
 from hpcai500.errors import DataError
 
@@ -100,7 +100,7 @@ def moments_by_hand(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any],
 def test_statistics_are_those_of_all_values_in_every_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any], block_bytes: int
 ) -> None:
-    monkeypatch.setattr("hpcai500.data.climate.raw_images.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", block_bytes)
     years = load_climate_index(write_set(tmp_path / "set", (1979, 1980), **layout)).years
     mean, std = combine(load_or_measure(years, workers=1))
     values = np.concatenate([images_of(12, seed=1979), images_of(12, seed=1980)])
@@ -176,7 +176,7 @@ def test_damaged_statistics_are_measured_again(tmp_path: Path, damaged: bytes) -
 
 
 def test_several_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcai500.data.climate.raw_images.BLOCK_BYTES", 1)
+    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", 1)
     years = load_climate_index(write_set(tmp_path / "set", (1979,), **SHIPPED)).years
     alone, shared = (measure(years, workers=workers)[1979] for workers in (1, 2))
     assert alone.digest == shared.digest

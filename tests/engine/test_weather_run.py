@@ -16,7 +16,7 @@ from tiny_runs import same_weights, weather_arguments
 
 from hpcai500 import train
 from hpcai500.data.climate.layout import CLASSES, file_name
-from hpcai500.data.climate.synthetic import SyntheticYears, make_years
+from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
 from hpcai500.data.coverage import Coverage
 from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record

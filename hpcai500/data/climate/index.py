@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.data.climate.box_table import RowKind, odd_rows, row_kinds
-from hpcai500.data.climate.content import boxes_digest, content_fingerprint, load_contents
 from hpcai500.data.climate.layout import BOXES, CLASSES, file_name, year_of
 from hpcai500.data.climate.storage_cache import LONG, load_storages, store_storages
+from hpcai500.data.climate.values.content import boxes_digest, content_fingerprint, load_contents
 from hpcai500.data.climate.year_file import YearFile, identity_of, open_year
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent

@@ -12,11 +12,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.content import boxes_digest, content_of, store_contents
-from hpcai500.data.climate.raw_images import channel_blocks, ranges, read_images
-from hpcai500.data.climate.repack_file import Filter, boxes_at, compress, lay_out, put_chunks, storage_at, write_planes
-from hpcai500.data.climate.repack_journal import Journal, WrittenRange
-from hpcai500.data.climate.scan import Accumulator, digest_images
+from hpcai500.data.climate.repacking.file import (
+    Filter,
+    boxes_at,
+    compress,
+    lay_out,
+    put_chunks,
+    storage_at,
+    write_planes,
+)
+from hpcai500.data.climate.repacking.journal import Journal, WrittenRange
+from hpcai500.data.climate.values.content import boxes_digest, content_of, store_contents
+from hpcai500.data.climate.values.raw_images import channel_blocks, ranges, read_images
+from hpcai500.data.climate.values.scan import Accumulator, digest_images
 from hpcai500.data.climate.year_file import YearFile, open_year
 from hpcai500.data.worker_pool import map_in_order
 from hpcai500.errors import RunError

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcai500._core import ClimateError, ClimateReader
-from hpcai500.data.climate.windows import WindowBuffers
+from hpcai500.data.climate.reading.windows import WindowBuffers
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcai500.data.climate.atmosphere import Atmosphere
-from hpcai500.data.climate.fields import Grid, Plane
-from hpcai500.data.climate.patch import Extent, Patch, pixel_size
+from hpcai500.data.climate.weather.atmosphere import Atmosphere
+from hpcai500.data.climate.weather.fields import Grid, Plane
+from hpcai500.data.climate.weather.patch import Extent, Patch, pixel_size
 
 # Pixels of the shipped grid; radians.
 _LENGTHS = (210.0, 440.0)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from hpcai500.data.climate.layout import CHANNELS
-from hpcai500.data.climate.raw_images import MOST_BLOCK_BYTES, chunk_channels, read_images
 from hpcai500.data.climate.storage import Storage
+from hpcai500.data.climate.values.raw_images import MOST_BLOCK_BYTES, chunk_channels, read_images
 from hpcai500.data.climate.year_file import YearFile
 
 _SAMPLES = 3

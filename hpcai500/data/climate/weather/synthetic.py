@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcai500.data.climate.fields import Grid
 from hpcai500.data.climate.layout import BOX_COLUMNS, CLASSES, MOST_BOXES, file_name, year_of
-from hpcai500.data.climate.scene import SMALLEST_HEIGHT, SMALLEST_WIDTH, draw_scene
-from hpcai500.data.climate.year_writer import LAYOUTS, Boxes, Image, Part, finish, image_bytes, lay_out
+from hpcai500.data.climate.weather.fields import Grid
+from hpcai500.data.climate.weather.scene import SMALLEST_HEIGHT, SMALLEST_WIDTH, draw_scene
+from hpcai500.data.climate.weather.year_writer import LAYOUTS, Boxes, Image, Part, finish, image_bytes, lay_out
 from hpcai500.data.part_folder import part_folder
 from hpcai500.data.synthetic_manifest import claim_folder
 from hpcai500.data.worker_pool import map_in_order

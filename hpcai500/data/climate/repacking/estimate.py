@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.data.climate.layout import CHANNELS
-from hpcai500.data.climate.raw_images import BLOCK_BYTES, MOST_BLOCK_BYTES, chunk_channels, ranges, read_images
-from hpcai500.data.climate.repack_file import compress
-from hpcai500.data.climate.repack_year import YearJob
-from hpcai500.data.climate.scan import Accumulator
+from hpcai500.data.climate.repacking.file import compress
+from hpcai500.data.climate.repacking.year import YearJob
+from hpcai500.data.climate.values.raw_images import BLOCK_BYTES, MOST_BLOCK_BYTES, chunk_channels, ranges, read_images
+from hpcai500.data.climate.values.scan import Accumulator
 from hpcai500.data.text_table import size
 from hpcai500.errors import DataError
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcai500._core import ClimateError, ClimateReader
-from hpcai500.data.climate.chunk_faults import Fault, find_faults
 from hpcai500.data.climate.hdf5_errors import DAMAGED, open_hdf5, plain
 from hpcai500.data.climate.layout import CHANNELS, IMAGES
 from hpcai500.data.climate.storage import Located
+from hpcai500.data.climate.values.chunk_faults import Fault, find_faults
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.errors import DataError
 

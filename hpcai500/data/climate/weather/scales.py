@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.atmosphere import Atmosphere
-from hpcai500.data.climate.fields import Grid, Plane, red_noise
 from hpcai500.data.climate.layout import CHANNELS
+from hpcai500.data.climate.weather.atmosphere import Atmosphere
+from hpcai500.data.climate.weather.fields import Grid, Plane, red_noise
 
 # Mean and standard deviation of each channel in its unit: m/s (PRECT and winds), Pa, kg/kg, K, kg/m^2 and m. They are
 # those of 16 snapshots of the same climate model, rounded.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcai500.data.climate.check import CheckReport
-from hpcai500.data.climate.input_cost import InputCost, compression_ratio
+from hpcai500.data.climate.checking.check import CheckReport
+from hpcai500.data.climate.checking.input_cost import InputCost, compression_ratio
+from hpcai500.data.climate.checking.year_report import YearReport
 from hpcai500.data.climate.layout import CHANNELS, CLASSES
-from hpcai500.data.climate.year_report import YearReport
 
 
 def as_document(report: CheckReport) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcai500.data.climate.content import load_contents
 from hpcai500.data.climate.hdf5_errors import plain
 from hpcai500.data.climate.index import build_index, load_content_fingerprint, open_years, spans, year_paths
 from hpcai500.data.climate.layout import year_of
-from hpcai500.data.climate.repack_estimate import Estimate, estimate
-from hpcai500.data.climate.repack_file import FILTERS, Filter, image_chunk
-from hpcai500.data.climate.repack_year import YearJob, repack_year, settle
-from hpcai500.data.climate.scan import processes
+from hpcai500.data.climate.repacking.estimate import Estimate, estimate
+from hpcai500.data.climate.repacking.file import FILTERS, Filter, image_chunk
+from hpcai500.data.climate.repacking.year import YearJob, repack_year, settle
+from hpcai500.data.climate.values.content import load_contents
+from hpcai500.data.climate.values.scan import processes
 from hpcai500.data.climate.variant import as_shipped
 from hpcai500.data.climate.year_file import YearFile, open_year
 from hpcai500.errors import DataError, RunError

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.data.climate.moments import from_document
-from hpcai500.data.climate.scan import ImageScan
+from hpcai500.data.climate.values.moments import from_document
+from hpcai500.data.climate.values.scan import ImageScan
 from hpcai500.files import write_atomically
 
 _FORMAT = "hpcai500 repack 1"

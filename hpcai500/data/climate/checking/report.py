@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from hpcai500.data.climate.box_table import BoxSizes
-from hpcai500.data.climate.check import CheckReport
+from hpcai500.data.climate.checking.check import CheckReport
+from hpcai500.data.climate.checking.input_cost import InputCost, compression_ratio, describe
+from hpcai500.data.climate.checking.year_report import YearReport
 from hpcai500.data.climate.index import spans
-from hpcai500.data.climate.input_cost import InputCost, compression_ratio, describe
 from hpcai500.data.climate.layout import CHANNELS, CLASSES
-from hpcai500.data.climate.year_report import YearReport
 from hpcai500.data.text_table import table
 
 # Findings listed for people; --json lists all.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcai500.data.climate.atmosphere import Atmosphere
-from hpcai500.data.climate.fields import Grid
-from hpcai500.data.climate.patch import Extent, Patch, pixel_size
+from hpcai500.data.climate.weather.atmosphere import Atmosphere
+from hpcai500.data.climate.weather.fields import Grid
+from hpcai500.data.climate.weather.patch import Extent, Patch, pixel_size
 
 
 def _patch(

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcai500.data.climate.chunk_faults import Fault
-from hpcai500.data.climate.moments import ChannelStatistics, FloatArray, joined, of_planes
-from hpcai500.data.climate.raw_images import UnreadableImagesError, channel_blocks, ranges, read_by_hdf5, read_images
+from hpcai500.data.climate.values.chunk_faults import Fault
+from hpcai500.data.climate.values.moments import ChannelStatistics, FloatArray, joined, of_planes
+from hpcai500.data.climate.values.raw_images import (
+    UnreadableImagesError,
+    channel_blocks,
+    ranges,
+    read_by_hdf5,
+    read_images,
+)
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.worker_pool import map_in_order
 from hpcai500.errors import UsageError

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from hpcai500.data.climate.box_table import OddRows, class_counts, odd_rows, row_kinds
-from hpcai500.data.climate.chunk_faults import Fault
 from hpcai500.data.climate.layout import CHANNELS
-from hpcai500.data.climate.scan import ImageScan
+from hpcai500.data.climate.values.chunk_faults import Fault
+from hpcai500.data.climate.values.scan import ImageScan
 from hpcai500.data.climate.year_file import YearFile
 
 Oddity = Literal["NaN", "infinite", "constant"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcai500.data.climate.moments import ChannelStatistics, combined, from_document
-from hpcai500.data.climate.scan import ImageScan
+from hpcai500.data.climate.values.moments import ChannelStatistics, combined, from_document
+from hpcai500.data.climate.values.scan import ImageScan
 from hpcai500.data.climate.year_file import YearFile, identity_of
 from hpcai500.data.derived import derived_paths, write_derived
 

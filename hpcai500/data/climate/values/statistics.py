@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.content import YearContent, content_of, load_contents, store_contents
 from hpcai500.data.climate.layout import CHANNELS
-from hpcai500.data.climate.moments import ChannelStatistics, combined
-from hpcai500.data.climate.raw_images import UnreadableImagesError
-from hpcai500.data.climate.scan import ImageScan, processes, scan_years
+from hpcai500.data.climate.values.content import YearContent, content_of, load_contents, store_contents
+from hpcai500.data.climate.values.moments import ChannelStatistics, combined
+from hpcai500.data.climate.values.raw_images import UnreadableImagesError
+from hpcai500.data.climate.values.scan import ImageScan, processes, scan_years
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import torch
 
 from hpcai500._core import ClimateError, ClimateReader
-from hpcai500.data.climate.filler import Filler, Visit
 from hpcai500.data.climate.layout import CHANNELS, IMAGES
-from hpcai500.data.climate.rolls import epoch_rolls
+from hpcai500.data.climate.reading.filler import Filler, Visit
+from hpcai500.data.climate.reading.rolls import epoch_rolls
+from hpcai500.data.climate.reading.windows import WindowBuffers, window_images
 from hpcai500.data.climate.storage import Located, Storage
-from hpcai500.data.climate.windows import WindowBuffers, window_images
 from hpcai500.data.held_slots import HeldSlots
 from hpcai500.data.samplers import SampleIds
 from hpcai500.errors import DataError

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.atmosphere import calm_weather
-from hpcai500.data.climate.channels import channels_of, terrain
-from hpcai500.data.climate.cyclones import DEPRESSION, EXTRATROPICAL, TROPICAL, Cyclone, form_cyclone
-from hpcai500.data.climate.distractors import DISTRACTORS
-from hpcai500.data.climate.fields import Grid
 from hpcai500.data.climate.layout import BOX_COLUMNS, MOST_BOXES
-from hpcai500.data.climate.rivers import River, form_river
+from hpcai500.data.climate.weather.atmosphere import calm_weather
+from hpcai500.data.climate.weather.cyclones import DEPRESSION, EXTRATROPICAL, TROPICAL, Cyclone, form_cyclone
+from hpcai500.data.climate.weather.distractors import DISTRACTORS
+from hpcai500.data.climate.weather.fields import Grid
+from hpcai500.data.climate.weather.rivers import River, form_river
+from hpcai500.data.climate.weather.scales import channels_of, terrain
 
 SMALLEST_HEIGHT, SMALLEST_WIDTH = 64, 96
 # The published year has 5.1 boxes an image; of those drawn here a few find no place.

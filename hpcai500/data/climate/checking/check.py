@@ -10,16 +10,22 @@ from pathlib import Path
 import numpy as np
 
 from hpcai500.data.climate.box_table import BoxSizes, box_sizes, usable
-from hpcai500.data.climate.chunk_faults import Fault
-from hpcai500.data.climate.content import YearContent, content_fingerprint, content_of, load_contents, store_contents
+from hpcai500.data.climate.checking.input_cost import InputCost, layouts, measure_cost
+from hpcai500.data.climate.checking.year_report import YearReport, report_year
 from hpcai500.data.climate.index import build_index, open_years, refusals, spans, year_paths
-from hpcai500.data.climate.input_cost import InputCost, layouts, measure_cost
 from hpcai500.data.climate.layout import CLASSES, file_name, year_of
-from hpcai500.data.climate.moments import ChannelStatistics, combined
-from hpcai500.data.climate.scan import ImageScan, processes, scan_years
-from hpcai500.data.climate.statistics import constant_channels
+from hpcai500.data.climate.values.chunk_faults import Fault
+from hpcai500.data.climate.values.content import (
+    YearContent,
+    content_fingerprint,
+    content_of,
+    load_contents,
+    store_contents,
+)
+from hpcai500.data.climate.values.moments import ChannelStatistics, combined
+from hpcai500.data.climate.values.scan import ImageScan, processes, scan_years
+from hpcai500.data.climate.values.statistics import constant_channels
 from hpcai500.data.climate.year_file import YearFile
-from hpcai500.data.climate.year_report import YearReport, report_year
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 

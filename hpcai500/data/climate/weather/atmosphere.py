@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hpcai500.data.climate.fields import Grid, Plane, red_noise
+from hpcai500.data.climate.weather.fields import Grid, Plane, red_noise
 
 # So far below the first drop that noise makes no drizzle of a dry place.
 _DRY = np.float32(-0.3)

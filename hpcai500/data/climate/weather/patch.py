@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.fields import SHIPPED_HEIGHT, SHIPPED_WIDTH, Grid, Plane
+from hpcai500.data.climate.weather.fields import SHIPPED_HEIGHT, SHIPPED_WIDTH, Grid, Plane
 
 
 @dataclass(frozen=True)

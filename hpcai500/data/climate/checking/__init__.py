@@ -1,0 +1,1 @@
+"""What `data check ewa` finds and how it is shown."""

@@ -1,0 +1,1 @@
+"""Values of whole years: read, digested, and summed up channel by channel."""
