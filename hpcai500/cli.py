@@ -15,6 +15,7 @@ import typer
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.launch.in_job import become, module_command
+from hpcai500.streams import open_missing_streams
 
 app = typer.Typer(
     help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
@@ -177,6 +178,7 @@ def _tell(error: HpcAi500Error | str) -> str:
 
 def main() -> int:
     """The `hpcai500` command; returns its exit code."""
+    open_missing_streams()
     # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     if len(sys.argv) == 1:

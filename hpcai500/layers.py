@@ -22,6 +22,25 @@ Interval = Annotated[tuple[Positive, Positive], Field(strict=False)]
 Pair = Annotated[tuple[Count, Count], Field(strict=False)]
 Year = Annotated[int, Field(ge=0, le=9999)]
 YearRange = Annotated[tuple[Year, Year], Field(strict=False)]
+# As ExtremeWeather names them, in the order of its files (CAM5 output: Racah et al. 2017).
+ClimateChannel = Literal[
+    "PRECT",
+    "PS",
+    "PSL",
+    "QREFHT",
+    "T200",
+    "T500",
+    "TMQ",
+    "TREFHT",
+    "TS",
+    "U850",
+    "UBOT",
+    "V850",
+    "VBOT",
+    "Z1000",
+    "Z200",
+    "ZBOT",
+]
 # (height, width) of each anchor of a pyramid level.
 AnchorShapes = Annotated[tuple[Interval, ...], Field(strict=False, min_length=1)]
 
@@ -176,11 +195,11 @@ class ExtremeWeather(Layer):
     )
     width: Count = Field(description="channels of the first stage; each stage doubles it")
     norm: Literal["group", "batch", "sync-batch", "frozen-batch"] = Field(
-        description="normalisation of the backbone; `sync-batch` is over all processes"
+        description="normalisation of the backbone; `sync-batch` is over all processes, `frozen-batch` never learns"
     )
     pyramid_channels: Count = Field(description="channels of every pyramid level")
     head_width: Count = Field(description="width of the two layers that judge a region")
-    channels: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] = Field(
+    channels: Annotated[tuple[ClimateChannel, ...], Field(strict=False, min_length=1)] = Field(
         description="channels of an image that the model sees, by name, in this order"
     )
     longitude_roll: bool = Field(description="turn each training image by a random longitude (an algorithmic change)")
@@ -207,7 +226,9 @@ class ExtremeWeather(Layer):
     )
 
     @model_validator(mode="after")
-    def _levels_have_anchors(self) -> ExtremeWeather:
+    def _options_fit_together(self) -> ExtremeWeather:
+        if len(set(self.channels)) < len(self.channels):
+            raise ValueError(f"channels: expected each one once, got {', '.join(self.channels)}")
         levels = len(self.depths) + 1
         if len(self.anchors) != levels:
             raise ValueError(f"anchors: expected {levels} levels (one more than depths), got {len(self.anchors)}")

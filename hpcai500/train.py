@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.streams import open_missing_streams
 
 # How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads
 # that decode the next batch and from any neighbour: with one busy neighbour on two cores, training took 13 times as
@@ -30,6 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one job; returns the exit code. Every error is one line on stderr; HPCAI500_TRACEBACK=1 shows where."""
+    open_missing_streams()
     try:
         options = _options(arguments)
         with StopRequest() as stop:

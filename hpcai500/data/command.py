@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from hpcai500.data import ewa_command, ic_command
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.streams import open_missing_streams
 
 # One line a workload: a module with `NAME`, `HELP` and an `add_…(parser)` for each of the commands that it has; each
 # sets `run` on its parser.
@@ -32,6 +33,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every expected error is one line on stderr."""
+    open_missing_streams()
     signal.signal(signal.SIGTERM, _end)
     try:
         chosen, unknown = _parser().parse_known_args(arguments)
@@ -43,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"hpcai500: error: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("hpcai500: interrupted: finished files are kept, none is half written\n")
+        sys.stderr.write(
+            "hpcai500: interrupted: finished files are kept, none is half written; the same command goes on\n"
+        )
         return _INTERRUPTED
     except BrokenPipeError:
         # `hpcai500 data check … | head`: the reader has what it wants.

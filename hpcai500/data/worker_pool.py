@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +15,9 @@ from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from hpcai500.errors import RunError
+
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -36,7 +41,7 @@ def map_in_order(
     context = multiprocessing.get_context("spawn")
     resource_tracker.ensure_running()
     try:
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent) as pool:
             try:
                 yield from _windowed(pool, function, tasks, window=4 * workers)
             except BaseException:
@@ -47,6 +52,13 @@ def map_in_order(
             f"a process that {what} was killed, perhaps for memory: run the command again to continue, "
             "with fewer workers"
         ) from error
+
+
+def _die_with_parent() -> None:
+    """End when the parent ends, also when it was killed: an orphan would wait for work for ever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]  # a worker has a parent
+        os._exit(1)
 
 
 def _windowed(

@@ -74,6 +74,16 @@ class Console:
             self._printed_seconds = now
             self.say(f"hpcai500: {self._benchmark}: {self._text(status)}{self._left(now)}")
 
+    def evaluating(self, status: Status, samples: int) -> None:
+        """Show how many samples of the evaluation set were seen, when it is time to."""
+        text = f"epoch {status.epoch}/{status.epochs} evaluating, {samples} images"
+        now = time.monotonic()
+        if self._bar:
+            self._bar.update(0, text=text)
+        elif now - self._printed_seconds >= _PLAIN_INTERVAL_SECONDS:
+            self._printed_seconds = now
+            self.say(f"hpcai500: {self._benchmark}: {text}")
+
     def epoch_done(self, status: Status, seconds: float, per_class: Mapping[str, float | None]) -> None:
         """Print the line of a finished epoch; `per_class` is the quality of each class, where there is such."""
         quality = "unknown" if status.quality is None else f"{status.quality:.4f}"
@@ -93,7 +103,7 @@ class Console:
     def _text(self, status: Status) -> str:
         parts = [f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps_per_epoch}"]
         if self._rate is not None:
-            parts.append(f"{self._rate:.0f} images/s")
+            parts.append(f"{self._rate:.0f} images/s" if self._rate >= 10 else f"{self._rate:.2g} images/s")
         if status.loss is not None:
             parts.append(f"loss {status.loss:.3f}")
         if status.quality is not None:

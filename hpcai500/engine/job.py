@@ -136,11 +136,20 @@ def _run(writer: RecordWriter, recipe: Recipe, data: Path, stop: StopRequest, ol
                 writer.event("run_start", {"world_size": place.world_size, "nodes": recipe.hardware.nodes})
             trainer.run()
             writer.event("run_stop", {"status": "success"})
-            for name, content in workload.pictures().items():
-                writer.write_picture(name, content)
+            _draw(writer, console, workload)
     finally:
         checkpoints.release()
         workload.close()
+
+
+def _draw(writer: RecordWriter, console: Console, workload: Workload) -> None:
+    """Leave the pictures of a run that is complete: nothing in them may turn it into one that failed."""
+    try:
+        for name, content in workload.pictures().items():
+            writer.write_picture(name, content)
+    except Exception as error:  # noqa: BLE001 - said and recorded; the numbers stand without it
+        writer.event("picture_error", {"reason": str(error)})
+        console.say(f"hpcai500: no picture could be drawn: {error}")
 
 
 def _announce(writer: RecordWriter, recipe: Recipe, workload: Workload, old: Record | None) -> None:

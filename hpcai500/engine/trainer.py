@@ -188,7 +188,9 @@ class Trainer:
         # Not the compiled model: its last, short batch would be compiled anew while the clock runs.
         self._bare.eval()
         with torch.inference_mode(), self._precision.forward():
-            evaluation = self._workload.evaluate(self._bare, on_batch=lambda samples: self._stop_in_evaluation(epoch))
+            evaluation = self._workload.evaluate(
+                self._bare, on_batch=lambda samples: self._in_evaluation(epoch, samples)
+            )
         seconds = time.perf_counter() - start
         self._quality = evaluation.value
         metric = self._recipe.problem.metric
@@ -199,7 +201,8 @@ class Trainer:
         self._record.event("eval_stop", {"epoch": epoch})
         self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds, evaluation.per_class)
 
-    def _stop_in_evaluation(self, epoch: int) -> None:
+    def _in_evaluation(self, epoch: int, samples: int) -> None:
+        self._console.evaluating(self._status(epoch), samples)
         if self._stop.signal:
             self._interrupt(epoch)
 

@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     count = count_flops(model, *example)
-    print(json.dumps(_document(count)) if options.json else _table(count))  # noqa: T201
+    shape = list(example[0].shape[1:])
+    print(json.dumps({**_document(count), "input": shape}) if options.json else _table(count, shape))  # noqa: T201
     return ExitCode.PASS
 
 
@@ -77,7 +78,7 @@ def _plain(flops: float) -> int | float:
     return int(flops) if flops.is_integer() else flops
 
 
-def _table(count: FlopsCount) -> str:
+def _table(count: FlopsCount, shape: list[int]) -> str:
     width = max(len(operator.name) for operator in count.operators)
     rows = [
         f"{'operator':{width}}  {'kind':14}  {'forward':>10}  {'backward':>10}  {'training':>10}   (GFLOP a sample)"
@@ -86,7 +87,7 @@ def _table(count: FlopsCount) -> str:
     rows.append("part by part:")
     rows += [_row(part, width) for part in count.parts]
     rows.append(_row(Operator("total", CONVENTION, count.forward_flops, count.training_flops), width))
-    rows.append(f"parameters: {count.parameters / 1e6:.3f} M")
+    rows.append(f"parameters: {count.parameters / 1e6:.3f} M; a sample is {' x '.join(map(str, shape))}")
     return "\n".join(rows)
 
 

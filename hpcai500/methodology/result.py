@@ -200,10 +200,12 @@ def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: 
         if problem[key] != rules[key]
     ]
     reasons += [
-        f"the data set has {dataset[key]} {key.replace('_', ' ')}; {rules['dataset']} has {rules[key]}"
-        for key in ("training_samples", "evaluation_samples", "classes")
-        if key in rules and dataset[key] != rules[key]
+        f"the data set has {dataset.get(key)} {key.replace('_', ' ')}; {rules['dataset']} has {rules[key]}"
+        for key in ("training_samples", "evaluation_samples", "classes", "grid")
+        if key in rules and dataset.get(key) != rules[key]
     ]
+    if dataset.get("synthetic"):
+        reasons.append("the data set was made by `hpcai500 data make`")
     return reasons
 
 

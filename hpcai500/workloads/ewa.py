@@ -20,7 +20,8 @@ from hpcai500.data.climate.values.statistics import load_or_measure
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.coverage import Coverage
 from hpcai500.data.samplers import SampleIds, Sharding, evaluation_shard, windowed_order
-from hpcai500.errors import RecipeError
+from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
 from hpcai500.progress import track
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
@@ -46,7 +47,7 @@ class ExtremeWeatherWorkload:
         self._options, self._place = options, place
         self._seed = recipe.hyperparameters.seed
         self._channels_last = recipe.framework.channels_last
-        channels = _channel_numbers(options.channels)
+        channels = [CHANNELS.index(name) for name in options.channels]
         self._index = load_climate_index(data, progress=track)
         training, evaluation = (
             self._index.select(*years) for years in (problem.training_years, problem.evaluation_years)
@@ -56,6 +57,14 @@ class ExtremeWeatherWorkload:
         if self._training_width > self._image_size[1]:
             raise RecipeError(f"workload.crop_width: expected at most {self._image_size[1]}, the width of the images")
         self._training_truths, self._evaluation_truths = _truths(training), _truths(evaluation)
+        for truths, years in (
+            (self._training_truths, problem.training_years),
+            (self._evaluation_truths, problem.evaluation_years),
+        ):
+            if not any(len(truth.labels) for truth in truths):
+                raise DataError(
+                    f"{data}: the years {years[0]} to {years[1]} hold no boxes: there is nothing to learn or find"
+                )
         self.model: nn.Module = build_model(options)
         self._sharding = Sharding(
             samples=len(self._training_truths),
@@ -102,6 +111,7 @@ class ExtremeWeatherWorkload:
             "grid": list(self._image_size),
             "images_per_window": int(np.bincount(self._windows).max()),
             "coverage": Coverage.expected(len(self._training_truths)).digest,
+            "synthetic": (self._index.root / MANIFEST).is_file(),
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -137,6 +147,8 @@ class ExtremeWeatherWorkload:
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
         """Mean average precision over the evaluation images of this rank."""
+        # Average precision is of all detections together: the mean over ranks would be another number.
+        assert self._place.world_size == 1, "detections of all ranks must be gathered first"
         precision = AveragePrecision(CLASSES)
         shard = evaluation_shard(
             len(self._evaluation_truths), self._sharding.batch_size, self._place.world_size, self._place.rank
@@ -175,15 +187,6 @@ class ExtremeWeatherWorkload:
     def _on_device(self, images: Tensor) -> Tensor:
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
         return images.to(self._place.device, non_blocking=True).contiguous(memory_format=layout)
-
-
-def _channel_numbers(names: Sequence[str]) -> list[int]:
-    unknown = [name for name in names if name not in CHANNELS]
-    if unknown:
-        raise RecipeError(f"workload.channels: expected names among {', '.join(CHANNELS)}, got {unknown[0]!r}")
-    if len(set(names)) < len(names):
-        raise RecipeError(f"workload.channels: expected each channel once, got {', '.join(names)}")
-    return [CHANNELS.index(name) for name in names]
 
 
 def _truths(years: Sequence[YearFile]) -> list[Truth]:

@@ -17,6 +17,7 @@ from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
 from hpcai500.data.samplers import Sharding, epoch_order, evaluation_shard
+from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.progress import track
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
@@ -96,6 +97,7 @@ class ImageClassificationWorkload:
             "evaluation_samples": len(self._index.val.paths),
             "classes": len(self._index.classes),
             "coverage": Coverage.expected(len(self._index.train.paths)).digest,
+            "synthetic": (self._index.root / MANIFEST).is_file(),
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:

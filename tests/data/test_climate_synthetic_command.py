@@ -97,7 +97,7 @@ def test_help_explains_layouts_and_classes(capsys: pytest.CaptureFixture[str]) -
 def test_an_interrupt_leaves_whole_years_only(tmp_path: Path, sent: signal.Signals, code: int, workers: str) -> None:
     root = tmp_path / "set"
     command = [sys.executable, "-m", "hpcai500.data", "make", "ewa", str(root), *SMALL]
-    options = ["--years", "1000-1200", "--workers", workers]
+    options = ["--years", "1000-2999", "--workers", workers]
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
     while sum(1 for _ in root.glob("climo_*.h5")) < 3 and time.monotonic() < deadline:

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/signals_blocked.h"
+
 namespace hpcai500 {
 namespace {
 
@@ -66,7 +68,10 @@ class WorkerPool {
         if (helpers < 1 || forked()) return job.take_part();
         const std::unique_lock busy(busy_, std::try_to_lock);
         if (!busy) return job.take_part();
-        while (static_cast<int>(workers_->size()) < helpers) workers_->emplace_back([this] { serve(); });
+        if (static_cast<int>(workers_->size()) < helpers) {
+            const SignalsBlocked blocked;
+            while (static_cast<int>(workers_->size()) < helpers) workers_->emplace_back([this] { serve(); });
+        }
         {
             const std::lock_guard lock(mutex_);
             job_ = &job;

@@ -9,27 +9,13 @@ y runs over `height` (latitude), x over `width` (longitude, periodic).
 from __future__ import annotations
 
 import re
+from typing import get_args
+
+from hpcai500.layers import ClimateChannel
 
 IMAGES, BOXES = "images", "boxes"
 
-CHANNELS = (
-    "PRECT",
-    "PS",
-    "PSL",
-    "QREFHT",
-    "T200",
-    "T500",
-    "TMQ",
-    "TREFHT",
-    "TS",
-    "U850",
-    "UBOT",
-    "V850",
-    "VBOT",
-    "Z1000",
-    "Z200",
-    "ZBOT",
-)
+CHANNELS: tuple[str, ...] = get_args(ClimateChannel)
 CLASSES = ("tropical depression", "tropical cyclone", "extratropical cyclone", "atmospheric river")
 MOST_BOXES = 15
 BOX_COLUMNS = ("ymin", "xmin", "ymax", "xmax", "class")
