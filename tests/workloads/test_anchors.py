@@ -7,7 +7,6 @@ import torch
 from hpcai500.workloads.models.anchors import Anchors
 from hpcai500.workloads.models.pyramid import Backbone, FeaturePyramid
 from hpcai500.workloads.models.resnet import BasicBlock, ResNetStages
-from hpcai500.workloads.models.roi_heads import RegionPooling
 
 
 def test_anchors_are_centred_on_their_cells() -> None:
@@ -42,19 +41,3 @@ def test_what_a_coarse_level_knows_reaches_the_finest() -> None:
     pyramid([fine, coarse])[0].sum().backward()
     assert coarse.grad is not None
     assert coarse.grad.abs().sum() > 0
-
-
-def test_regions_go_to_the_level_of_their_size() -> None:
-    """Lin et al. 2017, equation 1: the canonical side on stride 16, half of it one level finer."""
-    pooling = RegionPooling([4, 8, 16, 32], canonical_side=224)
-    sides = torch.tensor([10.0, 55, 56, 111, 112, 223, 224, 447, 448, 5000])
-    regions = torch.stack([torch.zeros(10), torch.zeros(10), torch.zeros(10), sides, sides], dim=1)
-    assert pooling._levels(regions).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3]
-    assert pooling._levels(torch.tensor([[0.0, 5, 5, 5, 5]])).tolist() == [0], "an empty region goes somewhere"
-
-
-def test_pooling_gives_regions_back_in_their_order() -> None:
-    pooling = RegionPooling([4, 8], canonical_side=32)
-    levels = [torch.full((1, 1, 32, 32), 1.0), torch.full((1, 1, 16, 16), 2.0)]
-    regions = torch.tensor([[0.0, 0, 0, 60, 60], [0, 0, 0, 8, 8], [0, 10, 10, 70, 70]])
-    assert pooling(levels, regions).mean(dim=(1, 2, 3)).tolist() == [2, 1, 2]

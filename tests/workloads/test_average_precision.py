@@ -81,13 +81,26 @@ def test_no_truth_at_all_is_zero_and_no_class_occurs() -> None:
     assert set(result.per_class.values()) == {None}
 
 
-def test_only_the_best_hundred_detections_of_an_image_count() -> None:
+def test_only_the_best_hundred_detections_of_a_class_count() -> None:
     for rank, expected in ((100, 1 / 100), (101, 0)):
         precision = AveragePrecision(CLASSES)
         found = np.concatenate([boxes(*range(1000, 1000 + 20 * (rank - 1), 20)), boxes(0)])
         scores = np.linspace(0.9, 0.1, rank)
         precision.add(boxes(0), labels(1), found, scores, np.ones(rank, np.int64))
         assert precision.result().mean == pytest.approx(expected)
+
+
+def test_the_hundred_are_of_each_class_and_of_each_image() -> None:
+    """An image's 101st and 102nd detections count, as they are another class's; so does what the next image has."""
+    precision = AveragePrecision(CLASSES)
+    found = np.concatenate([boxes(*range(1000, 1000 + 20 * 99, 20)), boxes(0), boxes(500, 200)])
+    classes = labels(*[1] * 100, 2, 2)
+    precision.add(boxes(0, 200), labels(1, 2), found, np.linspace(0.9, 0.1, 102), classes)
+    precision.add(boxes(0), labels(1), boxes(0), np.array([0.05]), labels(1))
+    result = precision.result()
+    # Of class 1 ranks 100 and 101 hit, of class 2 rank 2.
+    assert result.per_class["depression"] == pytest.approx(2 / 101)
+    assert result.per_class["cyclone"] == pytest.approx(1 / 2)
 
 
 def test_images_do_not_mix() -> None:

@@ -11,7 +11,11 @@ Shapes = Sequence[Sequence[tuple[float, float]]]
 
 
 class Anchors(nn.Module):
-    """Anchors of all levels.
+    """Anchors of all levels, around the centres of the cells: (i + 0.5) * stride.
+
+    torchvision's are around i * stride, the cells' corners. Cells tile the image, so their centres lie as far from one
+    border as from the other. Weights that were trained with torchvision's anchors load, as the keys are the same, but
+    propose half a stride too far right and down.
 
     Args:
         shapes: (height, width) in pixels of the anchors of each level, finest level first; as many on each.

@@ -10,11 +10,12 @@ from torch import Tensor
 # A box may not grow more than 62.5-fold over its anchor: exp would overflow early in training (Ren et al.'s own code).
 _LARGEST_LOG_SCALE = math.log(1000 / 16)
 
-# (dx, dy, dw, dh) are multiplied by these: the second stage's targets are small numbers otherwise (Girshick 2015).
-PROPOSAL_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
-DETECTION_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
+# (dx, dy) and (dw, dh) are multiplied by these: the second stage's targets are small numbers otherwise (Girshick 2015).
+# Not tensors: each use on a GPU would copy them there.
+PROPOSAL_WEIGHTS = (1.0, 1.0)
+DETECTION_WEIGHTS = (10.0, 5.0)
 
-Weights = tuple[float, float, float, float]
+Weights = tuple[float, float]
 
 
 def area(boxes: Tensor) -> Tensor:
@@ -47,14 +48,15 @@ def encode(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
     size, reference_size = boxes[:, 2:] - boxes[:, :2], references[:, 2:] - references[:, :2]
     centre, reference_centre = boxes[:, :2] + 0.5 * size, references[:, :2] + 0.5 * reference_size
     shift = (centre - reference_centre) / reference_size
-    return torch.cat([shift, torch.log(size / reference_size)], dim=1) * boxes.new_tensor(weights)
+    return torch.cat([shift * weights[0], torch.log(size / reference_size) * weights[1]], dim=1)
 
 
 def decode(codes: Tensor, references: Tensor, weights: Weights) -> Tensor:
     """The inverse of `encode`: codes (N, …, 4) of references (N, 4) -> boxes (N, …, 4), in float32 or better."""
-    codes = codes.to(references.dtype) / references.new_tensor(weights)
+    codes = codes.to(references.dtype)
+    shift, log_scale = codes[..., :2] / weights[0], codes[..., 2:] / weights[1]
     references = references.reshape(-1, *[1] * (codes.ndim - 2), 4)
     reference_size = references[..., 2:] - references[..., :2]
-    centre = references[..., :2] + 0.5 * reference_size + codes[..., :2] * reference_size
-    size = reference_size * torch.exp(codes[..., 2:].clamp(max=_LARGEST_LOG_SCALE))
+    centre = references[..., :2] + 0.5 * reference_size + shift * reference_size
+    size = reference_size * torch.exp(log_scale.clamp(max=_LARGEST_LOG_SCALE))
     return torch.cat([centre - 0.5 * size, centre + 0.5 * size], dim=-1)

@@ -106,12 +106,13 @@ class ProposalNetwork(nn.Module):
                 every_truth=True,
             )
             positives, negatives = sample(matches, options.samples, options.positive_fraction, generator)
-            chosen_logits.append(all_logits[image, torch.cat([positives, negatives])].float())
-            wanted.append(torch.cat([torch.ones(len(positives)), torch.zeros(len(negatives))]))
+            chosen = torch.cat([positives, negatives])
+            chosen_logits.append(all_logits[image, chosen].float())
+            wanted.append((matches[chosen] >= 0).float())
             codes_wanted = encode(truth[matches[positives]], all_anchors[positives], PROPOSAL_WEIGHTS)
             box_loss = box_loss + F.smooth_l1_loss(
                 all_codes[image, positives].float(), codes_wanted, beta=_SMOOTH_L1_BETA, reduction="sum"
             )
         every_logit = torch.cat(chosen_logits)
-        objectness = F.binary_cross_entropy_with_logits(every_logit, torch.cat(wanted).to(every_logit.device))
+        objectness = F.binary_cross_entropy_with_logits(every_logit, torch.cat(wanted))
         return {"objectness": objectness, "proposal_boxes": box_loss / len(every_logit)}

@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.integer[Any]]
 
 IOU = 0.5
+# COCO's limit is for each class in each image: an image may have more that count.
 MOST_DETECTIONS = 100
 
 
@@ -36,8 +37,8 @@ class Precision:
 class AveragePrecision:
     """Collects truth and detections of an evaluation set, image by image.
 
-    101-point interpolated average precision at IoU >= 0.5, the best 100 detections an image, mean over the classes
-    that occur (docs/methodology.md). Labels count from 1, in the order of `classes`.
+    101-point interpolated average precision at IoU >= 0.5, of the best 100 detections of each class in each image,
+    mean over the classes that occur (docs/methodology.md). Labels count from 1, in the order of `classes`.
     """
 
     def __init__(self, classes: Sequence[str]) -> None:

@@ -1,0 +1,169 @@
+"""The detector's losses and what they are taken of: equal to the definitions, and to the shares asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import loss_reference as reference
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hpcai500.workloads.models.anchors import Anchors
+from hpcai500.workloads.models.proposals import ProposalHead, ProposalNetwork, ProposalOptions
+from hpcai500.workloads.models.roi_heads import DetectionOptions, RegionHeads, RegionPooling
+from hpcai500.workloads.models.targets import Targets
+
+ALL = 10_000
+PROPOSALS = ProposalOptions(
+    (9, 9), (9, 9), 0.7, foreground_iou=0.7, background_iou=0.3, samples=ALL, positive_fraction=0.5
+)
+DETECTIONS = DetectionOptions(foreground_iou=0.5, samples=ALL, positive_fraction=0.5, score=0.05, nms_iou=0.5, most=9)
+
+# An anchor as it is, one moved; one between four anchors, of which none reaches 0.7; one that no anchor touches.
+TRUTH = [
+    [[8.0, 8, 16, 16], [33, 17, 49, 33]],
+    [[10.0, 10, 22, 22], [28, 14, 51, 37], [500, 500, 520, 520]],
+    [],
+    [[0.0, 16, 32, 32]],
+]
+LABELS = [[1, 3], [2, 4, 1], [], [4]]
+
+
+def targets(seed: int = 0) -> Targets:
+    boxes, labels = torch.full((len(TRUTH), 3, 4), 7.0), torch.zeros(len(TRUTH), 3, dtype=torch.int64)
+    for image, (of_image, classes) in enumerate(zip(TRUTH, LABELS, strict=True)):
+        for place, (box, label) in enumerate(zip(of_image, classes, strict=True), start=3 - len(classes)):
+            boxes[image, place], labels[image, place] = torch.tensor(box), label
+    return Targets(boxes, labels, tuple(range(seed, seed + len(TRUTH))))
+
+
+def truth() -> list[reference.Floats]:
+    return [np.array(boxes, np.float64).reshape(-1, 4) for boxes in TRUTH]
+
+
+def first_stage(**changes: object) -> tuple[ProposalNetwork, list[Tensor], list[Tensor], list[Tensor]]:
+    """A network, and logits, codes and anchors of two levels of a 48 x 64 image."""
+    anchors = Anchors([[(8.0, 8.0), (16.0, 16.0)], [(16.0, 32.0), (32.0, 32.0)]], [8, 16])
+    levels = [torch.zeros(1, 4, 6, 8), torch.zeros(1, 4, 3, 4)]
+    network = ProposalNetwork(ProposalHead(4, 2), anchors, replace(PROPOSALS, **changes))  # type: ignore[arg-type]
+    boxes, generator = anchors(levels), torch.Generator().manual_seed(3)
+    logits = [torch.randn(len(TRUTH), len(of_level), generator=generator) for of_level in boxes]
+    # Errors on both sides of smooth L1's bend.
+    codes = [0.2 * torch.randn(len(TRUTH), len(of_level), 4, generator=generator) for of_level in boxes]
+    return network, logits, codes, boxes
+
+
+def joined(levels: list[Tensor], dim: int) -> reference.Floats:
+    return torch.cat(levels, dim=dim).double().numpy()
+
+
+def as_numbers(losses: dict[str, Tensor]) -> dict[str, float]:
+    return {name: loss.item() for name, loss in losses.items()}
+
+
+def test_the_scene_holds_every_case() -> None:
+    """Ignored anchors, a truth whose best anchors are below 0.7 and tie, one that nothing touches, and none."""
+    anchors = joined(first_stage()[3], 0)
+    for boxes in truth()[:2]:
+        positives, negatives = reference.assign(boxes, anchors, 0.7, 0.3, every_truth=True)
+        assert 0 < len(positives) + len(negatives) < len(anchors)
+    overlaps = [reference.overlap(truth()[1][0], anchor) for anchor in anchors]
+    assert 0.3 < max(overlaps) < 0.7
+    assert overlaps.count(max(overlaps)) > 1
+    assert max(reference.overlap(truth()[1][2], anchor) for anchor in anchors) == 0
+    assert len(truth()[2]) == 0
+
+
+def test_the_first_stage_learns_what_the_definition_says() -> None:
+    network, logits, codes, anchors = first_stage()
+    expected = reference.proposal_losses(
+        joined(logits, 1), joined(codes, 1), joined(anchors, 0), truth(), foreground=0.7, background=0.3
+    )
+    found = as_numbers(network.losses(logits, codes, anchors, targets()))
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_stage_draws_its_share_and_never_what_is_ignored(seed: int) -> None:
+    """What was drawn has a gradient: below 0 for a positive's logit, above for a negative's."""
+    network, logits, codes, anchors = first_stage(samples=16, positive_fraction=0.125)
+    leaves = [torch.cat(values, dim=1).requires_grad_() for values in (logits, codes)]
+    sizes = [len(of_level) for of_level in anchors]
+    sum(
+        network.losses(*(list(leaf.split(sizes, dim=1)) for leaf in leaves), anchors, targets(seed)).values()
+    ).backward()
+    of_logits, of_codes = (leaf.grad for leaf in leaves)
+    assert of_logits is not None
+    assert of_codes is not None
+    for image, boxes in enumerate(truth()):
+        eligible, background = reference.assign(boxes, joined(anchors, 0), 0.7, 0.3, every_truth=True)
+        positives = (of_logits[image] < 0).nonzero().flatten().tolist()
+        negatives = (of_logits[image] > 0).nonzero().flatten().tolist()
+        assert len(positives) == min(len(eligible), 2)
+        assert len(positives) + len(negatives) == 16
+        assert set(positives) <= set(eligible)
+        assert set(negatives) <= set(background)
+        assert of_codes[image].abs().sum(dim=1).nonzero().flatten().tolist() == positives
+
+
+def second_stage(**changes: object) -> tuple[RegionHeads, list[Tensor], list[Tensor]]:
+    """Heads, levels of a 48 x 64 image, and proposals: about the truth, at half its size exactly, and elsewhere."""
+    torch.manual_seed(5)
+    options = replace(DETECTIONS, **changes)  # type: ignore[arg-type]
+    heads = RegionHeads(RegionPooling([4, 8], canonical_side=32), 3, 16, classes=5, options=options)
+    with torch.no_grad():
+        # Logits and codes that differ from class to class by more than the tolerance.
+        for parameter in heads.box_predictor.parameters():
+            parameter.mul_(8)
+    levels = [torch.randn(len(TRUTH), 3, 12, 16), torch.randn(len(TRUTH), 3, 6, 8)]
+    proposals = [
+        torch.tensor([[8.0, 8, 16, 12], [8, 8, 16, 11.9], [9, 8, 16, 16], [30, 16, 48, 32], [0, 0, 60, 40]]),
+        torch.tensor([[10.0, 11, 22, 23], [27, 15, 50, 36], [31, 14, 52, 40], [2, 2, 9, 9], [40, 0, 60, 12]]),
+        torch.tensor([[1.0, 1, 20, 20], [5, 5, 60, 41]]),
+        torch.zeros(0, 4),
+    ]
+    return heads, levels, proposals
+
+
+def test_the_second_stage_learns_what_the_definition_says() -> None:
+    heads, levels, proposals = second_stage()
+    # The truth is among the candidates.
+    candidates = [
+        torch.cat([found, torch.tensor(boxes).reshape(-1, 4)]) for found, boxes in zip(proposals, TRUTH, strict=True)
+    ]
+    with torch.no_grad():
+        judged = [
+            heads(levels, torch.cat([torch.full((len(boxes), 1), float(image)), boxes], dim=1))
+            for image, boxes in enumerate(candidates)
+        ]
+    expected = reference.detection_losses(
+        [logits.double().numpy() for logits, _ in judged],
+        [codes.double().numpy() for _, codes in judged],
+        [boxes.double().numpy() for boxes in candidates],
+        truth(),
+        LABELS,
+        foreground=0.5,
+    )
+    assert as_numbers(heads.losses(levels, proposals, targets())) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_second_stage_draws_its_share(seed: int) -> None:
+    heads, levels, proposals = second_stage(samples=4, positive_fraction=0.5)
+    judged: list[tuple[Tensor, Tensor]] = []
+    heads.register_forward_hook(lambda _, given, found: judged.append((given[1], found[0])))
+    loss = heads.losses(levels, proposals, targets(seed))["classification"]
+    regions, logits = judged[0]
+    (gradient,) = torch.autograd.grad(loss, logits)
+    # Cross entropy pulls up the wanted class alone.
+    labels = gradient.argmin(dim=1)
+    for image, (boxes, classes) in enumerate(zip(truth(), LABELS, strict=True)):
+        ours = regions[:, 0] == image
+        candidates = regions[ours, 1:].double().numpy()
+        positives, _ = reference.assign(boxes, candidates, 0.5, 0.5, every_truth=False)
+        assert labels[ours].tolist() == [classes[positives[k]] if k in positives else 0 for k in range(len(candidates))]
+        assert len(candidates) == min(4, len(proposals[image])) if image < 3 else 1
+        assert len(positives) == min(2, len(boxes))
+        assert len({tuple(box) for box in candidates.tolist()}) == len(candidates)
