@@ -132,12 +132,12 @@ def _told(expected: Estimate, target: Path) -> str:
 
 
 def _sentence(report: RepackReport) -> str:
-    converted = f", boxes of {spans(report.converted)} converted" if report.converted else ""
-    now = spans(report.written) or "none"
+    converted = f"; boxes of {spans(report.converted)} converted" if report.converted else ""
+    written = f"; {spans(report.written)} written, read back and equal" if report.written else ""
+    kept = f"; {spans(report.kept)} kept as found" if report.kept else ""
     return (
         f"{report.root}: {report.images} images of {spans([*report.written, *report.kept])}, "
-        f"{size(report.stored_bytes)}, read back and equal (written now: {now}{converted}); "
-        f"fingerprint {report.fingerprint}\n"
+        f"{size(report.stored_bytes)}{written}{kept}{converted}; fingerprint {report.fingerprint}\n"
     )
 
 

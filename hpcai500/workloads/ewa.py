@@ -16,7 +16,7 @@ from hpcai500.data.climate.reading.loader import ClimateBatch, ClimateBatches
 from hpcai500.data.climate.reading.windows import windows_of
 from hpcai500.data.climate.truth import Truth, moved, truths_of
 from hpcai500.data.climate.values.moments import combined
-from hpcai500.data.climate.values.statistics import load_or_measure
+from hpcai500.data.climate.values.statistics import load_or_measure, require_varied
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.coverage import Coverage
 from hpcai500.data.samplers import SampleIds, Sharding, evaluation_shard, windowed_order
@@ -74,7 +74,10 @@ class ExtremeWeatherWorkload:
             tail=options.tail,
         )
         self.steps_per_epoch = self._sharding.steps_per_epoch
-        values = combined(load_or_measure(training, progress=track))
+        # Of both sets: a damaged chunk or a NaN in the evaluation years would show after the first epoch only.
+        measured = load_or_measure([*training, *evaluation], channels=channels, progress=track)
+        values = combined(measured[: len(training)])
+        require_varied(values, channels, str(data))
         self._training, self._evaluation = (
             ClimateBatches(
                 [(year.path, year.storage) for year in years],

@@ -6,10 +6,20 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sample_years import write_year
 
 from hpcai500.data.command import main
 from hpcai500.recipe import load_recipe
+
+
+def test_a_set_without_boxes_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_year(tmp_path, boxes=np.full((12, 15, 5), -1, np.int32))
+    assert main(["anchors", "ewa", str(tmp_path)]) == 64
+    assert capsys.readouterr().err == (
+        "hpcai500: error: cannot fit 15 anchors to 0 different box shapes: take more years, or fewer anchors\n"
+    )
 
 
 def test_the_line_is_one_of_a_recipe(weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from hpcai500.data.climate import index as index_module
 from hpcai500.data.climate import storage_cache
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint, open_years, spans, year_paths
 from hpcai500.data.climate.values.moments import combined, from_document, none, of_planes
-from hpcai500.data.climate.values.statistics import combine, load, load_or_measure, measure
+from hpcai500.data.climate.values.statistics import load, load_or_measure, measure, require_varied
 from hpcai500.data.climate.year_file import open_year
 from hpcai500.errors import DataError
 
@@ -102,12 +102,11 @@ def test_statistics_are_those_of_all_values_in_every_layout(
 ) -> None:
     monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", block_bytes)
     years = load_climate_index(write_set(tmp_path / "set", (1979, 1980), **layout)).years
-    mean, std = combine(load_or_measure(years, workers=1))
+    whole = combined(load_or_measure(years, workers=1))
     values = np.concatenate([images_of(12, seed=1979), images_of(12, seed=1980)])
     expected_mean, expected_std = moments_by_hand(values)
-    np.testing.assert_allclose(mean, expected_mean, rtol=1e-6)
-    np.testing.assert_allclose(std, expected_std, rtol=1e-6)
-    assert (mean.dtype, std.dtype) == (np.float32, np.float32)
+    np.testing.assert_allclose(whole.mean, expected_mean, rtol=1e-6)
+    np.testing.assert_allclose(whole.std, expected_std, rtol=1e-6)
     plain = load_climate_index(write_set(tmp_path / "plain", (1979, 1980))).years
     measure(plain, workers=1)
     bits = [[part.document() for part in load_or_measure(each)] for each in (years, plain)]
@@ -175,6 +174,33 @@ def test_damaged_statistics_are_measured_again(tmp_path: Path, damaged: bytes) -
     assert [part.document() for part in load_or_measure(years)] == [part.document() for part in before]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("m2", float("nan")),
+        ("m2", -1.0),
+        ("mean", float("inf")),
+        ("minimum", float("-inf")),
+        ("maximum", -1e300),
+        ("count", -1),
+        ("count", 10**30),
+        ("count", 12.0),
+        ("nan", 1),
+        ("mean", "0"),
+        ("mean", None),
+    ],
+)
+def test_statistics_that_no_values_have_are_measured_again(tmp_path: Path, name: str, value: Any) -> None:
+    years = load_climate_index(write_set(tmp_path / "set", (1979,))).years
+    [before] = load_or_measure(years, workers=1)
+    path = tmp_path / "set/.hpcai500-climate.json"
+    document = json.loads(path.read_text())
+    document["years"]["1979"]["statistics"][name][3] = value
+    path.write_text(json.dumps(document))
+    assert load(years) == {}
+    assert load_or_measure(years, workers=1)[0].document() == before.document()
+
+
 def test_several_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", 1)
     years = load_climate_index(write_set(tmp_path / "set", (1979,), **SHIPPED)).years
@@ -191,15 +217,32 @@ def test_several_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.Mon
             "climo_1979.h5: channel 2 PSL: 1 values are NaN.*check ewa .* names the images",
         ),
         ((slice(3, 5), 9, 5, 5, np.inf), "climo_1979.h5: channel 9 U850: 2 values are NaN or infinite"),
-        ((slice(None), 7, slice(None), slice(None), 5), "channel 7 TREFHT: all values are 5 over years 1979 to 1979"),
     ],
 )
-def test_channels_that_cannot_be_normalised_are_named(tmp_path: Path, spoil: tuple[Any, ...], message: str) -> None:
+def test_channels_that_are_not_finite_are_named_where_they_are_used(
+    tmp_path: Path, spoil: tuple[Any, ...], message: str
+) -> None:
     images = images_of(12)
     images[spoil[:-1]] = spoil[-1]
     write_year(tmp_path, 1979, images)
+    years = load_climate_index(tmp_path).years
     with pytest.raises(DataError, match=message):
-        load_or_measure(load_climate_index(tmp_path).years, workers=1)
+        load_or_measure(years, workers=1)
+    with pytest.raises(DataError, match=message):
+        load_or_measure(years, channels=[4, spoil[1]])
+    others = [channel for channel in range(16) if channel != spoil[1]]
+    assert len(load_or_measure(years, channels=others)) == 1
+
+
+def test_a_channel_of_one_value_is_refused_only_where_it_is_normalised(tmp_path: Path) -> None:
+    images = images_of(12)
+    images[:, 7] = 5
+    write_year(tmp_path, 1979, images)
+    [statistics] = load_or_measure(load_climate_index(tmp_path).years, workers=1)
+    for channels in (None, [7], (3, 7)):
+        with pytest.raises(DataError, match=r"^the training years: channel 7 TREFHT: all values are 5, .*leave it out"):
+            require_varied(statistics, channels, "the training years")
+    require_varied(statistics, [6, 8], "the training years")
 
 
 def test_a_corrupt_chunk_ends_a_measurement(tmp_path: Path) -> None:
@@ -230,8 +273,21 @@ def test_long_tables_of_chunks_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     years = open_years(root, year_paths(root))
     assert [known is None for known in opened] == [False, True]
     assert years[1].storage.chunk == LAYOUTS["shuffled"]["chunks"]
-    (root / storage_cache.FILE).write_bytes(b"PK\x03\x04 damaged")
-    assert open_years(root, year_paths(root))[0].storage.chunk == SHIPPED["chunks"]
+
+
+def test_a_damaged_table_of_chunks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (index_module, storage_cache):
+        monkeypatch.setattr(module, "LONG", 100)
+    root = write_set(tmp_path / "set", (1979,), **SHIPPED)
+    [year] = open_years(root, year_paths(root))
+    whole = (root / storage_cache.FILE).read_bytes()
+    flipped = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 50)]
+    for damaged in (b"", b"PK\x03\x04 damaged", whole[:-1], whole[32:], *flipped):
+        (root / storage_cache.FILE).write_bytes(damaged)
+        assert storage_cache.load_storages(root) == {}
+        [again] = open_years(root, year_paths(root))
+        assert np.array_equal(again.storage.addresses, year.storage.addresses)
+        assert set(storage_cache.load_storages(root)) == {"climo_1979.h5"}
 
 
 def test_short_tables_of_chunks_are_not_kept(tmp_path: Path) -> None:

@@ -204,6 +204,36 @@ def test_an_epoch_may_be_left_and_begun_again(years: Any, make: Any) -> None:
         np.testing.assert_array_equal(collect(loader, cut(np.arange(14))).numpy(), TRUTH)
 
 
+def test_windows_are_in_memory_only_while_an_epoch_runs(years: Any, make: Any) -> None:
+    loader = make(years["shipped"], depth=2, batch_size=1)
+    batches = loader.epoch(cut(np.arange(14), 1), seed=0, epoch=0)
+    next(batches)
+    assert any(buffer is not None for buffer in loader._filler._windows._memory)
+    batches.close()
+    assert loader._filler._windows._memory == [None, None]
+    collect(loader, cut(np.arange(14), 1))
+    assert loader._filler._windows._memory == [None, None]
+
+
+def test_the_filling_thread_may_end_itself(years: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    # As garbage collection on that thread does, when it finds a loader that nobody holds.
+    filler = make(years["shipped"])._filler
+
+    class Collected(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            filler.end()
+            return super().__iter__()
+
+    filler.begin(Collected([[]]))
+    for thread in threading.enumerate():
+        if thread.name == "climate-filler":
+            thread.join(timeout=10)
+    assert (raised, list(filler._finished)) == ([], [])
+    filler.end()
+
+
 def test_a_closed_loader_yields_no_more(years: Any, make: Any) -> None:
     loader = make(years["shipped"])
     batches = loader.epoch(cut(np.arange(14)), seed=0, epoch=0)

@@ -77,7 +77,12 @@ def test_every_layout_becomes_one_chunk_an_image(
     assert (new.storage.chunk, new.storage.filters) == ((1, 16, 24, 36), FILTERS[kind])
     assert_same(old, new.path)
     assert (report.written, report.kept, report.converted, report.images) == ((1979,), (), (), 12)
-    assert sorted(path.name for path in target.iterdir()) == [".hpcai500-climate.json", "climo_1979.h5"]
+    assert sorted(path.name for path in target.iterdir()) == [
+        ".hpcai500-climate.json",
+        ".hpcai500-repack.json",
+        ".hpcai500-repack.lock",
+        "climo_1979.h5",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -261,8 +266,10 @@ def test_a_disk_that_does_not_keep_what_is_written_is_found_out(
         return original(job, workers)
 
     monkeypatch.setattr(repack_year, "_verified", spoiled)
-    with pytest.raises((RunError, DataError), match=r"image 7 reads back with other values|image 7, channels PRECT"):
+    with pytest.raises(RunError, match=r"image 7 reads back with other values|image 7, channels PRECT") as caught:
         repack(source, target, kind=kind)
+    assert str(caught.value).endswith("run the same command again, which writes this year anew")
+    assert "copy" not in str(caught.value)
     assert visible(target) == []
 
 

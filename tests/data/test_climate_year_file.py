@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,61 @@ def test_what_is_wrong_is_one_line_that_names_the_file(tmp_path: Path, spoil: An
     with pytest.raises(DataError, match=f"^{path}{message}") as error:
         open_year(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["images", "boxes"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_link_into_another_file_is_refused(tmp_path: Path, name: str, soft: bool) -> None:
+    path, other = write_year(tmp_path), write_year(tmp_path / "other", 1980)
+    with h5py.File(path, "r+") as file:
+        del file[name]
+        file["elsewhere" if soft else name] = h5py.ExternalLink("other/climo_1980.h5", f"/{name}")
+        if soft:
+            file[name] = h5py.SoftLink("/elsewhere")
+    with pytest.raises(DataError, match=f"^{path}: dataset {name}: a link into another file, {other}; .*h5copy -i"):
+        open_year(path)
+
+
+def test_a_link_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    path = write_year(tmp_path)
+    with h5py.File(path, "r+") as file:
+        del file["boxes"]
+        file["boxes"] = h5py.ExternalLink("gone.h5", "/boxes")
+    with pytest.raises(DataError, match=f"^{path}: dataset boxes: a link that leads nowhere; put the dataset itself"):
+        open_year(path)
+
+
+def test_a_link_within_the_file_is_followed(tmp_path: Path) -> None:
+    path = write_year(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file.move("images", "values")
+        file["images"] = h5py.SoftLink("/values")
+    assert np.array_equal(read_images(open_year(path), 0, 12), images_of(12, seed=1979))
+
+
+def test_storage_that_contradicts_the_file_is_ignored(tmp_path: Path) -> None:
+    path = write_year(tmp_path, **SHIPPED)
+    true = open_year(path).storage
+    other = {
+        "shape": (11, 16, 24, 36),
+        "dtype": ">f4",
+        "chunk": (5, 1, 6, 12),
+        "filters": ("shuffle", "deflate"),
+        "addresses": true.addresses[:-1],
+        "masks": true.masks[:0],
+    }
+    for name, value in other.items():
+        assert vars(open_year(path, replace(true, **{name: value})).storage)[name] is not value
+    assert open_year(path, true).storage is true
+
+
+def test_what_only_the_cores_reader_cannot_read_is_told_by_its_place(tmp_path: Path) -> None:
+    year = open_year(write_year(tmp_path))
+    beyond = replace(year, storage=replace(year.storage, offset=10**9))
+    with pytest.raises(DataError) as caught:
+        read_images(beyond, 2, 3, channels=slice(1, 2))
+    assert str(caught.value).startswith(f"{year.path}: dataset images, image 2, channel PS: truncated: the file ends")
+    assert str(caught.value).endswith(f"`hpcai500 data check ewa {tmp_path}` to find all such files")
 
 
 def test_a_misnamed_file_is_told_what_its_name_must_be(tmp_path: Path) -> None:

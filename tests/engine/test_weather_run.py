@@ -158,6 +158,34 @@ def test_years_without_boxes_end_the_run_before_it_starts(
     assert "the years 1980 to 1980 hold no boxes" in capsys.readouterr().err
 
 
+def test_values_of_the_evaluation_years_that_are_no_numbers_end_the_run_before_it_starts(
+    run: Run, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(weather, broken)
+    with h5py.File(broken / file_name(1980), "r+") as file:
+        file["images"][3, 6, 10, 10] = np.nan
+    code, path = run(data=broken)
+    assert code == 64
+    error = capsys.readouterr().err
+    for part in (file_name(1980), "TMQ", "NaN"):
+        assert part in error
+    assert not any(iterate(read_record(path).events, "run_start"))
+    code, _ = run('workload.channels=["PSL", "U850"]', data=broken, name="without")
+    assert code == 0, "a channel that the recipe leaves out does not matter"
+
+
+def test_a_channel_of_one_value_cannot_be_trained_on(
+    run: Run, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    constant = tmp_path / "constant"
+    shutil.copytree(weather, constant)
+    with h5py.File(constant / file_name(1979), "r+") as file:
+        file["images"][:, 7] = 5.0
+    assert run(data=constant)[0] == 64
+    assert "TREFHT: all values are 5" in capsys.readouterr().err
+
+
 def test_a_truncated_year_ends_the_run_before_it_starts(
     run: Run, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

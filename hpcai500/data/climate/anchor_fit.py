@@ -35,6 +35,8 @@ def balanced(shapes: Shapes, labels: npt.NDArray[np.int64]) -> Shapes:
 
     Mean average precision counts every class alike, so an anchor for a rare class is worth as much.
     """
+    if not len(labels):
+        return shapes
     counts = np.bincount(labels)
     repeats = np.round(counts.max() / np.maximum(counts, 1)).astype(np.int64)
     repeated: Shapes = np.repeat(shapes, repeats[labels], axis=0)

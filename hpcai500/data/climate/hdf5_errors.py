@@ -34,6 +34,12 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
+def leads_nowhere(file: h5py.File, name: str) -> bool:
+    """Whether `name` is a soft or an external link to something that is not there."""
+    link = file.get(name, getlink=True)
+    return isinstance(link, h5py.SoftLink | h5py.ExternalLink) and file.get(name) is None
+
+
 def plain(error: BaseException) -> str:
     """Return what an exception of h5py says, in one short line."""
     text = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())

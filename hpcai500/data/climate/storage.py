@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,6 +116,24 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
     )
 
 
+def may_be_of(storage: Storage, dataset: h5py.Dataset) -> bool:
+    """Whether `storage`, found out earlier, agrees with all that `dataset` says of itself without a walk of its chunks.
+
+    Raises DataError for an unknown filter.
+    """
+    name = f"{dataset.file.filename}: dataset {dataset.name.lstrip('/')}"
+    filters = _filters(dataset.id.get_create_plist(), name)
+    expected = (dataset.shape, dataset.dtype.str, dataset.chunks, filters)
+    if (storage.shape, storage.dtype, storage.chunk, storage.filters) != expected:
+        return False
+    chunks = math.prod(_grid(dataset)) if dataset.chunks else 0
+    return all(array.shape == (chunks,) for array in (storage.addresses, storage.sizes, storage.masks))
+
+
+def _grid(dataset: h5py.Dataset) -> tuple[int, ...]:
+    return tuple(-(-extent // side) for extent, side in zip(dataset.shape, dataset.chunks, strict=True))
+
+
 def _require_zero_fill(dataset: h5py.Dataset, name: str) -> None:
     if dataset.fillvalue != 0:
         raise DataError(
@@ -137,7 +156,7 @@ def _filters(properties: Any, name: str) -> tuple[str, ...]:
 def _chunk_table(
     dataset: h5py.Dataset,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
-    grid = tuple(-(-extent // side) for extent, side in zip(dataset.shape, dataset.chunks, strict=True))
+    grid = _grid(dataset)
     addresses = np.full(grid, ABSENT, np.uint64)
     sizes = np.zeros(grid, np.uint64)
     masks = np.zeros(grid, np.uint32)

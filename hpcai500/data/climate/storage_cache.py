@@ -2,14 +2,15 @@
 
 The 131,072 chunks of a year as it ships take a second to list from a warm local disk, and thousands of scattered reads
 from a cold parallel one; one chunk an image takes milliseconds, and is not kept.
+
+A file begins with the SHA-256 of the rest, an archive of NumPy's: a wrong address would be other values, and no error.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,25 +22,14 @@ from hpcai500.data.climate.storage import Storage
 from hpcai500.data.climate.year_file import FileIdentity, YearFile, identity_of
 from hpcai500.data.derived import derived_paths, write_derived
 
-FILE = ".hpcai500-chunks.npz"
+FILE = ".hpcai500-chunks"
 LONG = 16384
-_FORMAT = "hpcai500 climate chunks 1"
+_FORMAT = "hpcai500 climate chunks 2"
+_DIGEST_BYTES = 32
 _ARRAYS = ("addresses", "sizes", "masks")
 _PLAIN = ("shape", "dtype", "kind", "offset", "chunk", "filters", "stored_bytes")
-# What NumPy and zipfile were seen to raise on damaged files.
-_DAMAGED = (
-    OSError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    MemoryError,
-    OverflowError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# What an archive of another version of this module, or one that is gone, raises: its bytes are those that were written.
+_OTHER = (OSError, ValueError, LookupError, TypeError)
 
 
 def load_storages(root: Path) -> dict[str, tuple[FileIdentity, Storage]]:
@@ -47,7 +37,7 @@ def load_storages(root: Path) -> dict[str, tuple[FileIdentity, Storage]]:
     for path in derived_paths(root, FILE):
         try:
             return _read(path)
-        except _DAMAGED:
+        except _OTHER:
             continue
     return {}
 
@@ -66,11 +56,20 @@ def store_storages(root: Path, years: Sequence[YearFile]) -> None:
     stream = io.BytesIO()
     # NumPy's stub takes the arrays for its keyword allow_pickle.
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-    write_derived(root, FILE, stream.getvalue())
+    archive = stream.getvalue()
+    write_derived(root, FILE, _digest(archive) + archive)
+
+
+def _digest(archive: bytes) -> bytes:
+    return hashlib.sha256(archive).digest()
 
 
 def _read(path: Path) -> dict[str, tuple[FileIdentity, Storage]]:
-    with np.load(path, allow_pickle=False) as arrays:
+    content = path.read_bytes()
+    digest, archive = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if digest != _digest(archive):
+        return {}
+    with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
         document = json.loads(arrays["header"].tobytes())
         if document["format"] != _FORMAT:
             return {}

@@ -10,9 +10,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.hdf5_errors import DAMAGED, open_hdf5, plain
+from hpcai500.data.climate.hdf5_errors import DAMAGED, leads_nowhere, open_hdf5, plain
 from hpcai500.data.climate.layout import BOX_COLUMNS, BOXES, CHANNELS, IMAGES, MOST_BOXES, file_name, year_of
-from hpcai500.data.climate.storage import Storage, storage_of
+from hpcai500.data.climate.storage import Storage, may_be_of, storage_of
 from hpcai500.data.climate.variant import Variant, variant_of
 from hpcai500.errors import DataError
 
@@ -73,10 +73,11 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
     """Open the file at `path`, named climo_YYYY.h5, and check it against the format; no image is read.
 
     Any number of images on any grid is accepted, and any variant of the boxes. `known` is what an earlier call found
-    out about the storage of the same file.
+    out about the storage of the same file; it is ignored where it contradicts the file.
 
     Raises:
-        DataError: the file is missing, damaged, misnamed, or a dataset of it is missing or of another shape or type.
+        DataError: the file is missing, damaged, misnamed, or a dataset of it is missing, of another shape or type, or
+            a link into another file.
     """
     year = year_of(path.name)
     if year is None:
@@ -88,7 +89,7 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
             if images.shape[0] != boxes.shape[0]:
                 raise DataError(f"{path}: dataset boxes: for {boxes.shape[0]} images, but there are {images.shape[0]}")
             rows = boxes[()]
-            storage = known or storage_of(images)
+            storage = known if known and may_be_of(known, images) else storage_of(images)
         except DAMAGED as error:
             raise DataError(f"{path}: damaged: {plain(error)}; copy it again") from error
     height, width = storage.shape[2:]
@@ -107,11 +108,19 @@ def identity_of(path: Path) -> FileIdentity:
 
 
 def _dataset(file: h5py.File, path: Path, name: str) -> Any:
+    if leads_nowhere(file, name):
+        raise DataError(f"{path}: dataset {name}: a link that leads nowhere; put the dataset itself in its place")
     if name not in file:
         raise DataError(f"{path}: dataset {name}: missing; the file holds {', '.join(sorted(file)) or 'nothing'}")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
         raise DataError(f"{path}: {name} is a group, where a dataset is expected")
+    if dataset.file.filename != file.filename:
+        # Its addresses count in the other file: read from this one, they would be other values.
+        raise DataError(
+            f"{path}: dataset {name}: a link into another file, {dataset.file.filename}; copy both datasets into one "
+            f"new file, each by `h5copy -i {path} -o NEW.h5 -s {name} -d {name}`, and put that in its place"
+        )
     expected, found = _TYPES[name], dataset.dtype
     if found != expected:
         raise DataError(f"{path}: dataset {name}: type {found} ({found.str}), expected {expected} ({expected.str})")

@@ -69,13 +69,14 @@ class Filler:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Stop after what is being read now, and wait for that."""
+        """Stop after what is being read now, and wait for that. Windows are then no longer in memory."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        thread, self._thread = self._thread, None
+        # A loader that nobody holds any more may be collected on this very thread, which then ends by itself.
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def _fill_all(self, batches: Sequence[list[Visit]]) -> None:
         windows = [visit.window for visits in batches for visit in visits if visit.window is not None]
@@ -90,6 +91,8 @@ class Filler:
             pass
         except BaseException as error:  # noqa: BLE001  # handed to the consumer, whatever it is
             self._publish(error)
+        finally:
+            self._windows.free()
 
     def _publish(self, result: int | BaseException) -> None:
         with self._changed:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 
 from hpcai500._core import ClimateError, ClimateReader
-from hpcai500.data.climate.layout import CHANNELS, IMAGES
 from hpcai500.data.climate.reading.filler import Filler, Visit
 from hpcai500.data.climate.reading.rolls import epoch_rolls
+from hpcai500.data.climate.reading.unreadable import unreadable
 from hpcai500.data.climate.reading.windows import WindowBuffers, window_images
 from hpcai500.data.climate.storage import Located, Storage
 from hpcai500.data.held_slots import HeldSlots
@@ -60,8 +60,9 @@ class ClimateBatches:
     consumer comes back to it. At most two windows are in memory: one that is used, one that is filled ahead.
 
     Memory, in bytes, with I = channels x rows x columns x 2 (float16, bfloat16) or x 4 (float32): at most
-    depth x batch_size x I for the slots, 2 x window x I for the windows (none, where window is 1; shipped size as
-    float16: 46 x 28.3 MB twice, 2.6 GB), and threads x (tile of 256 KiB, or 3.75 times the largest chunk as float32).
+    depth x batch_size x I for the slots, threads x (tile of 256 KiB, or 3.75 times the largest chunk as float32), and,
+    from the first batch of an epoch to its end, 2 x window x I for the windows (none, where window is 1; shipped size
+    as float16: 46 x 28.3 MB twice, 2.6 GB). Loaders whose epochs do not overlap never hold windows at the same time.
 
     Raises ValueError for settings that make no sense, DataError for a file that cannot be opened.
     """
@@ -192,17 +193,7 @@ class ClimateBatches:
         return visits
 
     def _unreadable(self, error: ClimateError) -> DataError:
-        path = self._paths[error.file]
-        where = f"{path}: dataset {IMAGES}"
-        if error.image is not None and error.channel is not None:
-            names = CHANNELS if self._storages[error.file].shape[1] == len(CHANNELS) else range(error.channel + 1)
-            where += f", image {error.image}, channel {names[error.channel]}"
-        if error.chunk is not None:
-            where += f", chunk {error.chunk}"
-        return DataError(
-            f"{where}: {error.kind}: {error.reason}; replace the file, "
-            f"and run `hpcai500 data check ewa {path.parent}` to find all such files"
-        )
+        return unreadable(error, self._paths[error.file], self._storages[error.file].shape[1])
 
 
 def _stop(reader: ClimateReader, filler: Filler) -> None:

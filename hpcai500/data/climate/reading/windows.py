@@ -50,10 +50,10 @@ class WindowBuffers:
         self._done = [0] * BUFFERS
         self._used = 0
 
-    def first_image(self, file: int, image: int) -> int:
-        """The first image of the window that an image is in."""
-        size = window_images(self._storages[file])
-        return image // size * size
+    def free(self) -> None:
+        """Forget what is held, and give its memory back: gigabytes, which another loader may want next."""
+        self._memory = [None] * BUFFERS
+        self._held = [None] * BUFFERS
 
     def advance(self, window: tuple[int, int], *, hurry: bool = False) -> bool:
         """Inflate a little of a window, or more in a hurry; False when all of it is here.

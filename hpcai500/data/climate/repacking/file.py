@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.hdf5_errors import open_hdf5
+from hpcai500.data.climate.hdf5_errors import leads_nowhere, open_hdf5
 from hpcai500.data.climate.layout import BOXES, IMAGES
 from hpcai500.data.climate.storage import Storage, storage_of
 from hpcai500.data.climate.year_file import YearFile
@@ -55,7 +55,12 @@ def lay_out(path: Path, year: YearFile, boxes: npt.NDArray[np.int32], kind: Filt
         h5py.h5d.create(file.id, IMAGES.encode(), h5py.h5t.IEEE_F32LE, space, properties)
         file.create_dataset(BOXES, data=boxes, dtype="<i4")
         for name in source:
-            if name not in (IMAGES, BOXES):
+            if name in (IMAGES, BOXES):
+                continue
+            # A link that leads nowhere has nothing to copy but itself.
+            if leads_nowhere(source, name):
+                file[name] = source.get(name, getlink=True)
+            else:
                 source.copy(name, file)
         for old, new in ((source, file), *((source[name], file[name]) for name in (IMAGES, BOXES))):
             _copy_attributes(old, new)

@@ -36,21 +36,28 @@ class Journal:
         self._path = path
         self._purpose = json.loads(json.dumps({"format": _FORMAT, **purpose}))
         self.done: dict[int, WrittenRange] = {}
+        self._whole_bytes = 0
         self.exists = self._read()
 
     def start(self) -> None:
         """Begin anew: nothing is done. Raises OSError when the disk is full."""
-        write_atomically(self._path, _line(self._purpose))
+        line = _line(self._purpose)
+        write_atomically(self._path, line)
+        self._whole_bytes = len(line)
         self.done, self.exists = {}, True
 
     def add(self, written: WrittenRange) -> None:
         """Note that `written` is on the disk, and wait until this is. Raises OSError when the disk is full."""
         images = [{"sha256": scan.digest.hex(), **scan.statistics.document()} for scan in written.scans]
         line = _line({"first": written.first, "images": images, "chunks": written.chunks})
-        with self._path.open("ab") as stream:
+        with self._path.open("r+b") as stream:
+            # Behind a torn line nothing may be appended.
+            stream.truncate(self._whole_bytes)
+            stream.seek(self._whole_bytes)
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
+        self._whole_bytes += len(line)
         self.done[written.first] = written
 
     def scans(self) -> tuple[ImageScan, ...]:
@@ -69,8 +76,7 @@ class Journal:
             self.done = {written.first: written for written in map(_written, documents[1:])}
         except (KeyError, TypeError, ValueError):
             return False
-        # Behind a torn line nothing may be appended.
-        os.truncate(self._path, sum(map(len, lines[: len(documents)])))
+        self._whole_bytes = sum(map(len, lines[: len(documents)]))
         return True
 
 

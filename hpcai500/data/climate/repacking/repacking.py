@@ -10,26 +10,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from hpcai500.data.climate.hdf5_errors import plain
 from hpcai500.data.climate.index import build_index, load_content_fingerprint, open_years, spans, year_paths
 from hpcai500.data.climate.layout import year_of
+from hpcai500.data.climate.repacking.comparison import has_form, require_values
 from hpcai500.data.climate.repacking.estimate import Estimate, estimate
-from hpcai500.data.climate.repacking.file import FILTERS, Filter, image_chunk
+from hpcai500.data.climate.repacking.file import Filter
+from hpcai500.data.climate.repacking.lock import only_writer
 from hpcai500.data.climate.repacking.year import YearJob, repack_year, settle
-from hpcai500.data.climate.values.content import load_contents
 from hpcai500.data.climate.values.scan import processes
 from hpcai500.data.climate.variant import as_shipped
-from hpcai500.data.climate.year_file import YearFile, open_year
+from hpcai500.data.climate.year_file import YearFile
 from hpcai500.errors import DataError, RunError
 from hpcai500.progress import Tracker, silent
 
 
 @dataclass(frozen=True)
 class RepackReport:
-    """What was done: years written now and before, the bytes of all their files, and fingerprints of the new set.
+    """What was done: the years, the bytes of all their files, and fingerprints of the new set.
 
+    `written` were written now and read back; `kept` were there, and are what the source becomes.
     `converted` are the years whose boxes were of the swapped variant. The fingerprint is that of the years at the
     source, unless boxes were converted.
     """
@@ -71,16 +71,18 @@ class Repacking:
         self._years = open_years(source, _chosen(source, years), progress)
         build_index(source, self._years)
         self._converted = tuple(year.year for year in self._years if _needs_converting(year, convert_boxes))
-        jobs = [self._job(year, kind) for year in self._years]
-        self._kept = tuple(job.year.year for job in jobs if _is_done(job))
-        self.jobs = [job for job in jobs if job.year.year not in self._kept]
-        for job in jobs:
-            if job.year.year in self._kept:
-                settle(job)
+        self._kind = kind
+        self._look()
 
-    def _job(self, year: YearFile, kind: Filter) -> YearJob:
+    def _look(self) -> None:
+        """Tell the years that are there from those that are left."""
+        jobs = [self._job(year) for year in self._years]
+        self._there = [job for job in jobs if has_form(job)]
+        self.jobs = [job for job in jobs if job not in self._there]
+
+    def _job(self, year: YearFile) -> YearJob:
         boxes = as_shipped(year.boxes) if year.year in self._converted else year.boxes
-        return YearJob(year, self._target, boxes, kind)
+        return YearJob(year, self._target, boxes, self._kind)
 
     def estimate(self) -> Estimate:
         """Return what is left to do. Raises DataError when the disk has no room for it."""
@@ -90,15 +92,23 @@ class Repacking:
     def run(self) -> RepackReport:
         """Repack what is left; may be killed at any time, and goes on when called again.
 
+        Years that are there are kept once it is known that they have the values of the source.
+
         Raises:
-            DataError: the source cannot be read.
-            RunError: the disk is full, or does not keep what is written.
+            DataError: the source cannot be read, or a year that is there has other values.
+            RunError: the disk is full, or does not keep what is written; or another repacking writes there.
         """
         start_seconds = time.monotonic()
         with _written_to(self._target):
             self._target.mkdir(parents=True, exist_ok=True)
-            for number, job in enumerate(self.jobs, 1):
-                repack_year(job, self._workers, self._progress, f"{number} of {len(self.jobs)}")
+            with only_writer(self._target):
+                # Another repacking may have ended since this one was planned.
+                self._look()
+                for job in self._there:
+                    require_values(job, self._workers, self._progress)
+                    settle(job)
+                for number, job in enumerate(self.jobs, 1):
+                    repack_year(job, self._workers, self._progress, f"{number} of {len(self.jobs)}")
         return self._report(time.monotonic() - start_seconds)
 
     def _report(self, seconds: float) -> RepackReport:
@@ -110,7 +120,7 @@ class Repacking:
         return RepackReport(
             root=self._target,
             written=tuple(job.year.year for job in self.jobs),
-            kept=self._kept,
+            kept=tuple(job.year.year for job in self._there),
             converted=self._converted,
             images=sum(year.images for year in index.years),
             stored_bytes=sum(year.identity.size_bytes for year in index.years),
@@ -150,25 +160,6 @@ def _needs_converting(year: YearFile, asked: bool) -> bool:
             "which no run accepts; add --convert-boxes to have them converted"
         )
     return year.variant.name == "swapped"
-
-
-def _is_done(job: YearJob) -> bool:
-    """Whether the file is there. Raises DataError when another one is."""
-    if not job.final.exists():
-        return False
-    if job.final.samefile(job.year.path):
-        raise DataError(f"{job.final}: the same file as {job.year.path}; repack into another folder")
-    there = open_year(job.final)
-    same = (
-        there.storage.chunk == image_chunk(job.year)
-        and there.storage.filters == FILTERS[job.kind]
-        and np.array_equal(there.boxes, job.boxes)
-    )
-    known = load_contents([there]).get(there.year), load_contents([job.year]).get(job.year.year)
-    changed = known[0] is not None and known[1] is not None and known[0].digest != known[1].digest
-    if not same or (changed and job.boxes is job.year.boxes):
-        raise DataError(f"{job.final}: not what {job.year.path} becomes; remove it, or choose another folder")
-    return True
 
 
 @contextmanager

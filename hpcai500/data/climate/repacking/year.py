@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +23,13 @@ from hpcai500.data.climate.repacking.file import (
     write_planes,
 )
 from hpcai500.data.climate.repacking.journal import Journal, WrittenRange
+from hpcai500.data.climate.repacking.origin import note_origin
 from hpcai500.data.climate.values.content import boxes_digest, content_of, store_contents
-from hpcai500.data.climate.values.raw_images import channel_blocks, ranges, read_images
+from hpcai500.data.climate.values.raw_images import UnreadableImagesError, channel_blocks, ranges, read_images
 from hpcai500.data.climate.values.scan import Accumulator, digest_images
 from hpcai500.data.climate.year_file import YearFile, open_year
 from hpcai500.data.worker_pool import map_in_order
-from hpcai500.errors import RunError
+from hpcai500.errors import DataError, RunError
 from hpcai500.files import sync_folder
 from hpcai500.progress import Tracker
 
@@ -58,7 +60,7 @@ class YearJob:
 
     @cached_property
     def journal(self) -> Journal:
-        """What is done. Reading it changes nothing but a torn last line."""
+        """What is done."""
         purpose = {
             "size_bytes": self.year.identity.size_bytes,
             "mtime_ns": self.year.identity.mtime_ns,
@@ -121,11 +123,12 @@ def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> YearF
 
 
 def settle(job: YearJob) -> YearFile:
-    """Keep what is known of the values of the finished file, and remove what was needed to make it."""
+    """Keep what is known of the finished file and its source, and remove what was needed to make it."""
     new = open_year(job.final)
     scans = job.journal.scans()
     if len(scans) == new.images:
         store_contents(job.folder, [new], {new.year: content_of(new, scans)})
+    note_origin(new, job.year)
     shutil.rmtree(job.spool, ignore_errors=True)
     for path in (job.part, job.journal_path):
         path.unlink(missing_ok=True)
@@ -152,7 +155,10 @@ def _start(job: YearJob) -> None:
 
 
 def _write_tasks(job: YearJob) -> list[_WriteTask]:
-    addresses = storage_at(job.part).addresses.tolist() if job.kind == "none" else None
+    addresses = None
+    if job.kind == "none":
+        with _own_file(job):
+            addresses = storage_at(job.part).addresses.tolist()
     return [
         _WriteTask(
             year=job.year,
@@ -209,23 +215,35 @@ def _verified(job: YearJob, workers: int) -> Iterator[int]:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
-    written = replace(job.year, path=job.part, storage=storage_at(job.part))
-    tasks = [(written, first, count) for first, count in ranges(written)]
-    read_back = map_in_order(_digest_range, tasks, min(workers, len(tasks)), what="verifies images")
-    for (_, first, count), digests in zip(tasks, read_back, strict=True):
-        for image, digest in enumerate(digests, first):
-            if digest != expected[image]:
-                raise _not_kept(job, f"image {image}")
-        yield count
-    if not np.array_equal(boxes_at(job.part), job.boxes):
-        raise _not_kept(job, "dataset boxes")
+    with _own_file(job):
+        written = replace(job.year, path=job.part, storage=storage_at(job.part))
+        tasks = [(written, first, count) for first, count in ranges(written)]
+        read_back = map_in_order(_digest_range, tasks, min(workers, len(tasks)), what="verifies images")
+        for (_, first, count), digests in zip(tasks, read_back, strict=True):
+            for image, digest in enumerate(digests, first):
+                if digest != expected[image]:
+                    raise _not_kept(job, f"image {image} reads back with other values than were written")
+            yield count
+        if not np.array_equal(boxes_at(job.part), job.boxes):
+            raise _not_kept(job, "dataset boxes reads back with other values than were written")
+
+
+@contextmanager
+def _own_file(job: YearJob) -> Iterator[None]:
+    """Tell of damage in the file that is being made, which nobody can copy again."""
+    try:
+        yield
+    except UnreadableImagesError as error:
+        raise _not_kept(job, str(error.faults[0])) from error
+    except DataError as error:
+        raise _not_kept(job, "no longer the file that was written") from error
 
 
 def _not_kept(job: YearJob, what: str) -> RunError:
     job.journal_path.unlink()
     return RunError(
-        f"{job.part}: {what} reads back with other values than were written: the disk or the memory is at fault; the "
-        "next call writes this year anew"
+        f"{job.part}: {what}: the disk or the memory is at fault; run the same command again, which writes this year "
+        "anew"
     )
 
 

@@ -21,6 +21,7 @@ from hpcai500.data.derived import derived_paths, write_derived
 
 FILE = ".hpcai500-climate.json"
 _FORMAT = "hpcai500 climate content 1"
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ def load_contents(years: Iterable[YearFile]) -> dict[int, YearContent]:
             try:
                 entry = _entries(path)[str(year.year)]
                 if entry["key"] == _key(year):
-                    found[year.year] = YearContent(str(entry["digest"]), from_document(entry["statistics"]))
+                    found[year.year] = _content(entry, year)
                     break
-            except (OSError, ValueError, KeyError, TypeError):
+            except _DAMAGED:
                 # A damaged file is one that knows nothing.
                 continue
     return found
@@ -78,7 +79,7 @@ def store_contents(root: Path, years: Iterable[YearFile], contents: Mapping[int,
     for path in reversed(derived_paths(root, FILE)):
         try:
             entries |= _entries(path)
-        except (OSError, ValueError, KeyError, TypeError):
+        except _DAMAGED:
             continue
     for year in years:
         if year.year in contents and identity_of(year.path) == year.identity:
@@ -94,6 +95,15 @@ def _entries(path: Path) -> dict[str, Any]:
     if document["format"] != _FORMAT:
         return {}
     return dict(document["years"])
+
+
+def _content(entry: Any, year: YearFile) -> YearContent:
+    digest, statistics = entry["digest"], from_document(entry["statistics"])
+    if len(bytes.fromhex(digest)) != hashlib.sha256().digest_size:
+        raise ValueError("no SHA-256")
+    if (statistics.count + statistics.nan + statistics.infinite != year.images * year.height * year.width).any():
+        raise ValueError("statistics of another number of values")
+    return YearContent(digest, statistics)
 
 
 def _key(year: YearFile) -> dict[str, Any]:

@@ -87,12 +87,32 @@ def combined(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
 
 
 def from_document(document: Any) -> ChannelStatistics:
-    """Return what `document()` described. Raises KeyError, TypeError or ValueError for anything else."""
-    arrays: dict[str, Any] = {name: np.array(document[name], np.int64) for name in _COUNTS}
-    arrays |= {name: np.array(document[name], np.float64) for name in _VALUES}
-    if any(array.shape != (len(CHANNELS),) for array in arrays.values()):
-        raise ValueError("statistics of another number of channels")
-    return ChannelStatistics(**arrays)
+    """Return what `document()` described. Raises KeyError, TypeError or ValueError for anything that no values have."""
+    arrays: dict[str, Any] = {name: _numbers(document[name], int, np.int64) for name in _COUNTS}
+    arrays |= {name: _numbers(document[name], (int, float), np.float64) for name in _VALUES}
+    statistics = ChannelStatistics(**arrays)
+    if not _possible(statistics):
+        raise ValueError("statistics that no values have")
+    return statistics
+
+
+def _numbers(listed: Any, kind: Any, dtype: Any) -> npt.NDArray[Any]:
+    if len(listed) != len(CHANNELS) or not all(isinstance(number, kind) for number in listed):
+        raise ValueError("statistics of another number of channels, or of no numbers")
+    try:
+        return np.array(listed, dtype)
+    except OverflowError as error:
+        raise ValueError("statistics of numbers that are too large") from error
+
+
+def _possible(found: ChannelStatistics) -> bool:
+    counts = np.stack([found.count, found.nan, found.infinite])
+    low, high, some = found.minimum, found.maximum, found.count > 0
+    extremes = np.where(
+        some, np.isfinite(low) & np.isfinite(high) & (low <= high), (low == math.inf) & (high == -math.inf)
+    )
+    moments = np.isfinite(found.mean) & np.isfinite(found.m2) & (found.m2 >= 0)
+    return bool((counts >= 0).all() and extremes.all() and moments.all())
 
 
 def of_planes(planes: FloatArray) -> ChannelStatistics:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from hpcai500._core import ClimateError, ClimateReader
 from hpcai500.data.climate.hdf5_errors import DAMAGED, open_hdf5, plain
 from hpcai500.data.climate.layout import CHANNELS, IMAGES
+from hpcai500.data.climate.reading.unreadable import unreadable
 from hpcai500.data.climate.storage import Located
 from hpcai500.data.climate.values.chunk_faults import Fault, find_faults
 from hpcai500.data.climate.year_file import YearFile
@@ -64,7 +65,7 @@ def read_images(
         ) as reader:
             reader.read_window(0, first, count, values)
     except ClimateError as error:
-        raise _explain(year, first, count, channels, error) from error
+        raise _faults(year, first, count, channels) or unreadable(error, year.path, len(CHANNELS)) from error
     return values
 
 
@@ -74,15 +75,18 @@ def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> Flo
         try:
             values: FloatArray = file[IMAGES][first : first + count, channels]
         except DAMAGED as error:
-            raise _explain(year, first, count, channels, error) from error
+            raise _faults(year, first, count, channels) or DataError(
+                f"{year.path}: dataset {IMAGES}, images {first} to {first + count - 1}: {plain(error)}, and readable "
+                "when tried again: the disk or the network is at fault; run the same command again"
+            ) from error
     return values
 
 
-def _explain(year: YearFile, first: int, count: int, channels: slice, error: BaseException) -> DataError:
+def _faults(year: YearFile, first: int, count: int, channels: slice) -> UnreadableImagesError | None:
     """A reader stops at its first fault; HDF5's library is then asked for all damaged chunks of the range."""
     with open_hdf5(year.path) as file:
         faults = tuple(find_faults(year.path, file, first, count, channels))
-    return UnreadableImagesError(faults) if faults else DataError(f"{year.path}: dataset {IMAGES}: {plain(error)}")
+    return UnreadableImagesError(faults) if faults else None
 
 
 def ranges(year: YearFile) -> Iterator[tuple[int, int]]:

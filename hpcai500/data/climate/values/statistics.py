@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcai500.data.climate.layout import CHANNELS
 from hpcai500.data.climate.values.content import YearContent, content_of, load_contents, store_contents
-from hpcai500.data.climate.values.moments import ChannelStatistics, combined
+from hpcai500.data.climate.values.moments import ChannelStatistics
 from hpcai500.data.climate.values.raw_images import UnreadableImagesError
 from hpcai500.data.climate.values.scan import ImageScan, processes, scan_years
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
-__all__ = [
-    "ChannelStatistics",
-    "combine",
-    "constant_channels",
-    "load",
-    "load_or_measure",
-    "measure",
-    "non_finite_channels",
-    "store",
-]
 
-FloatArray = npt.NDArray[np.float32]
-
-
-def combine(years: Iterable[ChannelStatistics]) -> tuple[FloatArray, FloatArray]:
-    """Return mean and population standard deviation of each channel over `years`, as float32 (16,)."""
-    whole = combined(years)
-    return whole.mean.astype(np.float32), whole.std.astype(np.float32)
-
-
-def non_finite_channels(whole: ChannelStatistics) -> tuple[str, ...]:
-    """Return the channels that hold NaN or infinite values, a phrase each."""
+def non_finite_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Return which of `channels` (all, where None) hold NaN or infinite values, a phrase each."""
     bad = whole.nan + whole.infinite
     return tuple(
         f"channel {channel} {CHANNELS[channel]}: {bad[channel]} values are NaN or infinite"
-        for channel in np.flatnonzero(bad).tolist()
+        for channel in _those(bad > 0, channels)
     )
 
 
-def constant_channels(whole: ChannelStatistics) -> tuple[str, ...]:
-    """Return the channels of one value only, which no division by their deviation can normalise, a phrase each."""
+def constant_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Return which of `channels` (all, where None) have one value only, a phrase each.
+
+    No division by their deviation can normalise them.
+    """
     constant = whole.constant & (whole.count > 0)
     return tuple(
         f"channel {channel} {CHANNELS[channel]}: all values are {whole.minimum[channel]:g}"
-        for channel in np.flatnonzero(constant).tolist()
+        for channel in _those(constant, channels)
     )
+
+
+def require_varied(statistics: ChannelStatistics, channels: Sequence[int] | None, where: str) -> None:
+    """Raise DataError, which begins with `where`, unless each of `channels` (all, where None) has two values."""
+    if reasons := constant_channels(statistics, channels):
+        raise DataError(
+            f"{where}: {reasons[0]}, so that nothing can be normalised by its deviation; leave it out of the recipe's "
+            "channels, or take other training years"
+        )
+
+
+def _those(marked: npt.NDArray[np.bool_], channels: Sequence[int] | None) -> list[int]:
+    return [channel for channel in np.flatnonzero(marked).tolist() if channels is None or channel in channels]
 
 
 def load(years: Sequence[YearFile]) -> dict[int, ChannelStatistics]:
@@ -93,12 +90,16 @@ def measure(
 
 
 def load_or_measure(
-    years: Sequence[YearFile], *, workers: int | None = None, progress: Tracker = silent
+    years: Sequence[YearFile],
+    *,
+    channels: Sequence[int] | None = None,
+    workers: int | None = None,
+    progress: Tracker = silent,
 ) -> tuple[ChannelStatistics, ...]:
-    """Return the statistics of each of `years`, which `combine` takes; those of which nothing is kept are measured.
+    """Return the statistics of each of `years`; those of which nothing is kept are measured, all channels of them.
 
     Raises:
-        DataError: a channel cannot be normalised (NaN, infinite, constant), or chunks cannot be read.
+        DataError: one of `channels` (all, where None) holds NaN or infinite values, or chunks cannot be read.
     """
     known = load(years)
     missing = [year for year in years if year.year not in known]
@@ -106,9 +107,6 @@ def load_or_measure(
         measured = measure(missing, workers=workers, progress=progress)
         known |= {year: content.statistics for year, content in measured.items()}
     for year in years:
-        if reasons := non_finite_channels(known[year.year]):
+        if reasons := non_finite_channels(known[year.year], channels):
             raise DataError(f"{year.path}: {reasons[0]}; `hpcai500 data check ewa {year.path.parent}` names the images")
-    found = tuple(known[year.year] for year in years)
-    if reasons := constant_channels(combined(found)):
-        raise DataError(f"{years[0].path.parent}: {reasons[0]} over years {years[0].year} to {years[-1].year}")
-    return found
+    return tuple(known[year.year] for year in years)
