@@ -5,8 +5,14 @@ Any other skip fails the run: otherwise, a test whose library or tool is missing
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+
+# torch.compile asks setuptools for paths, and setuptools refuses to load after the standard library's distutils, which
+# pip's internals load when a test of the set-up asks them something. First come, no quarrel.
+with contextlib.suppress(ImportError):
+    import setuptools  # noqa: F401
 
 import pytest
 from hypothesis import settings
