@@ -151,7 +151,7 @@ def test_an_interrupt_leaves_whole_files_only(tmp_path: Path, sent: signal.Signa
     assert process.returncode == code
     assert "Traceback" not in err
     if sent is signal.SIGINT:
-        assert err == "hpcai500: interrupted: finished files are kept, none is half written\n"
+        assert err == "hpcai500: interrupted: finished files are kept, none is half written; the same command goes on\n"
     assert [path.name for path in root.iterdir() if path.name.startswith(".")] == [MANIFEST]
     files = list(root.glob("*/*/*.JPEG"))
     assert len(files) >= 20
