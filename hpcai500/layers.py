@@ -83,24 +83,42 @@ class ClimateProblem(Problem):
 class Hyperparameters(Layer):
     """Layer 8. Batch size and learning-rate policy may change at every level; the rest is the reference's."""
 
-    batch_size: Count = Field(description="samples per accelerator and step")
-    optimizer: Literal["sgd"] = Field(description="update rule")
+    batch_size: Count = Field(description="samples per accelerator and backward pass")
+    accumulation_steps: Count = Field(description="backward passes of an accelerator that are summed into one update")
+    optimizer: Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"] = Field(
+        description="update rule; `rmsprop-warmup` turns from RMSprop into SGD (V2.0 Table 1, Preferred Networks)"
+    )
     base_learning_rate: Positive = Field(description="learning rate at `base_batch` samples a step")
     base_batch: Count = Field(description="global batch that `base_learning_rate` is stated for")
     learning_rate_scaling: Literal["linear", "none"] = Field(description="how the rate follows the global batch")
     warmup_epochs: NonNegative = Field(description="epochs of linear growth to the scaled rate")
     warmup_start: Fraction = Field(description="share of the scaled rate at the first step of the warm-up")
-    schedule: Literal["cosine", "step", "polynomial", "constant"] = Field(description="decay after the warm-up")
+    schedule: Literal["cosine", "step", "polynomial", "constant", "slow-start"] = Field(
+        description="decay after the warm-up; `slow-start` begins at half the rate (V2.0 Table 1, Preferred Networks)"
+    )
     end_learning_rate: NonNegative = Field(description="rate at the last step of cosine and polynomial decay")
     step_epochs: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
         description="epochs at which `step` decays"
     )
     step_factor: Fraction = Field(description="factor of each `step` decay")
     polynomial_power: Positive = Field(description="power of `polynomial` decay")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum of SGD")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum of SGD, LARS and RMSprop warm-up")
+    momentum_form: Literal["outside", "inside", "corrected"] = Field(
+        description="where the learning rate stands: outside the velocity, inside it, or inside with the correction "
+        "that makes it equal to outside (an algorithmic change: V2.0 Table 1, Facebook and Berkeley)"
+    )
+    trust_coefficient: Positive = Field(description="factor of LARS between a layer's weights and its update")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="decay of the first moment (Adam, LAMB)")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(
+        description="decay of the second moment (Adam, LAMB, RMSprop warm-up)"
+    )
+    epsilon: NonNegative = Field(description="added to denominators (all but SGD)")
+    rmsprop_learning_rate: Positive = Field(description="rate of the RMSprop share of `rmsprop-warmup`")
+    rmsprop_center_epoch: NonNegative = Field(description="epoch at which half of `rmsprop-warmup` is SGD")
+    rmsprop_period_epochs: Positive = Field(description="length of its transition, in epochs")
     weight_decay: NonNegative = Field(description="L2 penalty added to the gradient")
     weight_decay_on: Literal["all", "weights"] = Field(
-        description="`weights` spares batch norm and biases (an algorithmic change: V2.0 section 5.4)"
+        description="`weights` spares batch norm and biases (an algorithmic change: V2.0 Table 1, Tencent)"
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(description="seed of weights, sample order and crops")
 
@@ -132,9 +150,27 @@ class Accelerator(Layer):
 
 
 class Communication(Layer):
-    """Layer 3: the communication library."""
+    """Layer 3: how gradients are summed over the ranks (V2.0 section 5.1.6). docs/communication.md has each value."""
 
-    backend: Literal["local"] = Field(description="`local` is one process")
+    backend: Literal["local", "torch", "horovod"] = Field(
+        description="`local` is one process; `torch` is Gloo or NCCL; `horovod` what it was built with"
+    )
+    topology: Literal["flat", "hierarchical", "torus", "parameter-server"] = Field(
+        description="flat all-reduce; node by node; rows and columns of a 2D torus; one server for each bucket"
+    )
+    torus_columns: Annotated[int, Field(ge=0)] = Field(description="ranks in a row of the torus; 0: those of a node")
+    algorithm: Literal["default", "ring", "double-binary-tree", "butterfly", "hierarchical-ring"] = Field(
+        description="what the library below does for an all-reduce, where it has a switch (V2.0 Table 7)"
+    )
+    compression: Literal["none", "fp16", "bf16", "int8"] = Field(description="type in which gradients travel")
+    error_feedback: bool = Field(description="add what compression lost to the next step's gradients")
+    bucket_bytes: Annotated[int, Field(ge=0, le=2**40)] = Field(
+        description="gradients (bytes in fp32) that travel together; 0 measures several sizes before the clock starts"
+    )
+    timeout_seconds: Positive = Field(description="silence of a rank after which the whole job is ended")
+    trace_steps: Annotated[int, Field(ge=0, le=10**6)] = Field(
+        description="first steps of the run of which every bucket is kept in the record's trace"
+    )
 
 
 class OperatingSystem(Layer):
@@ -158,6 +194,13 @@ class ImageClassification(Layer):
     block: Literal["bottleneck", "basic"] = Field(description="residual block")
     depths: Annotated[tuple[Count, Count, Count, Count], Field(strict=False)] = Field(description="blocks a stage")
     width: Count = Field(description="channels of the first stage; each stage doubles it")
+    norm: Literal["batch", "sync-batch"] = Field(
+        description="normalisation; `sync-batch` is over all ranks (an algorithmic change: V2.0 Table 1, Google)"
+    )
+    norm_statistics: Literal["moving", "last-batch"] = Field(
+        description="what evaluation normalises by: moving averages, or the last batch's statistics over all ranks "
+        "(an algorithmic change: V2.0 Table 1, Preferred Networks and Sony)"
+    )
     zero_gamma: bool = Field(description="start the last batch norm of each block at 0 (an algorithmic change)")
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(description="share of the target given to all classes")
     image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="side of a training and evaluation image")
@@ -267,8 +310,13 @@ class Recipe(BaseModel):
 
     @property
     def global_batch(self) -> int:
-        """Samples of one step over all processes."""
-        return self.hyperparameters.batch_size * self.world_size
+        """Samples of one update over all processes."""
+        return self.hyperparameters.batch_size * self.shards
+
+    @property
+    def shards(self) -> int:
+        """Backward passes of one update over all processes: each has its own share of the samples."""
+        return self.world_size * self.hyperparameters.accumulation_steps
 
     @model_validator(mode="after")
     def _layers_fit_together(self) -> Recipe:
@@ -291,9 +339,28 @@ class Recipe(BaseModel):
                 f"communication.backend: `local` is one process, but hardware asks for {self.world_size} "
                 "(nodes x accelerators_per_node); set both to 1"
             )
+        if self.communication.backend != "local" and self.world_size == 1:
+            raise ValueError(
+                f"communication.backend: `{self.communication.backend}` is for two ranks or more, but hardware asks "
+                "for one; use `local`, or start more: --procs N"
+            )
+        self._check_communication()
         if self.accelerator.precision == "tf32" and self.accelerator.device != "cuda":
             raise ValueError("accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU")
         return self
+
+    def _check_communication(self) -> None:
+        way = self.communication
+        if way.error_feedback and way.compression == "none":
+            raise ValueError(
+                "communication.error_feedback: nothing is lost without compression; set communication.compression to "
+                "fp16, bf16 or int8, or error_feedback to false"
+            )
+        columns = way.torus_columns or self.hardware.accelerators_per_node
+        if way.topology == "torus" and self.world_size % columns:
+            raise ValueError(
+                f"communication.torus_columns: expected a divisor of the {self.world_size} ranks, got {columns}"
+            )
 
 
 class IcRecipe(Recipe):
