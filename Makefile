@@ -35,6 +35,7 @@ help:
 ##
 ## While you change things:
 ##   make build        compile the C++ core into .venv (Python files need no rebuild)
+##   make horovod      build Horovod for this torch and this MPI, once (minutes), and install it; also after either changed
 ##   make lint         ruff, mypy, clang-format: report only
 ##   make format       ruff, clang-format: rewrite the files
 ##   make bench        measure against the rivals (installs them first)
@@ -57,12 +58,15 @@ ewa: build
 	@$(BIN)/hpcai500 ewa $(ARGS)
 
 .PHONY: test
-test: build $(VENV)/.extra-test
+test: build $(VENV)/.extra-test $(VENV)/.horovod
 	@$(BIN)/python -m pytest -n 2 --ignore=tests/site $(ARGS)
 
+.PHONY: as-root
+as-root:
+	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root, to mount file systems and to make networks of its own; run: sudo make test-site" >&2; exit 69; }
+
 .PHONY: test-site
-test-site: build $(VENV)/.extra-test
-	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root, to mount file systems of its own; run: sudo make test-site" >&2; exit 69; }
+test-site: as-root build $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-network
 	@unshare --mount $(BIN)/python -m pytest tests/site $(ARGS)
 
 .PHONY: lint
@@ -107,6 +111,25 @@ $(VENV)/.core: $(VENV)/.runtime $(CORE)
 
 $(VENV)/.extra-%: $(VENV)/.runtime
 	@scripts/install $(VENV) $*
+	@touch $@
+
+# Without MPI, and without root to get it, Horovod is built with Gloo alone: bootstrap has said what is missing.
+define get_horovod
+@PYTHON='$(BIN)/python' scripts/bootstrap --with mpi || [ $$? = 69 ]
+@scripts/install $(VENV) horovod
+@scripts/horovod $(VENV)
+@touch $(VENV)/.horovod
+endef
+
+.PHONY: horovod
+horovod: build
+	$(get_horovod)
+
+$(VENV)/.horovod: $(VENV)/.runtime scripts/horovod
+	$(get_horovod)
+
+$(VENV)/.with-%: $(MADE)
+	@PYTHON='$(BIN)/python' scripts/bootstrap --with $*
 	@touch $@
 
 .PHONY: clean

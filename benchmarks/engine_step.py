@@ -28,10 +28,12 @@ from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer, state_bytes
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.measure.host import available_cores
+from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import iterate, read_record
 from hpcai500.record_writer import RecordWriter
@@ -100,11 +102,13 @@ def train(workload: ImageClassificationWorkload, recipe: Recipe, place: Place, r
             recipe,
             workload,
             place,
+            Ranks(find_placement({}), place.communicator, recipe.communication.timeout_seconds),
             precision=Precision(recipe.accelerator.precision, place.device),
-            record=writer,
+            journal=writer,
             checkpoints=CheckpointStore(record, state_bytes(workload.model)),
             console=Console("benchmark", "top1", recipe.global_batch, 0, 10**9),
             stop=stop,
+            sink=None,
         )
         writer.event("init_start", {"recipe_hash": recipe_hash(recipe)})
         trainer.run()

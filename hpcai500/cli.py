@@ -15,6 +15,7 @@ import typer
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.launch.in_job import become, module_command
+from hpcai500.placement import find_placement
 from hpcai500.streams import open_missing_streams
 
 app = typer.Typer(
@@ -50,6 +51,15 @@ _Set = Annotated[
 ]
 _Trials = Annotated[int, typer.Option(min=1, help="Runs, each with its own seed.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on with a stopped run (--out, or the latest).")]
+_Procs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Ranks on this machine, one an accelerator or a share of the cores.  [default: as the recipe says; "
+        "smoke and reference: 1]",
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 
 
@@ -61,14 +71,18 @@ def ic(
     set_: _Set = None,
     trials: _Trials = 1,
     resume: _Resume = False,
+    procs: _Procs = None,
     as_json: _Json = False,
 ) -> None:
     """Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
 
     Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
     not rankable. With --data it runs the reference recipe.
+
+    --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
+    hpcai500 ic …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
     """
-    _run("ic", recipe, data, out, set_, trials, resume, as_json)
+    _run("ic", recipe, data, out, set_, trials, resume, procs, as_json)
 
 
 @app.command(short_help="Extreme Weather Analytics: from HDF5 years to a score.")
@@ -79,14 +93,18 @@ def ewa(
     set_: _Set = None,
     trials: _Trials = 1,
     resume: _Resume = False,
+    procs: _Procs = None,
     as_json: _Json = False,
 ) -> None:
     """Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years, to its target epochs, to a score.
 
     Without --recipe and --data it runs the smoke recipe on weather that it makes itself: a few minutes on two cores,
     not rankable. With --data it runs the reference recipe. The record holds a picture of what was found.
+
+    --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
+    hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
     """
-    _run("ewa", recipe, data, out, set_, trials, resume, as_json)
+    _run("ewa", recipe, data, out, set_, trials, resume, procs, as_json)
 
 
 def _run(
@@ -97,12 +115,32 @@ def _run(
     settings: list[str] | None,
     trials: int,
     resume: bool,
+    procs: int | None,
     as_json: bool,
 ) -> None:
     from hpcai500.launch.benchmark import Request, run_benchmark  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.crew import crew_of  # noqa: PLC0415
+    from hpcai500.launch.follower import follow  # noqa: PLC0415
 
+    try:
+        placement = find_placement(os.environ)
+    except HpcAi500Error as error:
+        raise typer.Exit(_report(_failing(error), as_json)) from error
+    if placement.rank > 0:
+        raise typer.Exit(follow(placement))
+    crew = crew_of(placement, procs)
     request = Request(benchmark, recipe, data, out, settings or (), trials, resume)
-    raise typer.Exit(_report(((run.record, run.exit_code) for run in run_benchmark(request)), as_json))
+    code = _report(((run.record, run.exit_code) for run in run_benchmark(request, crew)), as_json)
+    # A launcher ends all copies when one ends with a failure: what is printed is out before.
+    sys.stdout.flush()
+    crew.end(code)
+    raise typer.Exit(code)
+
+
+def _failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
+    """Runs that ended before the first one."""
+    yield from ()
+    raise error
 
 
 @app.command()

@@ -32,6 +32,14 @@ class RunError(HpcAi500Error):
     """A run started and could not finish (diverged, interrupted, disk full, a rank lost)."""
 
 
+class CommunicationError(RunError):
+    """A collective failed: another rank has ended or cannot be reached. Which one, the monitor knows."""
+
+
+class StoppedError(RunError):
+    """A run was stopped on request, with a checkpoint; all its ranks stop alike."""
+
+
 class WrongAnswerError(HpcAi500Error):
     """A run or a verification finished, with an answer that is not acceptable."""
 

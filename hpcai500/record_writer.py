@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from io import FileIO
@@ -23,6 +24,7 @@ from hpcai500.record import FIRST_PREVIOUS, Event, Record, line_hash
 
 # Given back when the disk is full, so that the record can still be closed with what happened.
 _BALLAST_BYTES = 256 * 1024
+_END = "run_error"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # What a run leaves that was killed before its first event; nothing of it is worth keeping.
 _STILLBORN = {"recipe.toml", "system.json", "events.jsonl", "checkpoints", ".ballast"}
@@ -36,6 +38,9 @@ class RecordWriter:
         self._stream = FileIO(path / "events.jsonl", "ab")
         self._sequence = sequence
         self._previous = previous
+        # A rank that is lost may be noticed by another thread, which then closes the record.
+        self._turn = threading.RLock()
+        self._failure: str | None = None
         self._lock()
         self._set_ballast()
 
@@ -94,21 +99,24 @@ class RecordWriter:
         """Append one event, on disk when this returns.
 
         Raises:
-            RunError: the disk is full; the log then ends with its last whole line.
+            RunError: the disk is full; the log then ends with its last whole line. Or the run was marked as failed.
         """
-        event = {
-            "prev": self._previous,
-            "seq": self._sequence,
-            "time_ms": time.time_ns() // 1_000_000,
-            # Unlike CLOCK_MONOTONIC it goes on while the machine is suspended: a clock that sleeps can be gamed.
-            "clock_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 6),
-            "key": key,
-            "value": value,
-        }
-        line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
-        self._append(line + b"\n")
-        self._previous, self._sequence = line_hash(line), self._sequence + 1
-        return event
+        with self._turn:
+            if self._failure is not None and key != _END:
+                raise RunError(self._failure)
+            event = {
+                "prev": self._previous,
+                "seq": self._sequence,
+                "time_ms": time.time_ns() // 1_000_000,
+                # Unlike CLOCK_MONOTONIC it goes on while the machine is suspended: a clock that sleeps can be gamed.
+                "clock_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 6),
+                "key": key,
+                "value": value,
+            }
+            line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+            self._append(line + b"\n")
+            self._previous, self._sequence = line_hash(line), self._sequence + 1
+            return event
 
     def write_system(self, system: Mapping[str, Any]) -> None:
         """Write `system.json`, and the same as an event, so that the chain holds it."""
@@ -121,8 +129,15 @@ class RecordWriter:
         Raises:
             RunError: the disk is full.
         """
-        self._write(f"pictures/{name}", content)
-        self.event("picture", {"file": f"pictures/{name}", "sha256": hashlib.sha256(content).hexdigest()})
+        self._write_named("picture", f"pictures/{name}", content)
+
+    def write_trace(self, name: str, content: bytes) -> None:
+        """Write `trace/NAME`, and its hash as an event.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        self._write_named("trace", f"trace/{name}", content)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` and mark the run complete; nothing is written after this.
@@ -135,21 +150,32 @@ class RecordWriter:
         self._write("DONE", f"{self._previous}\n".encode())
 
     def fail(self, reason: str) -> None:
-        """Mark the run ended without a result. Never raises: the reason itself is on its way to the user."""
-        try:
-            if not self._stream.closed:
-                self.event("run_error", {"reason": reason})
-            self.close()
-            write_atomically(self.path / "ERROR", f"{reason}\n".encode())
-        except (OSError, RunError) as error:
-            print(f"hpcai500: {self.path}/ERROR could not be written: {error}", file=sys.stderr)  # noqa: T201
-        finally:
-            self.close()
+        """Mark the run ended without a result; the first reason stays.
+
+        Never raises: the reason itself is on its way to the user.
+        """
+        with self._turn:
+            if self._failure is not None:
+                return
+            self._failure = reason
+            try:
+                if not self._stream.closed:
+                    self.event(_END, {"reason": reason})
+                self.close()
+                write_atomically(self.path / "ERROR", f"{reason}\n".encode())
+            except (OSError, RunError) as error:
+                print(f"hpcai500: {self.path}/ERROR could not be written: {error}", file=sys.stderr)  # noqa: T201
+            finally:
+                self.close()
 
     def close(self) -> None:
         """Close the log and give the ballast back."""
         self._stream.close()
         (self.path / ".ballast").unlink(missing_ok=True)
+
+    def _write_named(self, key: str, file: str, content: bytes) -> None:
+        self._write(file, content)
+        self.event(key, {"file": file, "sha256": hashlib.sha256(content).hexdigest()})
 
     def _write(self, name: str, content: bytes) -> None:
         try:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcai500.engine.signals import StopRequest
-from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.errors import ExitCode, HpcAi500Error, StoppedError, UsageError
+from hpcai500.placement import find_placement
 from hpcai500.streams import open_missing_streams
 
 # How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads
@@ -32,17 +33,22 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one job; returns the exit code. Every error is one line on stderr; HPCAI500_TRACEBACK=1 shows where."""
     open_missing_streams()
+    leads = True
     try:
         options = _options(arguments)
-        with StopRequest() as stop:
+        placement = find_placement(os.environ)
+        leads = placement.rank == 0
+        with StopRequest(announce=leads) as stop:
             if "OMP_WAIT_POLICY" not in os.environ:
                 os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
             from hpcai500.engine.job import go_on, start  # noqa: PLC0415 - imports torch
 
             if options.resume:
-                go_on(options.out, options.data, stop)
+                go_on(options.out, options.data, stop, placement)
             else:
-                start(options.recipe, options.set, options.data, options.out, stop)
+                start(options.recipe, options.set, options.data, options.out, stop, placement)
+    except StoppedError as error:
+        return _tell(str(error), error.exit_code) if leads else error.exit_code
     except HpcAi500Error as error:
         return _tell(str(error), error.exit_code)
     except KeyboardInterrupt:

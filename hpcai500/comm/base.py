@@ -64,8 +64,9 @@ class Communicator(Protocol):
     def group(self, members: Sequence[int]) -> Communicator | None:
         """A communicator of its own over `members` (ranks of this one, ascending); None for a rank that is not one.
 
-        Called by all members of this one alike, also by those that are left out. `range(size)` gives a second,
-        independent conversation of the same ranks.
+        Called by all members of this one alike, also by those that are left out, and only on a communicator of all
+        ranks of the job: libraries make groups with everybody's help. `range(size)` gives a second, independent
+        conversation of the same ranks.
         """
 
     def close(self) -> None:

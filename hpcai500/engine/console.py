@@ -28,7 +28,18 @@ class Status:
 class Console:
     """Shows epoch, samples a second, loss, quality and time left. Other lines go through `say`, above the bar."""
 
-    def __init__(self, benchmark: str, metric: str, samples_per_step: int, done_steps: int, total_steps: int) -> None:
+    def __init__(
+        self,
+        benchmark: str,
+        metric: str,
+        samples_per_step: int,
+        done_steps: int,
+        total_steps: int,
+        *,
+        quiet: bool = False,
+    ) -> None:
+        """`quiet`: show nothing: of many ranks, one shows."""
+        self._quiet = quiet
         self._benchmark = benchmark
         self._metric = metric
         self._samples_per_step = samples_per_step
@@ -39,7 +50,7 @@ class Console:
         self._bar: Any = None
 
     def __enter__(self) -> Console:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self._quiet:
             self._bar = _live_bar(self._benchmark, self._total_steps, self._done_steps)
             self._bar.start()
         return self
@@ -59,7 +70,7 @@ class Console:
         """Print a line that stays."""
         if self._bar:
             self._bar.console.print(line, markup=False, highlight=False)
-        else:
+        elif not self._quiet:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     def step(self, status: Status) -> None:

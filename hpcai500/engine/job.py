@@ -2,56 +2,87 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-import hpcai500
 from hpcai500.editions import benchmark_rules
-from hpcai500.engine.checkpoints import CheckpointStore
+from hpcai500.engine.announcement import announce, announce_start
+from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
 from hpcai500.engine.console import Console
+from hpcai500.engine.costs import Costs
+from hpcai500.engine.journal import Journal, SilentJournal
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.ranks import Ranks, joined, require_size
+from hpcai500.engine.rehearsal import Rehearsed, facts
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer, state_bytes
-from hpcai500.errors import DataError, EnvironmentLacksError, HpcAi500Error, RecipeError, RecordError, RunError
+from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RecordError, RunError
 from hpcai500.layers import Recipe
-from hpcai500.measure.flops import CONVENTION, count_flops
-from hpcai500.measure.host import available_cores, boot_id, capture_node
 from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe, recipe_hash
+from hpcai500.placement import Placement
+from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.record_writer import RecordWriter
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
 
-def start(recipe_name: str, overrides: Sequence[str], data: Path, out: Path, stop: StopRequest) -> None:
-    """Run a new job.
+@dataclass(frozen=True)
+class Job:
+    """What this process has to do.
+
+    Attributes:
+        recipe: the nine layers.
+        data: folder of the data set.
+        journal: where events go.
+        old: the record that is gone on with.
+    """
+
+    recipe: Recipe
+    data: Path
+    journal: Journal
+    old: Record | None = None
+
+
+def start(
+    recipe_name: str, overrides: Sequence[str], data: Path, out: Path, stop: StopRequest, placement: Placement
+) -> None:
+    """Run a new job, or this rank's part of it.
 
     Raises:
         HpcAi500Error: it cannot start or cannot finish; the record says why.
     """
     recipe = load_recipe(recipe_name, overrides)
-    with RecordWriter.create(out, recipe) as writer:
-        _guarded(writer, recipe, data, stop, None)
+    with joined(recipe, placement) as ranks, _telling(ranks):
+        require_size(recipe, ranks.world.size, going_on=False)
+        writer = RecordWriter.create(out, recipe) if ranks.leads else None
+        with _kept(writer, ranks):
+            _run(Job(recipe, data, writer or SilentJournal(out)), ranks, stop)
+            _conclude(writer)
 
 
-def go_on(out: Path, data: Path | None, stop: StopRequest) -> None:
-    """Go on with the run whose record lies in `out`.
+def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement) -> None:
+    """Go on with the run whose record lies in `out`; every rank must see it.
 
     Raises:
         HpcAi500Error: it cannot go on or cannot finish; the record says why.
     """
     old = read_record(out)
-    with RecordWriter.reopen(old) as writer:
-        if _has_reached_its_end(old):
-            _conclude(writer, old)
-        else:
-            _guarded(writer, old.recipe(), data or _data_of(old), stop, old)
+    recipe = old.recipe()
+    with joined(recipe, placement) as ranks, _telling(ranks):
+        require_size(recipe, ranks.world.size, going_on=True)
+        writer = RecordWriter.reopen(old) if ranks.leads else None
+        with _kept(writer, ranks):
+            if not _has_reached_its_end(old):
+                _run(Job(recipe, data or _data_of(old), writer or SilentJournal(out), old), ranks, stop)
+            _conclude(writer)
 
 
 def _has_reached_its_end(record: Record) -> bool:
@@ -67,114 +98,173 @@ def _data_of(record: Record) -> Path:
     return Path(dataset["value"]["root"])
 
 
-def _guarded(writer: RecordWriter, recipe: Recipe, data: Path, stop: StopRequest, old: Record | None) -> None:
-    """Run, and whatever happens, leave a record that says so."""
+@contextmanager
+def _telling(ranks: Ranks) -> Iterator[None]:
+    """Whatever ends this rank, the others hear of it; and what ended another one is what this one says."""
     try:
-        _run(writer, recipe, data, stop, old)
-        _conclude(writer, read_record(writer.path))
+        yield
     except HpcAi500Error as error:
-        writer.fail(str(error))
-        raise
-    except KeyboardInterrupt:
-        writer.fail("stopped by a second SIGINT")
-        raise
-    except torch.OutOfMemoryError as error:
-        reason = f"the device is out of memory: lower hyperparameters.batch_size ({str(error).splitlines()[0]})"
-        writer.fail(reason)
-        raise RunError(reason) from error
+        explained = ranks.explained(error)
+        if explained is not error:
+            raise explained from error
+        if ranks.leads:
+            raise
+        raise type(error)(f"{ranks.name}: {error}") from error
     except BaseException as error:
-        writer.fail("".join(traceback.format_exception_only(error)).strip())
+        ranks.explained(RunError(_in_words(error)))
         raise
 
 
-def _run(writer: RecordWriter, recipe: Recipe, data: Path, stop: StopRequest, old: Record | None) -> None:
-    started = time.perf_counter()
-    writer.event(
-        "init_start",
-        {
-            "benchmark": recipe.benchmark,
-            "edition": recipe.edition,
-            "recipe_hash": recipe_hash(recipe),
-            "version": hpcai500.__version__,
-            "process": os.getpid(),
-            "boot_id": boot_id(),
-        },
-    )
-    writer.write_system({"nodes": [capture_node()]})
-    device = _device(recipe)
-    precision = Precision(recipe.accelerator.precision, device)
-    place = Place(device, precision.input_dtype, recipe.os.input_threads or available_cores())
-    torch.set_num_threads(recipe.os.threads or available_cores())
-    torch.manual_seed(recipe.hyperparameters.seed)
-    workload = factory(recipe.benchmark)(recipe, data, place)
-    checkpoints = CheckpointStore(writer.path, state_bytes(workload.model))
+@contextmanager
+def _kept(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
+    """Whatever happens within, the record says how it ended."""
+    if writer is None:
+        with _memory_in_words():
+            yield
+        return
+    ranks.on_lost(writer.fail)
+    with writer:
+        try:
+            with _memory_in_words():
+                yield
+        except HpcAi500Error as error:
+            writer.fail(str(ranks.explained(error)))
+            raise
+        except BaseException as error:
+            writer.fail(_in_words(error))
+            raise
+
+
+@contextmanager
+def _memory_in_words() -> Iterator[None]:
     try:
-        _announce(writer, recipe, workload, old)
-        resumed = checkpoints.load_latest(old.events) if old else None
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"the device is out of memory: lower hyperparameters.batch_size ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by a second SIGINT"
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
+    started = time.perf_counter()
+    recipe, journal = job.recipe, job.journal
+    announce_start(job.journal, recipe, ranks)
+    device = _device(recipe, ranks)
+    precision = Precision(recipe.accelerator.precision, device)
+    cores = ranks.cores()
+    torch.set_num_threads(recipe.os.threads or cores)
+    torch.manual_seed(recipe.hyperparameters.seed)
+    place = Place(
+        device,
+        precision.input_dtype,
+        recipe.os.input_threads or cores,
+        communicator=ranks.world,
+        total_shares=recipe.shards,
+        shares=tuple(range(ranks.world.rank, recipe.shards, ranks.world.size)),
+    )
+    workload = factory(recipe.benchmark)(recipe, job.data, place)
+    checkpoints = CheckpointStore(journal.path, state_bytes(workload.model))
+    costs = Costs(recipe.communication, ranks)
+    try:
+        announce(journal, recipe, workload, job.old, ranks)
+        resumed = _checkpoint_of(job.old, checkpoints, ranks)
         done = (resumed[0].epoch - 1) * workload.steps_per_epoch + resumed[0].step if resumed else 0
         total = recipe.problem.epochs * workload.steps_per_epoch
-        with Console(recipe.benchmark, recipe.problem.metric, recipe.global_batch, done, total) as console:
+        with Console(
+            recipe.benchmark, recipe.problem.metric, recipe.global_batch, done, total, quiet=not ranks.leads
+        ) as console:
             trainer = Trainer(
                 recipe,
                 workload,
                 place,
+                ranks,
                 precision=precision,
-                record=writer,
-                checkpoints=checkpoints,
+                journal=journal,
+                checkpoints=checkpoints if ranks.leads else None,
                 console=console,
                 stop=stop,
+                sink=costs.sink,
             )
-            epoch, step = trainer.restore(resumed[1]) if resumed else (1, 0)
-            compile_seconds = trainer.warm_up()
-            checkpoints.reserve()
-            seconds = time.perf_counter() - started
-            writer.event("init_stop", {"seconds": round(seconds, 6), "compile_seconds": round(compile_seconds, 6)})
-            if old and any(iterate(old.events, "run_start")):
-                _say_how_it_goes_on(writer, console, old, epoch, step)
-            else:
-                # The clock starts here: the next thing that happens is reading the first batch (V2.0 section 5.3.2).
-                writer.event("run_start", {"world_size": place.world_size, "nodes": recipe.hardware.nodes})
-            trainer.run()
-            writer.event("run_stop", {"status": "success"})
-            _draw(writer, console, workload)
+            try:
+                epoch, step = trainer.restore(resumed[1]) if resumed else (1, 0)
+                rehearsed = trainer.rehearse()
+                if ranks.leads:
+                    checkpoints.reserve()
+                _say_rehearsed(journal, rehearsed, time.perf_counter() - started)
+                _start_clock(job, ranks, console, epoch, step)
+                costs.begin()
+                trainer.run()
+                costs.conclude(journal, trainer.between_hosts_bytes)
+                journal.event("run_stop", {"status": "success"})
+                _draw(journal, console, workload)
+            finally:
+                trainer.close()
     finally:
-        checkpoints.release()
+        if ranks.leads:
+            checkpoints.release()
         workload.close()
 
 
-def _draw(writer: RecordWriter, console: Console, workload: Workload) -> None:
+def _checkpoint_of(old: Record | None, checkpoints: CheckpointStore, ranks: Ranks) -> tuple[Checkpoint, dict[str, Any]] | None:
+    """The newest good checkpoint, as rank 0 has read it: the same one on every rank."""
+    loaded = checkpoints.load_latest(old.events) if old and ranks.leads else None
+    resumed: tuple[Checkpoint, dict[str, Any]] | None = ranks.world.broadcast_object(loaded) if old else None
+    return resumed
+
+
+def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int) -> None:
+    # No rank may read its first batch before the clock has started.
+    if job.old and any(iterate(job.old.events, "run_start")):
+        _say_how_it_goes_on(job.journal, console, job.old, epoch, step, ranks)
+    else:
+        # The next thing that happens is reading the first batch (V2.0 section 5.3.2).
+        job.journal.event("run_start", _company(ranks))
+    ranks.world.barrier()
+
+
+def _company(ranks: Ranks) -> dict[str, object]:
+    """Who trains, and by which library they talk."""
+    world = ranks.world
+    return {
+        "world_size": world.size,
+        "nodes": len(set(world.hosts)),
+        "hosts": list(dict.fromkeys(world.hosts)),
+        "backend": world.backend,
+        "library": world.library,
+    }
+
+
+def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float) -> None:
+    if rehearsed.bucket_bytes is not None:
+        journal.event("rehearsal", facts(rehearsed))
+        journal.event(
+            "parallel_efficiency",
+            {"step_seconds_alone": rehearsed.alone_seconds, "step_seconds": rehearsed.together_seconds},
+        )
+    journal.event("init_stop", {"seconds": round(seconds, 6), "compile_seconds": round(rehearsed.compile_seconds, 6)})
+
+
+def _draw(journal: Journal, console: Console, workload: Workload) -> None:
     """Leave the pictures of a run that is complete: nothing in them may turn it into one that failed."""
     try:
         for name, content in workload.pictures().items():
-            writer.write_picture(name, content)
+            journal.write_picture(name, content)
     except Exception as error:  # noqa: BLE001 - said and recorded; the numbers stand without it
-        writer.event("picture_error", {"reason": str(error)})
+        journal.event("picture_error", {"reason": str(error)})
         console.say(f"hpcai500: no picture could be drawn: {error}")
 
 
-def _announce(writer: RecordWriter, recipe: Recipe, workload: Workload, old: Record | None) -> None:
-    """Write down what is trained on what; a resumed run must go on with the same data."""
-    if workload.metric != recipe.problem.metric:
-        raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
-    dataset = workload.dataset()
-    before = next(iterate(old.events, "dataset"), None) if old else None
-    if before and before["value"]["fingerprint"] != dataset["fingerprint"]:
-        raise DataError(
-            f"{dataset['root']}: not the data that this run was started on ({before['value']['root']}): its files "
-            "differ; give the same set with --data DIR, or start a new run"
-        )
-    counted, example = workload.counted()
-    count = count_flops(counted, *example)
-    writer.event("dataset", dataset)
-    writer.event("model", {"parameters": count.parameters, "steps_per_epoch": workload.steps_per_epoch})
-    writer.event(
-        "flops", {"convention": CONVENTION, "per_sample": count.training_flops, "forward": count.forward_flops}
-    )
-
-
-def _device(recipe: Recipe) -> torch.device:
+def _device(recipe: Recipe, ranks: Ranks) -> torch.device:
     """The device of the recipe. There is no silent fall-back to a CPU: its numbers would be taken for the device's."""
-    if recipe.accelerator.device == "cuda" and not torch.cuda.is_available():
+    if recipe.accelerator.device != "cuda":
+        return torch.device(recipe.accelerator.device)
+    if not torch.cuda.is_available():
         if torch.version.cuda is None:
             reason = f"torch {torch.__version__} is built without CUDA: install a CUDA build of it"
         else:
@@ -182,10 +272,19 @@ def _device(recipe: Recipe) -> torch.device:
         raise EnvironmentLacksError(
             f"accelerator.device is cuda, but {reason}, or run on the CPU with --set accelerator.device=cpu"
         )
-    return torch.device(recipe.accelerator.device)
+    # A launcher may show each rank its own device only.
+    devices = torch.cuda.device_count()
+    local_rank = ranks.placement.local_rank if devices > 1 else 0
+    if local_rank >= devices:
+        raise EnvironmentLacksError(
+            f"{ranks.name} is number {local_rank} on its host, which shows {devices} devices: start as many ranks a "
+            "node as it has devices"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
-def _say_how_it_goes_on(writer: RecordWriter, console: Console, old: Record, epoch: int, step: int) -> None:
+def _say_how_it_goes_on(journal: Journal, console: Console, old: Record, epoch: int, step: int, ranks: Ranks) -> None:
     saved = [event["value"] for event in iterate(old.events, "checkpoint")]
     newest = (saved[-1]["epoch"], saved[-1]["step"]) if saved else (1, 0)
     if newest != (epoch, step):
@@ -193,7 +292,8 @@ def _say_how_it_goes_on(writer: RecordWriter, console: Console, old: Record, epo
             f"hpcai500: the checkpoint of epoch {newest[0]}, step {newest[1]} is damaged or missing: passed over"
         )
     how = _how_it_ended(old)
-    writer.event("run_resume", {"epoch": epoch, "step": step, "after": how, "torn_bytes": old.torn_bytes})
+    value = {"epoch": epoch, "step": step, "after": how, "torn_bytes": old.torn_bytes, **_company(ranks)}
+    journal.event("run_resume", value)
     console.say(f"hpcai500: going on at epoch {epoch}, step {step} (the run before ended by {how})")
 
 
@@ -205,7 +305,10 @@ def _how_it_ended(old: Record) -> str:
     return interrupted[-1]["value"]["signal"] if interrupted else "an error"
 
 
-def _conclude(writer: RecordWriter, record: Record) -> None:
+def _conclude(writer: RecordWriter | None) -> None:
+    if writer is None:
+        return
+    record = read_record(writer.path)
     tables = record.tables
     rules = benchmark_rules(tables["edition"], tables["benchmark"])
     writer.finish(derive(tables, rules, record.events).as_json())

@@ -36,13 +36,15 @@ class Precision:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._mixed)
 
-    def update(self, loss: Tensor, optimizer: optim.Optimizer) -> None:
-        """Backward pass and one step of `optimizer`; with fp16 a step whose gradients overflow is left out."""
+    def backward(self, loss: Tensor) -> None:
+        """Backward pass; with fp16 its gradients are scaled up."""
+        (self._scaler.scale(loss) if self._scaler else loss).backward()
+
+    def step(self, optimizer: optim.Optimizer) -> None:
+        """One step of `optimizer`; with fp16 a step whose gradients overflow is left out."""
         if self._scaler is None:
-            loss.backward()
             optimizer.step()
             return
-        self._scaler.scale(loss).backward()
         self._scaler.step(optimizer)
         self._scaler.update()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -19,8 +20,11 @@ class StopRequest:
     a terminal sends it to the command and to the job, and the command passes it on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, announce: bool = True) -> None:
+        """`announce`: say on stderr that the signal was heard; of many ranks, one does."""
+        self._announce = announce
         self.signal: signal.Signals | None = None
+        self.agreed: signal.Signals | None = None
         self._noted_at_seconds = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
@@ -34,13 +38,25 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def wishes(self) -> list[float]:
+        """What this rank has heard, as numbers that can be summed over ranks: a place for each signal."""
+        return [float(self.signal == number) for number in _STOPPING]
+
+    def agree(self, wishes: Sequence[float]) -> None:
+        """Take up what was heard, so that all ranks stop after the same step; `wishes` are summed over ranks.
+
+        What a rank hears later is for the next time: to act on it now, it would be alone.
+        """
+        heard = [number for number, count in zip(_STOPPING, wishes, strict=True) if count > 0]
+        self.agreed = self.agreed or (heard[0] if heard else None)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.signal is None:
             self.signal, self._noted_at_seconds = signal.Signals(number), now
-            # Not print: the handler may have come in the middle of one.
-            os.write(
-                2, f"\nhpcai500: {self.signal.name}: stopping with a checkpoint (Ctrl-C again: at once)\n".encode()
-            )
+            if self._announce:
+                # Not print: the handler may have come in the middle of one.
+                line = f"\nhpcai500: {self.signal.name}: stopping with a checkpoint (Ctrl-C again: at once)\n"
+                os.write(2, line.encode())
         elif number == signal.SIGINT and now - self._noted_at_seconds > _TOGETHER_SECONDS:
             raise KeyboardInterrupt

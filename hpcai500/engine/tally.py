@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hpcai500.data.coverage import Coverage
 from hpcai500.workloads.base import TrainingBatch
 
+_SUMMED = ("samples", "padded_samples", "warnings")
+_AVERAGED = ("loss_sum", "seconds", "data_wait_seconds")
+
 
 @dataclass
 class EpochTally:
-    """Counts and times of one epoch; times in seconds."""
+    """Counts and times of one epoch, on one rank or, once merged, on all of them; times in seconds.
+
+    Merged, samples are those of all ranks; loss and times are the mean over ranks.
+    """
 
     steps: int = 0
     samples: int = 0
@@ -24,13 +31,26 @@ class EpochTally:
     coverage: Coverage = field(default_factory=Coverage)
 
     def add(self, batch: TrainingBatch) -> None:
-        """Count one step; its whole time is added to `seconds` when it is known."""
-        self.steps += 1
+        """Count one backward pass; the step that it belongs to is counted, and timed, when it is done."""
         self.samples += len(batch.samples)
         self.padded_samples += batch.padded
         self.warnings += batch.warnings
         self.data_wait_seconds += batch.wait_seconds
         self.coverage = self.coverage.add(batch.samples)
+
+    def merged(self, ranks: Sequence[dict[str, Any]]) -> EpochTally:
+        """This tally and, after it, what all `ranks` did together (their `state()`)."""
+        whole = EpochTally.from_state(self.state())
+        parts = [EpochTally.from_state(state) for state in ranks]
+        for name in _SUMMED:
+            setattr(whole, name, getattr(whole, name) + sum(getattr(part, name) for part in parts))
+        for name in _AVERAGED:
+            setattr(whole, name, getattr(whole, name) + sum(getattr(part, name) for part in parts) / len(parts))
+        for part in parts:
+            whole.coverage = whole.coverage.merge(part.coverage)
+        whole.steps += parts[0].steps
+        whole.losses_seen += parts[0].losses_seen
+        return whole
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a checkpoint."""

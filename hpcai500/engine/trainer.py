@@ -10,17 +10,23 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from hpcai500.comm.monitor_rules import EVALUATING, WRITING
+from hpcai500.comm.timeline.spans import SpanSink
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console, Status
+from hpcai500.engine.journal import Journal
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.rehearsal import Rehearsal, Rehearsed
+from hpcai500.engine.replicas import average_statistics, make_equal, require_equal
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.tally import EpochTally
-from hpcai500.errors import RunError
+from hpcai500.engine.updates import Updater
+from hpcai500.errors import RunError, StoppedError
 from hpcai500.layers import Recipe
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
-from hpcai500.record_writer import RecordWriter
-from hpcai500.workloads.base import Place, TrainingBatch, Workload
+from hpcai500.workloads.base import Place, Workload
 
 # Reading a loss makes a GPU wait; this many are kept on the device and looked at together.
 _LOSSES_AT_ONCE = 16
@@ -32,12 +38,14 @@ class Trainer:
     Args:
         recipe: what to do.
         workload: the problem.
-        place: device and rank.
+        place: device and share of the work.
+        ranks: the other processes.
         precision: the arithmetic.
-        record: where events go.
-        checkpoints: where state goes.
+        journal: where events go.
+        checkpoints: where state goes; None on ranks that write none.
         console: where progress goes.
         stop: tells when to stop early.
+        sink: where the times of steps and sums go.
     """
 
     def __init__(
@@ -45,27 +53,44 @@ class Trainer:
         recipe: Recipe,
         workload: Workload,
         place: Place,
+        ranks: Ranks,
         *,
         precision: Precision,
-        record: RecordWriter,
-        checkpoints: CheckpointStore,
+        journal: Journal,
+        checkpoints: CheckpointStore | None,
         console: Console,
         stop: StopRequest,
+        sink: SpanSink | None,
     ) -> None:
-        self._recipe, self._workload, self._place = recipe, workload, place
-        self._precision, self._record, self._checkpoints = precision, record, checkpoints
-        self._console, self._stop = console, stop
+        self._recipe, self._workload, self._place, self._ranks = recipe, workload, place, ranks
+        self._precision, self._journal, self._checkpoints = precision, journal, checkpoints
+        self._console, self._stop, self._sink = console, stop, sink
         self._epochs = recipe.problem.epochs
         self._steps = workload.steps_per_epoch
         self._bare = workload.model.to(place.device)
         if recipe.framework.channels_last:
             # torch's stubs do not know this documented form.
             self._bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._model = cast(nn.Module, torch.compile(self._bare)) if recipe.framework.compile else self._bare
+        if place.world_size > 1:
+            make_equal(self._bare, ranks.world)
+        model = cast(nn.Module, torch.compile(self._bare)) if recipe.framework.compile else self._bare
         self._optimizer = build_optimizer(self._bare, recipe.hyperparameters)
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, self._steps, self._epochs)
+        self._updater = Updater(
+            workload=workload,
+            model=model,
+            optimizer=self._optimizer,
+            precision=precision,
+            passes=len(place.shares),
+            reducer=None,
+            stop=stop,
+            sink=None,
+            phase=ranks.phase,
+        )
         self._losses = torch.zeros(_LOSSES_AT_ONCE, device=place.device)
         self._first_epoch = 1
+        # What a checkpoint says of the epoch, over all ranks; and what this rank has done in it since.
+        self._before = EpochTally()
         self._tally = EpochTally()
         self._last_loss: float | None = None
         self._quality: float | None = None
@@ -76,106 +101,109 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self._precision.restore(state["precision"])
         self._first_epoch = state["epoch"]
-        self._tally = EpochTally.from_state(state["tally"])
+        self._before = EpochTally.from_state(state["tally"])
         self._quality = state["quality"]
-        return self._first_epoch, self._tally.steps
+        return self._first_epoch, self._before.steps
 
-    def warm_up(self) -> float:
-        """Compile, and let a GPU set itself up, before the clock starts; returns the seconds it took.
+    def rehearse(self) -> Rehearsed:
+        """Compile, let a GPU set itself up, choose the bucket size: all that is no training yet.
 
-        The model is left as it was.
+        Raises:
+            RunError: another rank is lost.
         """
+        rehearsal = Rehearsal(self._updater, self._bare, self._place.communicator, self._recipe.communication)
+        if self._place.world_size > 1:
+            found = rehearsal.with_ranks()
+            assert self._updater.reducer is not None
+            self._updater.reducer.sink = self._updater.sink = self._sink
+            return found
         on_gpu = self._place.device.type == "cuda"
-        if not (self._recipe.framework.compile or on_gpu):
-            return 0.0
-        start = time.perf_counter()
-        before = {name: buffer.clone() for name, buffer in self._bare.named_buffers()}
-        self._model.train()
-        # The very loss of training: compiled backward passes are made for the layout of the gradient that comes in.
-        with self._precision.forward():
-            loss = self._workload.loss(self._model, self._workload.blank_payload())
-        loss.backward()
-        self._optimizer.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for name, buffer in self._bare.named_buffers():
-                buffer.copy_(before[name])
-        return time.perf_counter() - start
+        return rehearsal.warm_up() if self._recipe.framework.compile or on_gpu else Rehearsed(0.0)
 
     def run(self) -> None:
         """Train to the last epoch.
 
         Raises:
-            RunError: the loss is no number, a signal asked to stop, or the disk is full.
+            RunError: the loss is no number, a signal asked to stop, the disk is full, or another rank is lost.
             DataError: a sample cannot be read.
         """
         self._console.start()
         for epoch in range(self._first_epoch, self._epochs + 1):
-            self._checkpoints.reserve()
+            if self._checkpoints:
+                self._checkpoints.reserve()
             self._train_epoch(epoch)
             self._look_at_weights(epoch)
             self._evaluate(epoch)
-            self._tally = EpochTally()
+            self._before, self._tally = EpochTally(), EpochTally()
             self._save(epoch + 1)
 
+    def close(self) -> None:
+        """Stop the thread that communicates."""
+        if self._updater.reducer:
+            self._updater.reducer.close()
+
+    @property
+    def between_hosts_bytes(self) -> int:
+        """What this rank sends to other hosts in one update, by the topology's count."""
+        return self._updater.reducer.sent_between_nodes if self._updater.reducer else 0
+
+    @property
+    def _step(self) -> int:
+        """Updates of this epoch that are done."""
+        return self._before.steps + self._tally.steps
+
     def _train_epoch(self, epoch: int) -> None:
-        self._record.event("epoch_start", {"epoch": epoch, "step": self._tally.steps})
-        self._model.train()
-        batches = self._workload.training_batches(epoch, self._tally.steps)
+        self._journal.event("epoch_start", {"epoch": epoch, "step": self._step})
+        self._updater.model.train()
+        batches = self._workload.training_batches(epoch, self._step)
         try:
             before = time.perf_counter()
-            for batch in batches:
-                self._step(epoch, batch)
-                self._tally.add(batch)
-                self._after_step(epoch)
+            while self._step < self._steps:
+                self._update(epoch, batches)
                 now = time.perf_counter()
                 self._tally.seconds += now - before
                 before = now
-                if self._stop.signal:
+                if self._stop.agreed:
                     self._look_at_losses(epoch)
-                    self._interrupt(epoch)
+                    self._interrupt(epoch, self._stop.agreed.name)
         finally:
             batches.close()
         self._look_at_losses(epoch)
         self._tally.seconds += time.perf_counter() - before
-        self._record.event("epoch_stop", {"epoch": epoch, **self._tally.summary()})
+        self._journal.event("epoch_stop", {"epoch": epoch, **self._whole_tally().summary()})
 
-    def _step(self, epoch: int, batch: TrainingBatch) -> None:
-        step = (epoch - 1) * self._steps + self._tally.steps
-        rate = self._rate.at(step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.zero_grad(set_to_none=True)
-        with self._precision.forward():
-            loss = self._workload.loss(self._model, batch.payload)
-        self._precision.update(loss, self._optimizer)
-        self._losses[self._tally.steps % _LOSSES_AT_ONCE] = loss.detach()
-
-    def _after_step(self, epoch: int) -> None:
+    def _update(self, epoch: int, batches: Any) -> None:
+        number = (epoch - 1) * self._steps + self._step
+        place = self._tally.steps % _LOSSES_AT_ONCE
+        rate = self._rate.at(number)
+        loss = self._updater.update(number, number / self._steps, rate, batches, self._tally)
+        self._losses[place] = loss
         if self._tally.steps % _LOSSES_AT_ONCE == 0:
             self._look_at_losses(epoch)
         self._console.step(self._status(epoch))
 
     def _look_at_losses(self, epoch: int) -> None:
         """Read the losses since the last look; the first that is no number ends the run."""
-        steps = self._tally.steps
         losses = self._losses.tolist()
-        for step in range(self._tally.losses_seen, steps):
+        for step in range(self._tally.losses_seen, self._tally.steps):
             loss = losses[step % _LOSSES_AT_ONCE]
             if not math.isfinite(loss):
-                raise self._diverged(f"the loss is {loss}", epoch, step)
+                raise self._diverged(f"the loss is {loss}", epoch, self._before.steps + step)
             self._tally.loss_sum += loss
             self._last_loss = loss
-        self._tally.losses_seen = steps
+        self._tally.losses_seen = self._tally.steps
 
     def _look_at_weights(self, epoch: int) -> None:
-        """A checkpoint of weights that are no numbers could never be gone on from."""
+        """A checkpoint of weights that are no numbers, or not the same everywhere, could never be gone on from."""
         tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
         if not torch.stack([tensor.isfinite().all() for tensor in tensors]).all():
-            raise self._diverged("weights are not finite", epoch, self._tally.steps)
+            raise self._diverged("weights are not finite", epoch, self._step)
+        average_statistics(self._bare, self._place.communicator)
+        require_equal(self._bare, self._place.communicator)
 
     def _diverged(self, what: str, epoch: int, step: int) -> RunError:
         rank, rate = self._place.rank, self._rate.at((epoch - 1) * self._steps + step)
-        self._record.event("diverged", {"epoch": epoch, "step": step, "rank": rank, "what": what})
+        self._journal.event("diverged", {"epoch": epoch, "step": step, "rank": rank, "what": what})
         return RunError(
             f"{what} at epoch {epoch}, step {step} on rank {rank} (learning rate {rate:g}): "
             "lower hyperparameters.base_learning_rate, lengthen hyperparameters.warmup_epochs, "
@@ -183,10 +211,11 @@ class Trainer:
         )
 
     def _evaluate(self, epoch: int) -> None:
-        self._record.event("eval_start", {"epoch": epoch})
+        self._journal.event("eval_start", {"epoch": epoch})
         start = time.perf_counter()
         # Not the compiled model: its last, short batch would be compiled anew while the clock runs.
         self._bare.eval()
+        self._ranks.phase(EVALUATING)
         with torch.inference_mode(), self._precision.forward():
             evaluation = self._workload.evaluate(
                 self._bare, on_batch=lambda samples: self._in_evaluation(epoch, samples)
@@ -197,46 +226,54 @@ class Trainer:
         value = {"epoch": epoch, "metric": metric, "value": evaluation.value, "samples": evaluation.samples}
         if evaluation.per_class:
             value["per_class"] = dict(evaluation.per_class)
-        self._record.event("eval_accuracy", {**value, "seconds": round(seconds, 6)})
-        self._record.event("eval_stop", {"epoch": epoch})
+        self._journal.event("eval_accuracy", {**value, "seconds": round(seconds, 6)})
+        self._journal.event("eval_stop", {"epoch": epoch})
         self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds, evaluation.per_class)
 
     def _in_evaluation(self, epoch: int, samples: int) -> None:
+        self._ranks.progress()
         self._console.evaluating(self._status(epoch), samples)
-        if self._stop.signal:
-            self._interrupt(epoch)
+        # Many ranks must stop at the same place: after their next update.
+        if self._stop.signal and self._place.world_size == 1:
+            self._interrupt(epoch, self._stop.signal.name)
 
-    def _interrupt(self, epoch: int) -> None:
-        assert self._stop.signal is not None
-        name, step = self._stop.signal.name, self._tally.steps
+    def _interrupt(self, epoch: int, name: str) -> None:
+        step = self._step
         self._look_at_weights(epoch)
-        self._record.event("interrupted", {"signal": name, "epoch": epoch, "step": step})
+        self._journal.event("interrupted", {"signal": name, "epoch": epoch, "step": step})
         self._save(epoch)
-        raise RunError(
+        raise StoppedError(
             f"stopped by {name} at epoch {epoch}, step {step}; nothing is lost: "
-            f"go on with `hpcai500 {self._recipe.benchmark} --resume --out {self._record.path}`"
+            f"go on with `hpcai500 {self._recipe.benchmark} --resume --out {self._journal.path}`"
         )
 
+    def _whole_tally(self) -> EpochTally:
+        """The epoch so far, over all ranks."""
+        return self._before.merged(self._place.communicator.gather_objects(self._tally.state()))
+
     def _save(self, epoch: int) -> None:
+        tally = self._whole_tally()
+        if self._checkpoints is None:
+            return
         state = {
             "model": self._bare.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "precision": self._precision.state(),
             "epoch": epoch,
-            "tally": self._tally.state(),
+            "tally": tally.state(),
             "quality": self._quality,
         }
-        checkpoint = self._checkpoints.save(state, epoch, self._tally.steps)
-        self._record.event("checkpoint", asdict(checkpoint))
+        self._ranks.phase(WRITING)
+        checkpoint = self._checkpoints.save(state, epoch, tally.steps)
+        self._journal.event("checkpoint", asdict(checkpoint))
         self._checkpoints.prune()
 
     def _status(self, epoch: int) -> Status:
-        return Status(epoch, self._epochs, self._tally.steps, self._steps, self._last_loss, self._quality)
+        return Status(epoch, self._epochs, self._step, self._steps, self._last_loss, self._quality)
 
 
 def state_bytes(model: nn.Module) -> int:
     """Upper estimate of a first checkpoint: weights, buffers, and two more numbers for each weight."""
-
     parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     return 3 * parameters + buffers

@@ -18,6 +18,7 @@ from hpcai500.errors import (
     RunError,
     UsageError,
 )
+from hpcai500.launch.crew import Crew
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.launch.trials import TrialPlan, is_series, read_plan, write_plan
 from hpcai500.layers import Recipe
@@ -50,18 +51,23 @@ class Outcome:
     exit_code: int
 
 
-def run_benchmark(request: Request) -> Iterator[Outcome]:
+def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
     """Run the trials of `request`, one after the other, yielding each as it ends; stops after one that failed.
+
+    `crew` runs the jobs; to end it is the caller's, when all is said.
 
     Raises:
         UsageError: the request makes no sense, or recipe, data or record cannot be used.
     """
+    crew.open()
     if request.resume:
-        yield from _resume(request)
+        yield from _resume(request, crew)
         return
     # Without a recipe and without data there is still something to run; with data, the real thing.
     name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
-    recipe = load_recipe(name, request.overrides)
+    overrides = [*request.overrides, *crew.fit(name, request.overrides)]
+    recipe = load_recipe(name, overrides)
+    crew.check(recipe, request.trials)
     _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
     if request.data and not request.data.is_dir():
         raise DataError(f"{request.data}: no such folder; give the folder of {recipe.problem.dataset} with --data DIR")
@@ -69,52 +75,55 @@ def run_benchmark(request: Request) -> Iterator[Outcome]:
     folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if request.trials > 1:
         plan = TrialPlan(request.trials, str(data.resolve()))
-        yield from _run_series(folder, write_plan(folder, recipe, plan), recipe, plan)
+        yield from _run_series(folder, write_plan(folder, recipe, plan), recipe, plan, crew)
     else:
-        yield _start(recipe, name, request.overrides, data, folder)
+        yield _start(crew, recipe, name, overrides, data, folder)
 
 
-def _start(recipe: Recipe, name: str | Path, overrides: Sequence[str], data: Path, record: Path) -> Outcome:
+def _start(crew: Crew, recipe: Recipe, name: str | Path, overrides: Sequence[str], data: Path, record: Path) -> Outcome:
     settings = [token for text in overrides for token in ("--set", text)]
     _say(f"{recipe.benchmark}: recipe {name}, data {data}, record {record}")
-    command = module_command("train", "--recipe", name, "--data", data, "--out", record, *settings)
-    return Outcome(record, run_to_end(command))
+    arguments = ["--recipe", name, "--data", data, "--out", record, *settings]
+    return Outcome(record, crew.run(recipe, arguments))
 
 
-def _run_series(folder: Path, path: Path, recipe: Recipe, plan: TrialPlan) -> Iterator[Outcome]:
+def _run_series(folder: Path, path: Path, recipe: Recipe, plan: TrialPlan, crew: Crew) -> Iterator[Outcome]:
     """Every run of the series that is not finished yet."""
     for number in range(1, plan.trials + 1):
         record = plan.record(folder, number)
         if (record / "DONE").exists():
             outcome = Outcome(record, ExitCode.PASS)
         elif (record / "events.jsonl").exists():
-            outcome = _go_on(recipe.benchmark, record, None)
+            outcome = _go_on(crew, record, None)
         else:
             seed = f"hyperparameters.seed={recipe.hyperparameters.seed + number - 1}"
-            outcome = _start(recipe, path, [seed], Path(plan.data), record)
+            outcome = _start(crew, recipe, path, [seed], Path(plan.data), record)
         yield outcome
         if outcome.exit_code != ExitCode.PASS:
             return
 
 
-def _resume(request: Request) -> Iterator[Outcome]:
+def _resume(request: Request, crew: Crew) -> Iterator[Outcome]:
     if request.recipe or request.overrides or request.trials != 1:
         raise UsageError("--resume goes on with the recipe of the record: leave out --recipe, --set and --trials")
     folder = request.out or _latest_unfinished(request.benchmark)
     if is_series(folder):
         path, recipe, plan = read_plan(folder)
         _check_benchmark(request, recipe.benchmark, f"{folder}: runs", f"--resume --out {folder}")
-        yield from _run_series(folder, path, recipe, plan)
+        left = [number for number in range(1, plan.trials + 1) if not (plan.record(folder, number) / "DONE").exists()]
+        crew.check(recipe, len(left))
+        yield from _run_series(folder, path, recipe, plan, crew)
     else:
         benchmark = str(read_record(folder).tables.get("benchmark"))
         _check_benchmark(request, benchmark, f"{folder}: a record", f"--resume --out {folder}")
-        yield _go_on(benchmark, folder, request.data)
+        yield _go_on(crew, folder, request.data)
 
 
-def _go_on(benchmark: str, record: Path, data: Path | None) -> Outcome:
-    _say(f"{benchmark}: going on with {record}")
+def _go_on(crew: Crew, record: Path, data: Path | None) -> Outcome:
+    recipe = read_record(record).recipe()
+    _say(f"{recipe.benchmark}: going on with {record}")
     where = ["--data", str(data)] if data else []
-    return Outcome(record, run_to_end(module_command("train", "--resume", "--out", record, *where)))
+    return Outcome(record, crew.run(recipe, ["--resume", "--out", str(record), *where]))
 
 
 def _check_benchmark(request: Request, benchmark: str, what: str, arguments: str) -> None:

@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from hpcai500.errors import ExitCode
-
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+from hpcai500.launch.child import SignalRelay, start_child
 
 
 def module_command(module: str, *arguments: str | Path) -> list[str]:
@@ -28,35 +26,47 @@ def become(command: Sequence[str]) -> NoReturn:
     os.execv(command[0], list(command))
 
 
-def run_to_end(command: Sequence[str]) -> int:
+def run_to_end(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cores: Sequence[int] | None = None,
+    inherit: Sequence[int] = (),
+) -> int:
     """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
+
+    Its stdout goes to stderr, because ours carries the result alone. It gets SIGTERM when this process is killed.
+    The other arguments are `start_child`'s.
 
     Raises:
         KeyboardInterrupt: Ctrl-C killed it before it could catch it.
+    """
+    with SignalRelay() as relay:
+        child = start_child(command, environment=environment, cores=cores, inherit=inherit)
+        relay.add(child)
+        code = wait_for(child)
+    return told_code(code, "the job")
 
-    Its stdout goes to stderr, because ours carries the result alone."""
-    process: subprocess.Popen[bytes] | None = None
-    pending: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        if process is None:
-            pending.append(number)
-        else:
-            process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+def wait_for(child: subprocess.Popen[bytes]) -> int:
+    """Exit code of `child` (negative for a signal); it is killed if this process cannot wait for it."""
     try:
-        process = subprocess.Popen(command, stdout=sys.stderr)
-        for number in pending:
-            process.send_signal(number)
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return child.wait()
+    except BaseException:
+        child.kill()
+        raise
+
+
+def told_code(code: int, who: str) -> int:
+    """The exit code to go on with, after saying on stderr if a signal killed `who`.
+
+    Raises:
+        KeyboardInterrupt: it was Ctrl-C's.
+    """
     if code == -signal.SIGINT:
         raise KeyboardInterrupt
     if code < 0:
         name = signal.Signals(-code).name
-        print(f"hpcai500: error: the job was killed by {name}", file=sys.stderr)  # noqa: T201
+        print(f"hpcai500: error: {who} was killed by {name}", file=sys.stderr)  # noqa: T201
         return ExitCode.RUN_FAILED
     return code

@@ -41,6 +41,15 @@ class Quality(BaseModel):
     per_class: dict[str, float | None] | None = None
 
 
+class StepBytes(BaseModel):
+    """Bytes that one rank communicates in one step, mean over ranks: its gradients, and what it sends for them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    gradient: float | None
+    sent: float | None
+
+
 class Result(BaseModel):
     """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled."""
 
@@ -72,8 +81,11 @@ class Result(BaseModel):
     vflops_per_watt: float | None = None
     data_wait_fraction: float | None
     communication_fraction: float | None = None
+    parallel_efficiency: float | None = None
+    bytes_per_step: StepBytes | None = None
     stragglers: list[str] | None = None
     backend: str
+    communication_library: str | None = None
     restarts: int
     downtime_seconds: float
 
@@ -116,12 +128,13 @@ def derive(
     coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
     reached = (event for event in evaluations.values() if event["value"]["value"] >= target)
     first = min(reached, key=lambda event: event["seq"], default=None)
-    training_seconds = math.fsum(epoch["value"]["seconds"] for epoch in epochs.values())
+    step_seconds = training_seconds(events)
     data_wait_seconds = math.fsum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
     reasons = [
         *_rule_reasons(recipe, rules, _only(events, "dataset")["value"]),
         *_coverage_reasons(recipe, events, epochs),
         *_system_reasons(events),
+        *_company_reasons(events),
         *timeline.doubts,
     ]
     return Result(
@@ -145,11 +158,37 @@ def derive(
         penalty_coefficient=coefficient,
         vflops=valid_flops(flops, coefficient),
         time_to_quality_seconds=timeline.between(start, first) if first else None,
-        data_wait_fraction=data_wait_seconds / training_seconds if training_seconds else None,
-        backend=recipe["communication"]["backend"],
+        data_wait_fraction=data_wait_seconds / step_seconds if step_seconds else None,
+        **_communication(events),
+        # What the recipe asked for, where the record is older than the word of what really ran.
+        backend=start["value"].get("backend") or recipe["communication"]["backend"],
+        communication_library=start["value"].get("library") if start["value"]["world_size"] > 1 else None,
         restarts=sum(event["key"] == "run_resume" for event in events),
         downtime_seconds=timeline.downtime_seconds,
     )
+
+
+def training_seconds(events: Iterable[Event]) -> float:
+    """Time in the training steps of all epochs: no evaluation, no checkpoint, nothing that a restart has lost."""
+    return math.fsum(epoch["value"]["seconds"] for epoch in _last_pass(events, "epoch_stop").values())
+
+
+def _communication(events: Sequence[Event]) -> dict[str, Any]:
+    """What the job measured of its communication (docs/timeline.md); None in the record of one process."""
+    costs, steps = _latest(events, "communication"), _latest(events, "parallel_efficiency")
+    alone, together = steps.get("step_seconds_alone"), steps.get("step_seconds")
+    sizes = costs.get("bytes_per_step")
+    return {
+        "communication_fraction": costs.get("communication_fraction"),
+        "parallel_efficiency": alone / together if alone and together else None,
+        "bytes_per_step": StepBytes(**sizes) if sizes else None,
+        "stragglers": costs.get("stragglers"),
+    }
+
+
+def _latest(events: Iterable[Event], key: str) -> Mapping[str, Any]:
+    """Value of the last event named `key`; empty if there is none."""
+    return next((event["value"] for event in reversed(list(events)) if event["key"] == key), {})
 
 
 def _flops_per_image(rules: Mapping[str, Any], events: Sequence[Event], convention: str) -> float:
@@ -225,6 +264,22 @@ def _system_reasons(events: Iterable[Event]) -> list[str]:
     systems = [_identity(event["value"]) for event in events if event["key"] == "system"]
     different = sorted({key for system in systems for key in system if system[key] != systems[0].get(key)})
     return [f"the run was resumed on another system: {', '.join(different)} differ"] if different else []
+
+
+# What a run may not change by going on: rates over several of them are those of none.
+_COMPANY = {"world_size": "ranks", "nodes": "nodes", "backend": "backend", "library": "communication library"}
+
+
+def _company_reasons(events: Iterable[Event]) -> list[str]:
+    """A run that went on with other ranks, or by another library, was not made by one configuration."""
+    companies = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
+    changed = [
+        f"{name} {companies[0][key]}, then {company[key]}"
+        for key, name in _COMPANY.items()
+        for company in companies[1:]
+        if key in company and company[key] != companies[0].get(key, company[key])
+    ]
+    return [f"the run was resumed in another configuration: {'; '.join(dict.fromkeys(changed))}"] if changed else []
 
 
 def _identity(system: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 from hpcai500.layers import Hyperparameters
 
+# Akiba, Suzuki and Fukuda 2017, "Slow-Start": (epoch of 90 at which it begins, share of the scaled rate).
+_SLOW_START = ((0, 0.5), (40, 0.075), (70, 0.01), (85, 0.001))
+_SLOW_START_EPOCHS = 90
+
 
 @dataclass(frozen=True)
 class LearningRate:
     """The learning rate as a function of the step alone, so that a resumed run needs no state.
 
-    Warm-up grows linearly from `warmup_start` x peak to the peak; the schedule runs over the steps that remain.
+    Warm-up grows linearly from `warmup_start` x peak to the peak; the schedule runs over the steps that remain. The
+    epochs of `step` and `slow-start` are counted from the start of the run.
     """
 
     policy: Hyperparameters
@@ -22,9 +27,13 @@ class LearningRate:
 
     @property
     def peak(self) -> float:
-        """Rate after the warm-up: `base_learning_rate` x k when the global batch is k x `base_batch`."""
+        """Rate after the warm-up: `base_learning_rate` x k when the global batch is k x `base_batch`.
+
+        `slow-start` never goes beyond half of it.
+        """
         linear = self.policy.learning_rate_scaling == "linear"
-        return self.policy.base_learning_rate * (self.global_batch / self.policy.base_batch if linear else 1.0)
+        scaled = self.policy.base_learning_rate * (self.global_batch / self.policy.base_batch if linear else 1.0)
+        return scaled * _SLOW_START[0][1] if self.policy.schedule == "slow-start" else scaled
 
     def at(self, step: int) -> float:
         """Rate of the update number `step` (from 0) of the whole run."""
@@ -45,5 +54,9 @@ class LearningRate:
                 return end + (peak - end) * math.pow(1 - progress, self.policy.polynomial_power)
             case "step":
                 return peak * self.policy.step_factor ** sum(epoch >= boundary for boundary in self.policy.step_epochs)
+            case "slow-start":
+                done = epoch * _SLOW_START_EPOCHS / self.epochs
+                share = [share for begin, share in _SLOW_START if done >= begin][-1]
+                return peak * share / _SLOW_START[0][1]
             case "constant":
                 return peak

@@ -91,6 +91,7 @@ class CommandOutcome:
                 for run in self.runs
             ],
             "trials": {name: asdict(summary) for name, summary in self._summaries().items()},
+            "no_mean": self._why_no_mean(),
         }
 
     @property

@@ -12,6 +12,7 @@ from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import ANALYTIC, Result, derive
 from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.record import Record, json_object, line_hash, read_record
+from hpcai500.results.company import company_difference
 
 # The metrics of V2.0 section 5.3.2, and the rate that they come from.
 TRIAL_METRICS = ("vflops", "flops", "images_per_second", "time_to_quality_seconds", "seconds")
@@ -56,12 +57,20 @@ def expand(paths: Sequence[Path]) -> list[Path]:
 
 
 def why_no_mean(records: Sequence[Path]) -> str | None:
-    """Why runs do not belong together (their recipes differ in more than the seed, or not in the seed), or None."""
-    tables = [read_record(record).tables for record in records]
+    """Why runs do not belong together, or None.
+
+    They do if their recipes differ in the seed and in nothing else, and if they really ran alike: on as many ranks and
+    nodes, by the same backend and library, whatever the recipe asked for.
+    """
+    read = [read_record(record) for record in records]
+    tables = [record.tables for record in read]
     for record, other in zip(records[1:], tables[1:], strict=True):
         field = _first_difference(tables[0], other)
         if field:
             return f"{record} differs from {records[0]} in {field}"
+    differences = (company_difference(read[0], other) for other in read[1:])
+    if different := next(filter(None, differences), None):
+        return different
     seeds = [one["hyperparameters"]["seed"] for one in tables]
     return f"two runs have the seed {max(seeds, key=seeds.count)}" if len(set(seeds)) < len(seeds) else None
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 
-_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# What a terminal shows in a line; `hpcai500 timeline` names all of them.
+_MOST_NAMES = 4
 
 
 def scaled(value: float, unit: str) -> str:
     """`24299077632, "FLOP"` -> `24.3 GFLOP`: for people only, never for machines."""
-    for factor, prefix in _PREFIXES:
+    for factor, prefix in PREFIXES:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
@@ -22,7 +24,8 @@ def summary_lines(result: Result) -> Iterator[str]:
     """The result for a person."""
     quality = result.quality
     achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
-    yield f"benchmark   {result.benchmark}, edition {result.edition}, {result.world_size} process(es), {result.backend}"
+    backend = f"{result.backend} ({result.communication_library})" if result.communication_library else result.backend
+    yield f"benchmark   {result.benchmark}, edition {result.edition}, {result.world_size} process(es), {backend}"
     yield f"quality     {quality.metric} {achieved} (target {quality.target:g})"
     for name, value in (quality.per_class or {}).items():
         yield f"  {name:22} " + ("does not occur" if value is None else f"{value:.4f}")
@@ -32,6 +35,7 @@ def summary_lines(result: Result) -> Iterator[str]:
     yield f"rate        {result.images_per_second:.1f} images/s"
     if result.data_wait_fraction is not None:
         yield f"data wait   {result.data_wait_fraction:.1%} of training time"
+    yield from _communication_lines(result)
     per_image = scaled(result.flops_per_image, "FLOP")
     yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_image} an image, {result.flops_convention})"
     if result.vflops is not None:
@@ -44,9 +48,25 @@ def summary_lines(result: Result) -> Iterator[str]:
         )
 
 
+def _communication_lines(result: Result) -> Iterator[str]:
+    """What many ranks cost; nothing for one process."""
+    if result.communication_fraction is not None:
+        yield f"comm wait   {result.communication_fraction:.1%} of training time"
+    if result.parallel_efficiency is not None:
+        yield f"efficiency  {result.parallel_efficiency:.2f} (steps without and with communication; an estimate)"
+    sizes = result.bytes_per_step
+    if sizes is not None and sizes.gradient is not None and sizes.sent is not None:
+        yield f"bytes       {scaled(sizes.gradient, 'B')} of gradients a rank and step, {scaled(sizes.sent, 'B')} sent"
+    if result.stragglers:
+        yield f"stragglers  {', '.join(result.stragglers[:_MOST_NAMES])}" + (
+            f" and {len(result.stragglers) - _MOST_NAMES} more" if len(result.stragglers) > _MOST_NAMES else ""
+        )
+
+
 def figure_of_merit_lines(result: Result) -> Iterator[str]:
     """`HPCAI500 FOM <name>=<value> <unit>` for each number that is known, then `HPCAI500 RESULT …`."""
-    figures = {
+    sizes = result.bytes_per_step
+    figures: dict[str, tuple[float | None, str]] = {
         "vflops": (result.vflops, "FLOPS"),
         "flops": (result.flops, "FLOPS"),
         "images_per_second": (result.images_per_second, "images/s"),
@@ -58,6 +78,11 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
         "seconds": (result.seconds, "s"),
         "time_to_quality_seconds": (result.time_to_quality_seconds, "s"),
         "data_wait_fraction": (result.data_wait_fraction, "fraction"),
+        "communication_fraction": (result.communication_fraction, "fraction"),
+        "parallel_efficiency": (result.parallel_efficiency, "fraction"),
+        "gradient_bytes_per_step": (sizes.gradient if sizes else None, "B"),
+        "sent_bytes_per_step": (sizes.sent if sizes else None, "B"),
+        "stragglers": (None if result.stragglers is None else len(result.stragglers), "ranks"),
     }
     for name, (value, unit) in figures.items():
         if value is not None:

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.local import LocalCommunicator
 from hpcai500.layers import Recipe
 
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """One rank's share of one step.
+    """What one backward pass of one rank takes.
 
     Attributes:
         samples: ids (int64) of the samples in it, without those that only fill the last batch.
@@ -51,13 +53,37 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process computes and reads: device, input dtype, threads, its rank among all."""
+    """Where a process computes and reads, and which part of each update it does.
+
+    Attributes:
+        device: where the model is.
+        input_dtype: type in which input is delivered.
+        input_threads: threads that read and decode.
+        communicator: the other ranks; a workload may talk through it while it is built and while it evaluates.
+        total_shares: backward passes of an update over all ranks (`data.shares`).
+        shares: numbers of those that this rank does, one after the other.
+    """
 
     device: torch.device
     input_dtype: torch.dtype
     input_threads: int
-    rank: int = 0
-    world_size: int = 1
+    communicator: Communicator = field(default_factory=LocalCommunicator)
+    total_shares: int = 1
+    shares: tuple[int, ...] = (0,)
+
+    def second_conversation(self) -> Communicator | None:
+        """All ranks once more, for what talks during backward passes while gradients are summed; None for one rank."""
+        return self.communicator.group(range(self.communicator.size)) if self.communicator.size > 1 else None
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among all."""
+        return self.communicator.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes train the model together."""
+        return self.communicator.size
 
     @property
     def input_name(self) -> Literal["float32", "float16", "bfloat16"]:
@@ -90,13 +116,19 @@ class Workload(Protocol):
         """A payload shaped and typed as those of training, whose values do not matter, for compiling ahead."""
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
-        """Batches of `epoch` (from 1) from step `first_step` on; a function of (seed, epoch) alone."""
+        """Batches of `epoch` (from 1) from step `first_step` on; a function of (seed, epoch) alone.
+
+        As many a step as the place has shares.
+        """
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
         """The scalar that is minimised, for one batch."""
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        """Quality of `model`. Calls `on_batch(samples so far)` after each batch, which may raise."""
+        """Quality of `model` over the whole evaluation set, the same on every rank; each rank looks at its share.
+
+        Calls `on_batch(samples so far)` after each batch, which may raise where there is one rank.
+        """
 
     def pictures(self) -> dict[str, bytes]:
         """Files by name that show the last evaluation to a person; may be none."""

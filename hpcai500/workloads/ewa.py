@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from hpcai500.comm.turns import leader_first
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
 from hpcai500.data.climate.layout import CHANNELS, CLASSES
 from hpcai500.data.climate.reading.loader import ClimateBatch, ClimateBatches
@@ -19,11 +22,12 @@ from hpcai500.data.climate.values.moments import combined
 from hpcai500.data.climate.values.statistics import load_or_measure, require_varied
 from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.coverage import Coverage
-from hpcai500.data.samplers import SampleIds, Sharding, evaluation_shard, windowed_order
+from hpcai500.data.samplers import SampleIds, evaluation_shard, windowed_order
+from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
-from hpcai500.progress import track
+from hpcai500.progress import silent, track
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
 from hpcai500.workloads.ewa_model import build_model, example_inputs
 from hpcai500.workloads.ewa_picture import Scene, draw
@@ -33,6 +37,8 @@ from hpcai500.workloads.models.targets import Targets
 from hpcai500.workloads.quality.average_precision import AveragePrecision
 
 _PICTURES = 4
+# The number of an image, and the boxes, scores and labels that were found in it.
+Found = tuple[int, tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]]
 
 
 class ExtremeWeatherWorkload:
@@ -48,7 +54,9 @@ class ExtremeWeatherWorkload:
         self._seed = recipe.hyperparameters.seed
         self._channels_last = recipe.framework.channels_last
         channels = [CHANNELS.index(name) for name in options.channels]
-        self._index = load_climate_index(data, progress=track)
+        progress = track if place.rank == 0 else silent
+        with leader_first(place.communicator):
+            self._index = load_climate_index(data, progress=progress)
         training, evaluation = (
             self._index.select(*years) for years in (problem.training_years, problem.evaluation_years)
         )
@@ -65,24 +73,21 @@ class ExtremeWeatherWorkload:
                 raise DataError(
                     f"{data}: the years {years[0]} to {years[1]} hold no boxes: there is nothing to learn or find"
                 )
-        self.model: nn.Module = build_model(options)
-        self._sharding = Sharding(
-            samples=len(self._training_truths),
-            batch_size=recipe.hyperparameters.batch_size,
-            world_size=place.world_size,
-            rank=place.rank,
-            tail=options.tail,
-        )
-        self.steps_per_epoch = self._sharding.steps_per_epoch
+        conversation = place.second_conversation() if options.norm == "sync-batch" else None
+        self.model: nn.Module = build_model(options, conversation)
+        batch_size = recipe.hyperparameters.batch_size
+        self._shares = Shares(len(self._training_truths), batch_size, place.total_shares, place.shares, options.tail)
+        self.steps_per_epoch = self._shares.steps_per_epoch
         # Of both sets: a damaged chunk or a NaN in the evaluation years would show after the first epoch only.
-        measured = load_or_measure([*training, *evaluation], channels=channels, progress=track)
+        with leader_first(place.communicator):
+            measured = load_or_measure([*training, *evaluation], channels=channels, progress=progress)
         values = combined(measured[: len(training)])
         require_varied(values, channels, str(data))
         self._training, self._evaluation = (
             ClimateBatches(
                 [(year.path, year.storage) for year in years],
                 _places(years),
-                batch_size=recipe.hyperparameters.batch_size,
+                batch_size=batch_size,
                 threads=place.input_threads,
                 channels=channels,
                 mean=values.mean[channels],
@@ -99,7 +104,10 @@ class ExtremeWeatherWorkload:
             )
         )
         self._windows = windows_of([year.storage for year in training], _places(training))
-        self._shown = _most_varied(self._evaluation_truths)
+        self._shard = evaluation_shard(len(self._evaluation_truths), batch_size, place.world_size, place.rank)
+        seen = sum(len(ids) for ids in self._shard)
+        # The first rank's share begins with the first image, and it is the first rank that draws.
+        self._shown = _most_varied(self._evaluation_truths[:seen]) if place.rank == 0 else set()
         self._scenes: list[Scene] = []
 
     def dataset(self) -> dict[str, Any]:
@@ -124,20 +132,20 @@ class ExtremeWeatherWorkload:
 
     def blank_payload(self) -> tuple[Tensor, Targets]:
         """Images (N, C, H, W) of zeros, each with one box."""
-        height, width, batch = self._image_size[0], self._training_width, self._sharding.batch_size
+        height, width, batch = self._image_size[0], self._training_width, self._shares.batch_size
         images = torch.zeros(batch, len(self._options.channels), height, width, dtype=self._place.input_dtype)
         box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
         return images, Targets(box, torch.ones(batch, 1, dtype=torch.int64), (0,) * batch)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, C, H, W) and `Targets`."""
-        order = windowed_order(self._windows, self._seed, epoch, self._place.world_size)
-        batches = list(self._sharding.batches(order))[first_step:]
-        for step, batch in enumerate(self._training.epoch(batches, seed=self._seed, epoch=epoch), first_step):
-            real = self._sharding.real_count(step)
+        order = windowed_order(self._windows, self._seed, epoch, self._shares.total)
+        shares = list(self._shares.of_epoch(order, first_step))
+        images = self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)
+        for share, batch in zip(shares, images, strict=True):
             yield TrainingBatch(
-                samples=batch.samples[:real],
-                padded=len(batch.samples) - real,
+                samples=share.ids[: share.real],
+                padded=len(share.ids) - share.real,
                 payload=(batch.images, self._targets(batch, epoch)),
                 wait_seconds=batch.wait_seconds,
             )
@@ -149,25 +157,29 @@ class ExtremeWeatherWorkload:
         return cast(Tensor, sum(losses.values()))
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        """Mean average precision over the evaluation images of this rank."""
-        # Average precision is of all detections together: the mean over ranks would be another number.
-        assert self._place.world_size == 1, "detections of all ranks must be gathered first"
-        precision = AveragePrecision(CLASSES)
-        shard = evaluation_shard(
-            len(self._evaluation_truths), self._sharding.batch_size, self._place.world_size, self._place.rank
-        )
+        """Mean average precision over the detections of all ranks together."""
         self._scenes = []
-        for batch in self._evaluation.epoch(shard, seed=self._seed, epoch=0):
-            for position, found in enumerate(model(self._on_device(batch.images))):
+        found: list[Found] = []
+        ranks = self._place.communicator
+        for batch in self._evaluation.epoch(self._shard, seed=self._seed, epoch=0):
+            for position, detections in enumerate(model(self._on_device(batch.images))):
                 sample = int(batch.samples[position])
-                truth = self._evaluation_truths[sample]
-                detections = as_arrays(found)
-                precision.add(truth.boxes, truth.labels, *detections)
+                found.append((sample, as_arrays(detections)))
                 if sample in self._shown:
                     # A copy: the batch is a view of memory that is filled anew.
                     image = batch.images[position].to(torch.float32, copy=True).numpy()
-                    self._scenes.append(Scene(sample, image, truth, *detections))
-            on_batch(precision.images)
+                    self._scenes.append(Scene(sample, image, self._evaluation_truths[sample], *found[-1][1]))
+            on_batch(len(found) * ranks.size)
+        gathered = ranks.gather_objects(found)
+        result = self._precision(gathered) if ranks.rank == 0 else None
+        return cast(Evaluation, ranks.broadcast_object(result))
+
+    def _precision(self, gathered: Sequence[Sequence[Found]]) -> Evaluation:
+        """Average precision of all ranks' detections, in the order of the images: as one process has them."""
+        precision = AveragePrecision(CLASSES)
+        for sample, detections in chain.from_iterable(gathered):
+            truth = self._evaluation_truths[sample]
+            precision.add(truth.boxes, truth.labels, *detections)
         result = precision.result()
         return Evaluation(result.mean, precision.images, result.per_class)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hpcai500.comm.base import Communicator
 from hpcai500.data.climate.layout import CLASSES
 from hpcai500.layers import ExtremeWeather
 from hpcai500.workloads.models.anchors import Anchors
 from hpcai500.workloads.models.faster_rcnn import FasterRCNN
-from hpcai500.workloads.models.normalisation import NORMS
+from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.proposals import ProposalHead, ProposalNetwork, ProposalOptions
 from hpcai500.workloads.models.pyramid import Backbone
 from hpcai500.workloads.models.resnet import BLOCKS, ResNetStages
@@ -19,14 +20,14 @@ from hpcai500.workloads.models.roi_heads import DetectionOptions, RegionHeads, R
 REFERENCE_GRID = (768, 1152)
 
 
-def build_model(options: ExtremeWeather) -> FasterRCNN:
-    """Faster R-CNN for the four classes and background."""
+def build_model(options: ExtremeWeather, communicator: Communicator | None = None) -> FasterRCNN:
+    """Faster R-CNN for the four classes and background; `communicator` as of `norm_factory`."""
     body = ResNetStages(
         BLOCKS[options.block],
         options.depths,
         width=options.width,
         channels=len(options.channels),
-        norm=NORMS[options.norm],
+        norm=norm_factory(options.norm, communicator),
     )
     backbone = Backbone(body, options.pyramid_channels)
     head = ProposalHead(options.pyramid_channels, len(options.anchors[0]))

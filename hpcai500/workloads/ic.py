@@ -12,23 +12,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.turns import leader_first
 from hpcai500.data.coverage import Coverage
 from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
-from hpcai500.data.samplers import Sharding, epoch_order, evaluation_shard
+from hpcai500.data.samplers import epoch_order, evaluation_shard
+from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.progress import track
+from hpcai500.progress import silent, track
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
+from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet
 from hpcai500.workloads.quality.top1 import Top1
 
 
-def build_model(options: ImageClassification, classes: int) -> ResNet:
-    """The residual network that the recipe describes."""
-    block = BLOCKS[options.block]
-    return ResNet(block, options.depths, width=options.width, classes=classes, zero_gamma=options.zero_gamma)
+def build_model(options: ImageClassification, classes: int, communicator: Communicator | None = None) -> ResNet:
+    """The residual network that the recipe describes; `communicator` as of `norm_factory`."""
+    momentum = 1.0 if options.norm_statistics == "last-batch" else 0.1
+    return ResNet(
+        BLOCKS[options.block],
+        options.depths,
+        width=options.width,
+        classes=classes,
+        zero_gamma=options.zero_gamma,
+        norm=norm_factory(options.norm, communicator, momentum),
+    )
 
 
 def example_images(options: ImageClassification) -> Tensor:
@@ -48,20 +59,17 @@ class ImageClassificationWorkload:
         self._place = place
         self._seed = recipe.hyperparameters.seed
         self._channels_last = recipe.framework.channels_last
-        self._index = load_index(data, progress=track)
-        self.model: nn.Module = build_model(options, len(self._index.classes))
-        self._sharding = Sharding(
-            samples=len(self._index.train.paths),
-            batch_size=recipe.hyperparameters.batch_size,
-            world_size=place.world_size,
-            rank=place.rank,
-            tail=options.tail,
-        )
-        self.steps_per_epoch = self._sharding.steps_per_epoch
+        with leader_first(place.communicator):
+            self._index = load_index(data, progress=track if place.rank == 0 else silent)
+        conversation = place.second_conversation() if options.norm == "sync-batch" else None
+        self.model: nn.Module = build_model(options, len(self._index.classes), conversation)
+        batch_size, samples = recipe.hyperparameters.batch_size, len(self._index.train.paths)
+        self._shares = Shares(samples, batch_size, place.total_shares, place.shares, options.tail)
+        self.steps_per_epoch = self._shares.steps_per_epoch
         batches = partial(
             JpegBatches,
             root=self._index.root,
-            batch_size=recipe.hyperparameters.batch_size,
+            batch_size=batch_size,
             threads=place.input_threads,
             size=options.image_size,
             dtype=place.input_name,
@@ -81,8 +89,8 @@ class ImageClassificationWorkload:
 
     def hold_in_memory(self, count: int) -> None:
         """Decode `count` training batches now and repeat them from then on: training without the cost of input."""
-        order = epoch_order(self._sharding.samples, self._seed, epoch=1)
-        wanted = list(islice(self._sharding.batches(order), count))
+        order = epoch_order(self._shares.samples, self._seed, epoch=1)
+        wanted = [share.ids for share in islice(self._shares.of_epoch(order), count)]
         held = MemoryBatches(self._training.epoch(wanted, seed=self._seed, epoch=1))
         self._training.close()
         self._training = held
@@ -106,21 +114,19 @@ class ImageClassificationWorkload:
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
         """Black images (N, 3, size, size) in the layout of the input pipeline, and labels (N,) of class 0."""
-        size, batch = self._options.image_size, self._sharding.batch_size
+        size, batch = self._options.image_size, self._shares.batch_size
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
         images = torch.zeros(batch, 3, size, size, dtype=self._place.input_dtype).to(memory_format=layout)
         return images, torch.zeros(batch, dtype=torch.int64)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, 3, S, S) and labels (N,)."""
-        order = epoch_order(self._sharding.samples, self._seed, epoch)
-        batches = list(self._sharding.batches(order))[first_step:]
-        images = self._training.epoch(batches, seed=self._seed, epoch=epoch)
-        for step, batch in enumerate(images, first_step):
-            real = self._sharding.real_count(step)
+        shares = list(self._shares.of_epoch(epoch_order(self._shares.samples, self._seed, epoch), first_step))
+        images = self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)
+        for share, batch in zip(shares, images, strict=True):
             yield TrainingBatch(
-                samples=batch.samples[:real],
-                padded=len(batch.samples) - real,
+                samples=share.ids[: share.real],
+                padded=len(share.ids) - share.real,
                 payload=(batch.images, batch.labels),
                 warnings=batch.warnings,
                 wait_seconds=batch.wait_seconds,
@@ -132,15 +138,14 @@ class ImageClassificationWorkload:
         return F.cross_entropy(model(images), labels, label_smoothing=self._options.label_smoothing)
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        """Top-1 over the evaluation images of this rank, centre crops."""
-        top1 = Top1(self._place.device)
-        shard = evaluation_shard(
-            len(self._index.val.paths), self._sharding.batch_size, self._place.world_size, self._place.rank
-        )
+        """Top-1 over the evaluation images, centre crops; right answers are counted over all ranks."""
+        top1, ranks = Top1(self._place.device), self._place.communicator
+        shard = evaluation_shard(len(self._index.val.paths), self._shares.batch_size, ranks.size, ranks.rank)
         for batch in self._evaluation.epoch(shard, seed=self._seed, epoch=0):
             images, labels = self._on_device((batch.images, batch.labels))
             top1.update(model(images).float(), labels)
-            on_batch(top1.samples)
+            on_batch(top1.samples * ranks.size)
+        top1.combine(ranks)
         return Evaluation(top1.value, top1.samples)
 
     def pictures(self) -> dict[str, bytes]:

@@ -7,69 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_log import IMAGENET, Log, complete, restarted
 
-from hpcai500.editions import benchmark_rules
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.methodology.result import derive
 from hpcai500.recipe import reference_recipe
-
-IMAGENET = 1_281_167
-COVERAGE = "1281167-abc"
-
-
-class Log:
-    """Builds the events of a run whose clock the test moves."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.wall_s = 1000.0
-        self.clock_s = 5.0
-        self.boot = "first boot"
-
-    def after(self, seconds: float) -> Log:
-        self.wall_s += seconds
-        self.clock_s += seconds
-        return self
-
-    def add(self, key: str, value: Any = None) -> Log:
-        time_ms = round(self.wall_s * 1000)
-        event = {"seq": len(self.events), "time_ms": time_ms, "clock_s": self.clock_s, "key": key, "value": value}
-        self.events.append(event)
-        return self
-
-    def initialise(self, *, accelerator: str = "H200", **dataset: Any) -> Log:
-        facts = {"training_samples": IMAGENET, "evaluation_samples": 50_000, "classes": 1000, "coverage": COVERAGE}
-        node = {"cpu": None, "accelerators": [{"name": accelerator}], "software": {"torch": "2.13.0"}}
-        self.add("init_start", {"boot_id": self.boot}).add("system", {"nodes": [node]}).add("dataset", facts | dataset)
-        return self.add("flops", {"convention": "analytic", "per_sample": 24.3e9})
-
-    def start(self) -> Log:
-        return self.add("run_start", {"world_size": 8, "nodes": 1})
-
-    def epoch(self, number: int, quality: float = 0.763, seconds: float = 100.0, **changes: Any) -> Log:
-        done = {"epoch": number, "samples": IMAGENET, "padded_samples": 17, "coverage": COVERAGE}
-        times = {"seconds": 0.8 * seconds, "data_wait_seconds": 0.2 * seconds}
-        self.add("epoch_start", {"epoch": number}).after(0.8 * seconds)
-        self.add("epoch_stop", {**done, **times, **changes}).after(0.2 * seconds)
-        return self.add("eval_accuracy", {"epoch": number, "value": quality, "seconds": 0.2 * seconds})
-
-    def restart(self, down_seconds: float, epoch: int, *, reboot: bool = True, **changes: Any) -> Log:
-        self.wall_s += down_seconds
-        self.clock_s += down_seconds
-        if reboot:
-            self.clock_s, self.boot = 3.0, "another boot"
-        return self.initialise(**changes).after(10).add("run_resume", {"epoch": epoch, "step": 0})
-
-    def result(self, recipe: dict[str, Any] | None = None, convention: str = "analytic") -> Any:
-        recipe = recipe or reference_recipe("ic").model_dump(mode="json")
-        return derive(recipe, benchmark_rules("v2.0", "ic"), self.events, convention)
-
-
-def complete(quality: float = 0.763, **changes: Any) -> Log:
-    log = Log().initialise().start()
-    for number in range(1, 91):
-        log.epoch(number, quality if number == 90 else 0.5, **changes)
-    return log.add("run_stop")
 
 
 def test_a_reference_run_by_hand() -> None:
@@ -103,7 +44,8 @@ def test_a_target_that_was_never_reached_has_no_time() -> None:
 def test_unknown_is_none_and_never_zero() -> None:
     result = complete().result().as_json()
     assert [key for key, value in result.items() if value is None] == [
-        "level", "energy_joules", "watts", "power_source", "vflops_per_watt", "communication_fraction", "stragglers",
+        "level", "energy_joules", "watts", "power_source", "vflops_per_watt", "communication_fraction",
+        "parallel_efficiency", "bytes_per_step", "stragglers", "communication_library",
     ]  # fmt: skip
 
 
@@ -118,16 +60,6 @@ def test_an_epoch_that_was_trained_again_counts_once_and_its_time_twice() -> Non
     assert (result.images, result.restarts) == (90 * IMAGENET, 1)
     assert result.downtime_seconds == pytest.approx(510)
     assert result.seconds == pytest.approx(9000 + 100 + 510)
-
-
-def restarted(down_seconds: float, **how: Any) -> Log:
-    log = Log().initialise().start()
-    for number in range(1, 46):
-        log.epoch(number)
-    log.restart(down_seconds, epoch=46, **how)
-    for number in range(46, 91):
-        log.epoch(number)
-    return log.add("run_stop")
 
 
 @given(st.floats(0, 1e6), st.booleans())

@@ -61,12 +61,48 @@ def test_polynomial_ends_at_its_end() -> None:
     assert polynomial.at(90 * STEPS) == pytest.approx(0.001)
 
 
+def test_polynomial_decay_is_that_of_mlperfs_reference() -> None:
+    # Batch 65536: to 24.699 in 31 epochs, then power 2, down to 1e-4. Their decay is one step longer than ours.
+    policy = rate(
+        global_batch=65536,
+        learning_rate_scaling="none",
+        base_learning_rate=24.699,
+        warmup_epochs=31,
+        schedule="polynomial",
+        end_learning_rate=1e-4,
+    )
+    warmup_steps, decay_steps = 31 * STEPS, (90 - 31) * STEPS + 1
+    for step in (0, 1, 155, 310, 311, 600, 899):
+        expected = (
+            24.699 * step / warmup_steps
+            if step <= warmup_steps
+            else (24.699 - 1e-4) * (1 - (step - warmup_steps) / decay_steps) ** 2 + 1e-4
+        )
+        assert policy.at(step) == pytest.approx(expected, rel=5e-3, abs=3e-4)
+
+
+@pytest.mark.parametrize("epochs", [90, 18])
+def test_slow_start_is_the_papers_scaled_to_the_epochs_of_the_problem(epochs: int) -> None:
+    # Akiba et al. 2017: shares 0.5, 0.075, 0.01, 0.001 of the scaled rate for 40, 30, 15 and 5 of 90 epochs.
+    slow = rate(schedule="slow-start", warmup_epochs=0, base_learning_rate=0.1, global_batch=32768, epochs=epochs)
+    scaled = 0.1 * 32768 / 256
+    last_steps = [epochs * STEPS * end // 90 - 1 for end in (40, 70, 85, 90)]
+    assert slow.at(0) == pytest.approx(0.5 * scaled)
+    assert [slow.at(step) / scaled for step in last_steps] == pytest.approx([0.5, 0.075, 0.01, 0.001])
+    assert [slow.at(step + 1) / scaled for step in last_steps[:-1]] == pytest.approx([0.075, 0.01, 0.001])
+
+
+def test_a_warm_up_before_slow_start_ends_where_it_starts() -> None:
+    slow = rate(schedule="slow-start", warmup_epochs=2)
+    assert [slow.at(step) for step in (0, STEPS, 2 * STEPS)] == pytest.approx([0.0, 0.064, 0.128])
+
+
 def test_warm_up_may_start_above_zero() -> None:
     assert rate(warmup_start=0.5).at(0) == pytest.approx(0.128)
 
 
 @given(
-    st.sampled_from(["cosine", "step", "polynomial", "constant"]),
+    st.sampled_from(["cosine", "step", "polynomial", "constant", "slow-start"]),
     st.floats(0, 20),
     st.integers(20, 100),
     st.integers(32, 65536),

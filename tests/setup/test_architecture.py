@@ -17,13 +17,15 @@ HEAVY = {"torch", "nvidia", "horovod", "mpi4py"}
 
 # A unit is a module or folder directly under hpcai500/. It may import itself, the package's face, and those named here.
 CORE = {"__init__", "_core"}
-BASE = CORE | {"errors", "files", "progress", "streams"}
+BASE = CORE | {"errors", "files", "hostlist", "placement", "progress", "streams"}
 CONTRACTS = BASE | {"methodology", "editions", "layers", "recipe", "record", "record_writer"}
 LOGIN: dict[str, set[str]] = {
     "errors": set(),
     "files": {"errors"},
     "progress": {"errors"},
     "streams": set(),
+    "hostlist": {"errors"},
+    "placement": {"errors", "hostlist"},
     "methodology": {"errors"},
     "editions": BASE | {"layers", "methodology"},
     "layers": {"errors"},

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STAMPS = [".made-with-python3", ".runtime", ".core", ".extra-test", ".extra-dev", ".extra-benchmark"]
+STAMPS = [
+    ".made-with-python3",
+    ".runtime",
+    ".core",
+    ".extra-test",
+    ".extra-dev",
+    ".extra-benchmark",
+    ".horovod",
+    ".with-network",
+]
 # Of the make that runs the tests; they would reach the make under test.
 INHERITED = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "ARGS"}
 
@@ -26,6 +35,7 @@ def tree(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tree / name)
     shutil.copytree(ROOT / "scripts", tree / "scripts")
     inputs = ["Makefile", "constraints.txt", "pyproject.toml", "CMakeLists.txt", "csrc/core/a.cpp", "hpcai500/a.py"]
+    inputs.append("scripts/horovod")
     for second, name in enumerate([*inputs, *(f".venv/{stamp}" for stamp in STAMPS)]):
         (tree / name).touch()
         os.utime(tree / name, (1000 + second, 1000 + second))
@@ -77,9 +87,36 @@ def test_a_change_redoes_what_it_must(tree: Path, changed: str, runs: list[str],
 def test_fresh_tree_does_everything_in_order(tree: Path) -> None:
     shutil.rmtree(tree / ".venv")
     commands = would_run(tree, "test")
-    steps = ["scripts/bootstrap", "scripts/environment", "build runtime", "--editable", ".venv test", "-m pytest"]
+    steps = ["scripts/bootstrap", "scripts/environment", "build runtime", "--editable", ".venv test"]
+    steps += ["scripts/bootstrap --with mpi", "scripts/install .venv horovod", "scripts/horovod .venv", "-m pytest"]
     places = [commands.index(step) for step in steps]
     assert places == sorted(places)
+
+
+def test_another_torch_or_another_script_asks_for_horovod_again(tree: Path) -> None:
+    for changed in ("constraints.txt", "scripts/horovod"):
+        assert "scripts/horovod .venv" not in would_run(tree, "test")
+        (tree / changed).touch()
+        assert "scripts/horovod .venv" in would_run(tree, "test")
+        for stamp in STAMPS:
+            (tree / ".venv" / stamp).touch()
+
+
+def test_make_horovod_always_looks_for_the_mpi_of_today(tree: Path) -> None:
+    commands = would_run(tree, "horovod")
+    assert "scripts/bootstrap --with mpi" in commands
+    assert "scripts/horovod .venv" in commands
+
+
+def test_no_mpi_is_no_reason_to_stop_before_the_build(tree: Path) -> None:
+    for script, code in {"bootstrap": 69, "install": 0, "horovod": 0}.items():
+        (tree / "scripts" / script).write_text(f"#!/bin/sh\necho {script} $* >>called\nexit {code}\n", encoding="utf-8")
+    result = make(tree, "horovod")
+    assert result.returncode == 0, result.stderr
+    called = (tree / "called").read_text(encoding="utf-8").splitlines()
+    assert called == ["bootstrap --with mpi", "install .venv horovod", "horovod .venv"]
+    (tree / "scripts" / "bootstrap").write_text("#!/bin/sh\nexit 64\n", encoding="utf-8")
+    assert make(tree, "horovod").returncode != 0
 
 
 def test_another_python_makes_the_environment_anew(tree: Path) -> None:

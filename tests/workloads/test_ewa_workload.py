@@ -20,9 +20,12 @@ from hpcai500.workloads.ewa import ExtremeWeatherWorkload
 
 
 @contextmanager
-def workload(weather: Path, *settings: str, rank: int = 0, world_size: int = 1) -> Iterator[ExtremeWeatherWorkload]:
+def workload(
+    weather: Path, *settings: str, shares: tuple[int, ...] = (0,), total_shares: int = 1
+) -> Iterator[ExtremeWeatherWorkload]:
     recipe = load_recipe("ewa/smoke", [*TINY_WEATHER, *settings])
-    made = ExtremeWeatherWorkload(recipe, weather, Place(torch.device("cpu"), torch.float32, 2, rank, world_size))
+    place = Place(torch.device("cpu"), torch.float32, 2, shares=shares, total_shares=total_shares)
+    made = ExtremeWeatherWorkload(recipe, weather, place)
     try:
         yield made
     finally:
@@ -102,10 +105,10 @@ def test_an_epoch_goes_on_at_any_step_with_the_same_batches(weather: Path) -> No
         assert targets.seeds == same_targets.seeds
 
 
-def test_two_ranks_share_an_epoch(weather: Path) -> None:
+def test_the_shares_of_an_update_are_an_epoch_together(weather: Path) -> None:
     coverage, samples = Coverage(), []
-    for rank in (0, 1):
-        with workload(weather, "hyperparameters.batch_size=2", rank=rank, world_size=2) as made:
+    for shares in ((0, 2), (1,)):
+        with workload(weather, "hyperparameters.batch_size=2", shares=shares, total_shares=3) as made:
             for batch in made.training_batches(1, 0):
                 coverage = coverage.add(batch.samples)
                 samples += batch.samples.tolist()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+
+from hpcai500.comm.base import Communicator
 
 Norm = Callable[[int], nn.Module]
 
@@ -45,9 +48,25 @@ def group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(groups, channels)
 
 
-NORMS: dict[str, Norm] = {
-    "batch": nn.BatchNorm2d,
-    "frozen-batch": FrozenBatchNorm2d,
-    "sync-batch": nn.SyncBatchNorm,
-    "group": group_norm,
-}
+def norm_factory(name: str, communicator: Communicator | None = None, momentum: float = 0.1) -> Norm:
+    """What builds the normalisation of a number of channels.
+
+    Args:
+        name: `batch`, `sync-batch`, `frozen-batch` or `group`, as in a recipe.
+        communicator: the ranks that `sync-batch` is over, in a conversation of its own; None is one rank.
+        momentum: weight of a batch in the running statistics; with 1 they are those of the last batch.
+    """
+    match name:
+        case "batch":
+            return partial(nn.BatchNorm2d, momentum=momentum)
+        case "sync-batch":
+            # Brings torch's compiler along, which takes a second.
+            from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d  # noqa: PLC0415
+
+            return partial(SyncBatchNorm2d, communicator=communicator, momentum=momentum)
+        case "frozen-batch":
+            return FrozenBatchNorm2d
+        case "group":
+            return group_norm
+        case _:
+            raise AssertionError(f"a validated recipe named the unknown normalisation {name!r}")

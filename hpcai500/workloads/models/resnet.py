@@ -150,8 +150,9 @@ class ResNet(ResNetStages):
         classes: int = 1000,
         channels: int = 3,
         zero_gamma: bool = False,
+        norm: Norm = nn.BatchNorm2d,
     ) -> None:
-        super().__init__(block, depths, width=width, channels=channels, zero_gamma=zero_gamma)
+        super().__init__(block, depths, width=width, channels=channels, zero_gamma=zero_gamma, norm=norm)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(self.stage_channels[-1], classes)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hpcai500.comm.base import Communicator
+
 
 class Top1:
     """Counts right answers on the device, so that evaluation does not wait for each batch."""
@@ -18,6 +20,12 @@ class Top1:
         numbers = torch.isfinite(scores).all(dim=1)
         self._right += ((scores.argmax(dim=1) == labels) & numbers).sum()
         self.samples += labels.shape[0]
+
+    def combine(self, ranks: Communicator) -> None:
+        """Add up what all ranks have counted: whole numbers, so the value is that of one process."""
+        counts = torch.stack([self._right.cpu(), torch.tensor(self.samples)])
+        ranks.all_reduce(counts)
+        self._right, self.samples = counts[0], int(counts[1])
 
     @property
     def value(self) -> float:

@@ -1,0 +1,131 @@
+"""One update on its way: which gradients are there, which were used, and when each bucket passed each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hpcai500.comm.buckets import Bucket, Readiness
+from hpcai500.comm.lanes import Lane, Mark
+from hpcai500.comm.timeline.spans import BucketSpan
+from hpcai500.errors import RunError
+
+
+class GradientUpdate:
+    """What the training thread and the exchange thread know about one update.
+
+    The training thread writes all but `stages` and `waited_seconds`, and nothing about a bucket once it has left.
+
+    Attributes:
+        used: 1 for each parameter that a backward pass of this rank has reached.
+        backward_start: the last backward pass begins.
+        backward_end: it has ended.
+        last_ready: of each bucket, when its last gradient was there.
+        stages: of each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
+        waited_seconds: from the end of the backward pass to the end of the exchange.
+    """
+
+    def __init__(self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], lane: Lane) -> None:
+        self._step, self._parameters, self._lane = step, parameters, lane
+        self._readiness = Readiness(buckets)
+        self._absent: dict[int, Tensor] = {}
+        self._first_ready: dict[int, Mark] = {}
+        self.used = bytearray(len(parameters))
+        self.backward_start = self.backward_end = lane.mark()
+        self.last_ready: dict[int, Mark] = {}
+        self.stages: dict[int, list[Mark]] = {}
+        self.waited_seconds = 0.0
+
+    def arrive(self, index: int, *, leaving: bool) -> list[Bucket]:
+        """A backward pass has added to the gradient of parameter `index`; returns the buckets that leave now.
+
+        Args:
+            index: of the parameter.
+            leaving: whether this is the last pass.
+
+        Raises:
+            RunError: it has arrived before in the last pass, so it may have left incomplete.
+        """
+        self.used[index] = 1
+        if not leaving:
+            return []
+        if not self._readiness.awaits(index):
+            raise RunError(
+                f"the gradient of trained parameter {index} {list(self._parameters[index].shape)} came twice in the "
+                "last backward pass of an update: call the passes before it inside Reducer.accumulate()"
+            )
+        self._keep_layout(index)
+        bucket = self._readiness.bucket_of(index)
+        first = bucket.number not in self._first_ready
+        buckets = self._readiness.arrive(index)
+        if first or self._readiness.complete(bucket):
+            now = self._lane.mark()
+            self._first_ready.setdefault(bucket.number, now)
+            self.last_ready[bucket.number] = now
+        return buckets
+
+    def end(self) -> list[Bucket]:
+        """The last backward pass has ended; returns the buckets that leave now, with zeros for what is missing."""
+        rest = self._readiness.rest()
+        for bucket in rest:
+            for index in bucket.members:
+                if not self.used[index]:
+                    self._absent[index] = torch.zeros_like(self._parameters[index])
+                elif self._readiness.awaits(index):
+                    self._keep_layout(index)
+        # After the zeros: the exchange of these buckets waits for this mark.
+        self.backward_end = self._lane.mark()
+        for bucket in rest:
+            self._first_ready.setdefault(bucket.number, self.backward_end)
+            if not self._readiness.complete(bucket):
+                self.last_ready[bucket.number] = self.backward_end
+        return rest
+
+    def gradients(self, bucket: Bucket) -> list[Tensor]:
+        """The gradients of a bucket that leaves, in its order."""
+        found = []
+        for index in bucket.members:
+            gradient = self._absent.get(index, self._parameters[index].grad)
+            assert gradient is not None
+            found.append(gradient)
+        return found
+
+    def hand_over(self, ranks_that_used: Sequence[float]) -> None:
+        """All sums are there: parameters that only other ranks used get theirs."""
+        for index, gradient in self._absent.items():
+            if ranks_that_used[index]:
+                self._parameters[index].grad = gradient
+
+    def span(self, bucket: Bucket, sent_bytes: int) -> BucketSpan:
+        """When `bucket` passed each stage, once the lane has settled."""
+        number = bucket.number
+        copy_start, sent, received, done = map(self._lane.seconds, self.stages[number])
+        return BucketSpan(
+            step=self._step,
+            bucket=number,
+            backward_start=self._lane.seconds(self.backward_start),
+            first_ready=self._lane.seconds(self._first_ready[number]),
+            last_ready=self._lane.seconds(self.last_ready[number]),
+            copy_start=copy_start,
+            sent=sent,
+            received=received,
+            done=done,
+            gradient_bytes=bucket.gradient_bytes,
+            sent_bytes=sent_bytes,
+        )
+
+    def _keep_layout(self, index: int) -> None:
+        """A buffer holds gradients in memory order, which must be the same on all ranks: the parameter's."""
+        parameter = self._parameters[index]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.stride() != parameter.stride() and not _lie_alike(gradient, dense := torch.empty_like(parameter)):
+            parameter.grad = dense.copy_(gradient)
+
+
+def _lie_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether elements are in the same order in memory: the stride of an axis of length 1 does not matter."""
+    strides = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(length == 1 or stride == theirs for length, stride, theirs in strides)

@@ -1,0 +1,113 @@
+"""What all ranks of a job must have in common before its clock starts: code, versions, recipe, data."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import hpcai500
+from hpcai500 import _core
+from hpcai500.comm.base import Communicator
+from hpcai500.errors import UsageError
+
+CODE = "code"
+CORE = "compiled core"
+VERSION = "version of hpcai500"
+TORCH = "version of torch"
+PYTHON = "version of Python"
+RECIPE = "recipe"
+DATA = "data fingerprint"
+CONTENT = "data content"
+
+_SAME_SOFTWARE = "start every rank from one installation, on a file system or in an image that all hosts share"
+_SAME_FILES = "give every rank the same files: stage them again on that host, or put --data on a shared file system"
+_FIXES = {
+    CODE: _SAME_SOFTWARE,
+    CORE: _SAME_SOFTWARE,
+    VERSION: _SAME_SOFTWARE,
+    TORCH: _SAME_SOFTWARE,
+    PYTHON: _SAME_SOFTWARE,
+    RECIPE: "give every rank the same --recipe and --set",
+    DATA: _SAME_FILES,
+    CONTENT: _SAME_FILES,
+}
+# More lines help nobody: mend these first.
+_MOST_DIFFERENCES = 4
+_MOST_RANKS = 8
+# A hash is told from another one by its beginning.
+_SHOWN_CHARACTERS = 12
+
+
+@cache
+def code_facts() -> Mapping[str, str]:
+    """Facts of this process's software: SHA-256 of hpcai500's Python files and of its compiled core; versions."""
+    return {
+        CODE: _code_hash(Path(hpcai500.__file__).parent),
+        CORE: hashlib.sha256(Path(_core.__file__).read_bytes()).hexdigest(),
+        VERSION: hpcai500.__version__,
+        TORCH: torch.__version__,
+        PYTHON: platform.python_version(),
+    }
+
+
+def require_same(communicator: Communicator, facts: Mapping[str, str | None]) -> None:
+    """Refuse ranks whose `facts` differ from those of rank 0. Called by all ranks; costs one small exchange.
+
+    Args:
+        communicator: all ranks of the job.
+        facts: value of each fact, by its name for people; the names of this module come with advice. What a rank does
+            not know (None: a content fingerprint that was never computed there) is not compared.
+
+    Raises:
+        UsageError: on all ranks alike: which ranks, on which hosts, differ in what, and how to mend it.
+    """
+    everyone: list[dict[str, str | None]] = communicator.gather_objects(dict(facts))
+    differences = list(_differences(everyone, communicator.hosts))
+    if differences:
+        more = len(differences) - _MOST_DIFFERENCES
+        shown = differences[:_MOST_DIFFERENCES] + ([f"and {more} differences more"] if more > 0 else [])
+        raise UsageError("; ".join(shown))
+
+
+def _differences(everyone: list[dict[str, str | None]], hosts: tuple[str, ...]) -> Iterator[str]:
+    """One sentence for each fact, host and value that differs from that of the first rank that knows it."""
+    for name in dict.fromkeys(name for facts in everyone for name in facts):
+        known = [(rank, value) for rank, facts in enumerate(everyone) if (value := facts.get(name)) is not None]
+        groups: dict[tuple[str, str], list[int]] = {}
+        for rank, value in known:
+            if value != known[0][1]:
+                groups.setdefault((hosts[rank], value), []).append(rank)
+        for (host, value), ranks in groups.items():
+            first, expected = known[0]
+            yield (
+                f"{_named(ranks)} on host {host} {'has' if len(ranks) == 1 else 'have'} another {name} "
+                f"({_shown(value)} instead of {_shown(expected)} on rank {first}, host {hosts[first]}): "
+                f"{_FIXES.get(name, 'make them alike')}"
+            )
+
+
+def _named(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
+    return f"ranks {shown}{f' and {len(ranks) - _MOST_RANKS} more' if len(ranks) > _MOST_RANKS else ''}"
+
+
+def _shown(value: str) -> str:
+    is_hash = len(value) == hashlib.sha256().digest_size * 2
+    return f"{value[:_SHOWN_CHARACTERS]}..." if is_hash else value
+
+
+def _code_hash(folder: Path) -> str:
+    """SHA-256 (hex) over names and contents of all Python files below `folder`."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()

@@ -1,0 +1,246 @@
+"""Averages gradients over ranks while the backward pass still runs (V2.0 section 5.1.6)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.buckets import Bucket, make_buckets, trained
+from hpcai500.comm.exchange_thread import ExchangeThread
+from hpcai500.comm.gradient_update import GradientUpdate
+from hpcai500.comm.lanes import make_lane
+from hpcai500.comm.timeline.spans import SpanSink
+from hpcai500.comm.topologies import make_topology
+from hpcai500.comm.wire_choice import make_wire
+from hpcai500.comm.working_memory import Buffers, Residuals
+from hpcai500.errors import RunError
+from hpcai500.layers import Communication
+
+
+class Reducer:
+    """Makes each parameter's gradient the average over all ranks, in fp32.
+
+    Between `begin` and `finish`, gradients leave in buckets as soon as they, and all buckets before them, are there.
+    One thread packs, sums and unpacks bucket after bucket. The bits are the same on all ranks; a value that is no
+    number on one rank is none on all.
+
+    Averages are written into the tensors that autograd left in `parameter.grad`, but: a gradient whose memory layout is
+    not its parameter's is replaced by a copy that has it; where only other ranks used a parameter, `parameter.grad` is
+    replaced by the average, to which this rank gives zeros; where no rank did, it stays as it was.
+
+    Outside `begin` and `finish`, backward passes are this rank's own affair.
+
+    Args:
+        parameters: the model's, registered alike on all ranks; at least one of them trained.
+        communicator: all ranks, at least two. The reducer makes groups of its own, so others may use it meanwhile.
+        settings: the recipe's table.
+        bucket_bytes: fp32 gradients that travel together.
+        threads: of the processor for packing and unpacking.
+        sink: where the time of each bucket is told, from the exchange thread, before `finish` returns.
+
+    Attributes:
+        sink: may be changed between updates.
+        buckets: how gradients travel.
+        waited_seconds: of the last update, from the end of the backward pass to the last sum: what was not overlapped.
+
+    Raises:
+        RecipeError: the topology cannot be laid over these ranks.
+        UsageError: a trained parameter is not float32.
+        RunError: ranks have different parameters, or one is gone.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        communicator: Communicator,
+        settings: Communication,
+        *,
+        bucket_bytes: int,
+        threads: int = 1,
+        sink: SpanSink | None = None,
+    ) -> None:
+        assert communicator.size > 1
+        self._parameters = trained(parameters)
+        self._settings, self.sink = settings, sink
+        device = self._parameters[0].device
+        self._device, self._lane = device, make_lane(device)
+        self.waited_seconds = 0.0
+        self._set_buckets(bucket_bytes)
+        self._require_alike(communicator)
+        # Collectives of the training thread (synchronised batch norm has some) run beside those of the exchange.
+        group = communicator.group(range(communicator.size))
+        assert group
+        self._all = group
+        self._buffers = Buffers(device)
+        self._residuals = Residuals(device) if settings.error_feedback else None
+        self._wire = make_wire(settings.compression, self._buffers, self._residuals, threads)
+        self._topology = make_topology(settings, group, self._wire, self._buffers)
+        self._update: GradientUpdate | None = None
+        self._accumulating = False
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, index))
+            for index, parameter in enumerate(self._parameters)
+        ]
+        self._thread = ExchangeThread()
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Size of all gradients in fp32."""
+        return sum(bucket.gradient_bytes for bucket in self.buckets)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this rank sends in one update, by the topology's count, without the status."""
+        return sum(self._topology.sent_bytes(self._packed_bytes(bucket), bucket.number) for bucket in self.buckets)
+
+    @property
+    def sent_between_nodes(self) -> int:
+        """The part of `sent_bytes` that goes to other hosts."""
+        return sum(
+            self._topology.sent_between_nodes(self._packed_bytes(bucket), bucket.number) for bucket in self.buckets
+        )
+
+    def begin(self, step: int) -> None:
+        """Begin update `step` of the run: call it before the first forward pass."""
+        self._update = GradientUpdate(step, self._parameters, self.buckets, self._lane)
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Backward passes inside only add to the gradients; the sums leave with the last pass, outside.
+
+        The average is over ranks only: divide each pass's loss by their number.
+        """
+        self._accumulating = True
+        try:
+            yield
+        finally:
+            self._accumulating = False
+
+    def backward_begins(self) -> None:
+        """The last backward pass begins now. For the timeline only: without it, that is when the update began."""
+        assert self._update
+        self._update.backward_start = self._lane.mark()
+
+    def finish(self, status: Sequence[float]) -> list[float]:
+        """After the last backward pass: wait until all gradients are averages.
+
+        Args:
+            status: numbers of the caller, as many on each rank.
+
+        Returns:
+            Their sums over all ranks, in float64.
+
+        Raises:
+            RunError: a rank is gone. Then nothing can be reduced any more: only `close` is left.
+            Exception: whatever else went wrong in the exchange.
+        """
+        update = self._update
+        assert update
+        self._update = None
+        for bucket in update.end():
+            self._thread.submit(partial(self._exchange, update, bucket))
+        sums: list[float] = []
+        self._thread.submit(partial(self._exchange_status, update, [*update.used, *status], sums))
+        self._thread.wait()
+        self.waited_seconds = update.waited_seconds
+        update.hand_over(sums[: len(self._parameters)])
+        return sums[len(self._parameters) :]
+
+    def set_bucket_bytes(self, bucket_bytes: int) -> None:
+        """Let gradients travel in other buckets, on all ranks alike, between updates. Residuals begin again with 0."""
+        assert self._update is None
+        self._set_buckets(bucket_bytes)
+        if self._residuals:
+            self._residuals.forget()
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: what compression lost on this rank and is still to be added (error feedback)."""
+        return {"layout": self._layout(), "residuals": self._residuals.state() if self._residuals else {}}
+
+    def restore(self, state: dict[str, Any]) -> bool:
+        """Go on with what `state` returned on this rank.
+
+        Returns False, and changes nothing, where it does not fit: another number of ranks, another rank, other buckets,
+        topology or compression. The run then goes on without what one step's compression had lost.
+        """
+        if state["layout"] != self._layout():
+            return False
+        if self._residuals:
+            self._residuals.restore(state["residuals"])
+        return True
+
+    def close(self) -> None:
+        """Leave the parameters alone, end the thread, close the groups. Never waits for a rank that is gone."""
+        for hook in self._hooks:
+            hook.remove()
+        # A thread that still waits for other ranks uses the groups: they end with the process.
+        if self._thread.close():
+            for group in [*self._topology.groups, self._all]:
+                group.close()
+
+    def _set_buckets(self, bucket_bytes: int) -> None:
+        self.buckets = make_buckets([parameter.numel() for parameter in self._parameters], bucket_bytes)
+
+    def _on_gradient(self, index: int, parameter: Tensor) -> None:
+        if self._update is None:
+            return
+        for bucket in self._update.arrive(index, leaving=not self._accumulating):
+            self._thread.submit(partial(self._exchange, self._update, bucket))
+
+    def _exchange(self, update: GradientUpdate, bucket: Bucket) -> None:
+        number, gradients = bucket.number, update.gradients(bucket)
+        with self._lane.after(update.last_ready[number]):
+            marks = [self._lane.mark()]
+            packed = self._wire.pack(gradients, self._padded(bucket.elements), scale=1 / self._all.size, bucket=number)
+            marks.append(self._lane.mark())
+            packed = self._topology.sum(packed, number)
+            marks.append(self._lane.mark())
+            self._wire.unpack(packed, gradients)
+            marks.append(self._lane.mark())
+        update.stages[number] = marks
+
+    def _exchange_status(self, update: GradientUpdate, status: list[float], sums: list[float]) -> None:
+        with self._lane.after(update.backward_end):
+            numbers = torch.tensor(status, dtype=torch.float64, device=self._device)
+            self._all.all_reduce(numbers)
+            done = self._lane.mark()
+            self._lane.settle()
+            sums.extend(numbers.tolist())
+        update.waited_seconds = max(0.0, self._lane.seconds(done) - self._lane.seconds(update.backward_end))
+        if self.sink:
+            for bucket in self.buckets:
+                sent = self._topology.sent_bytes(self._packed_bytes(bucket), bucket.number)
+                self.sink.bucket(update.span(bucket, sent))
+
+    def _padded(self, elements: int) -> int:
+        """The next number of elements that the topology can cut."""
+        unit = self._topology.pieces * self._wire.grain
+        return -(-elements // unit) * unit
+
+    def _packed_bytes(self, bucket: Bucket) -> int:
+        return self._wire.packed_bytes(self._padded(bucket.elements))
+
+    def _layout(self) -> str:
+        """What a residual's meaning depends on."""
+        settings = (self._settings.topology, self._settings.torus_columns, self._settings.compression)
+        return repr((self._all.rank, self._all.hosts, settings, [bucket.members for bucket in self.buckets]))
+
+    def _require_alike(self, communicator: Communicator) -> None:
+        """A rank with other gradients would hang the others, or add up what does not belong together."""
+        facts = [(tuple(parameter.shape), parameter.stride()) for parameter in self._parameters]
+        text = repr((facts, [bucket.members for bucket in self.buckets]))
+        everybody = communicator.gather_objects((len(facts), hashlib.sha256(text.encode()).hexdigest()))
+        for rank, theirs in enumerate(everybody):
+            if theirs != everybody[0]:
+                raise RunError(
+                    f"rank {rank} on {communicator.hosts[rank]} trains {theirs[0]} parameters in an order, shape or "
+                    f"memory layout that is not that of the {everybody[0][0]} of rank 0 on {communicator.hosts[0]}: "
+                    "start the same code and the same recipe on all ranks"
+                )

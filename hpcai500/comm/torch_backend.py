@@ -1,0 +1,126 @@
+"""The backend `torch`: torch.distributed with Gloo for CPU tensors and NCCL for CUDA tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.composed import Scratch, reduce_scatter_by_exchange
+from hpcai500.comm.failures import as_run_error
+from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.members import MemberCommunicator, Members
+
+# Whether a rank is lost, the monitor judges, by signs of life; this only ends what nobody watches.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) -> Communicator:
+    """The communicator of all ranks.
+
+    Args:
+        store: where all of them have met.
+        rank: this one.
+        hosts: host name of each rank.
+        device: `cpu` or `cuda`: where gradients are.
+
+    Raises:
+        RunError: the ranks cannot connect to each other.
+    """
+    library = library_name(device)
+    with as_run_error(library, "connecting"):
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+            store=dist.PrefixStore("world", store),
+            rank=rank,
+            world_size=len(hosts),
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+    members = Members("torch", library, rank, tuple(hosts), tuple(range(len(hosts))))
+    return TorchCommunicator(members, dist.group.WORLD)
+
+
+def library_name(device: str) -> str:
+    """Who moves gradients that are on `device`. Gloo is a part of torch and has no version of its own."""
+    if device == "cpu":
+        return "Gloo"
+    major, minor, *_ = torch.cuda.nccl.version()
+    return f"NCCL {major}.{minor}"
+
+
+class TorchCommunicator(MemberCommunicator):
+    """A process group of torch.distributed."""
+
+    def __init__(self, members: Members, group: Any) -> None:
+        super().__init__(members)
+        self._group = group
+        self._scratch = Scratch()
+        self._is_closed = False
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace `tensor` by the sum over all members."""
+        with self._attempt("all-reduce"):
+            dist.all_reduce(tensor, group=self._group)
+
+    def reduce(self, tensor: Tensor, root: int) -> None:
+        """Replace `tensor` on member `root` by the sum."""
+        with self._attempt("reduce"):
+            dist.reduce(tensor, group=self._group, group_dst=root)
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Replace `tensor` by that of member `root`."""
+        with self._attempt("broadcast"):
+            dist.broadcast(tensor, group=self._group, group_src=root)
+
+    def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
+        """Sum `source` (size * n,) over all members, each of which gets its part in `target` (n,)."""
+        # Gloo's own sends twice the bytes: it is an all-reduce of which most is thrown away.
+        if source.device.type == "cpu":
+            reduce_scatter_by_exchange(self, source, target, self._scratch)
+            return
+        with self._attempt("reduce-scatter"):
+            _REDUCE_SCATTER(target, source, group=self._group)
+
+    def all_gather(self, source: Tensor, target: Tensor) -> None:
+        """Put the `source` (n,) of all members into `target` (size * n,)."""
+        with self._attempt("all-gather"):
+            _ALL_GATHER(target, source, group=self._group)
+
+    def all_to_all(self, source: Tensor, target: Tensor) -> None:
+        """Exchange parts: member r gets the r-th part of every member's `source`."""
+        with self._attempt("all-to-all"):
+            dist.all_to_all_single(target, source, group=self._group)
+
+    def barrier(self) -> None:
+        """Wait until all members are here."""
+        self.all_reduce(torch.zeros(1))
+
+    def group(self, members: Sequence[int]) -> Communicator | None:
+        """A communicator of its own over `members`."""
+        chosen = self.members.subset(members)
+        if len(members) == 1:
+            return LocalCommunicator(chosen) if chosen else None
+        with self._attempt("making a group"):
+            group = dist.new_group([self.world_ranks[member] for member in members], timeout=COLLECTIVE_TIMEOUT)
+        return TorchCommunicator(chosen, group) if chosen else None
+
+    def close(self) -> None:
+        """Leave; the whole job's communicator takes all groups along."""
+        # Groups may be closed after the job that they are part of.
+        if not self._is_closed and dist.is_initialized():
+            dist.destroy_process_group(self._group)
+        self._is_closed = True
+
+    def _attempt(self, action: str) -> AbstractContextManager[None]:
+        return as_run_error(self.library, action)
+
+
+# torch 2.13 has renamed both, and warns of the names that it had until then.
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -1,0 +1,21 @@
+"""Wires by the names of a recipe."""
+
+from __future__ import annotations
+
+from hpcai500.comm.quantised_wire import QuantisedWire
+from hpcai500.comm.wires import PlainWire, Wire
+from hpcai500.comm.working_memory import Buffers, Residuals
+
+
+def make_wire(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int) -> Wire:
+    """The wire of `communication.compression`.
+
+    Args:
+        compression: the recipe's word.
+        buffers: to work in.
+        residuals: error feedback, if any.
+        threads: of the processor for the kernels.
+    """
+    if compression == "int8":
+        return QuantisedWire(buffers, residuals, threads)
+    return PlainWire(compression, buffers, residuals, threads)

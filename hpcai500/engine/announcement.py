@@ -1,0 +1,66 @@
+"""What the record says before training: the code, the machine, the data, the model; the same on every rank."""
+
+from __future__ import annotations
+
+import os
+
+import hpcai500
+from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, require_same
+from hpcai500.engine.journal import Journal
+from hpcai500.engine.ranks import Ranks
+from hpcai500.errors import DataError, RecipeError
+from hpcai500.layers import Recipe
+from hpcai500.measure.flops import CONVENTION, count_flops
+from hpcai500.measure.host import boot_id, capture_node
+from hpcai500.recipe import recipe_hash
+from hpcai500.record import Record, iterate
+from hpcai500.workloads.base import Workload
+
+
+def announce_start(journal: Journal, recipe: Recipe, ranks: Ranks) -> None:
+    """Write down what begins, on which nodes.
+
+    Raises:
+        UsageError: a rank runs other code, or another recipe.
+    """
+    journal.event(
+        "init_start",
+        {
+            "benchmark": recipe.benchmark,
+            "edition": recipe.edition,
+            "recipe_hash": recipe_hash(recipe),
+            "version": hpcai500.__version__,
+            "process": os.getpid(),
+            "boot_id": boot_id(),
+        },
+    )
+    require_same(ranks.world, {**code_facts(), RECIPE: recipe_hash(recipe)})
+    nodes = ranks.world.gather_objects(capture_node() if ranks.placement.local_rank == 0 else None)
+    journal.write_system({"nodes": [node for node in nodes if node is not None]})
+
+
+def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record | None, ranks: Ranks) -> None:
+    """Write down what is trained on what; a resumed run must go on with the same data.
+
+    Raises:
+        RecipeError: the recipe names a metric that the workload does not measure.
+        DataError: not the data that the run was started on.
+        UsageError: a rank has other data.
+    """
+    if workload.metric != recipe.problem.metric:
+        raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
+    dataset = workload.dataset()
+    before = next(iterate(old.events, "dataset"), None) if old else None
+    if before and before["value"]["fingerprint"] != dataset["fingerprint"]:
+        raise DataError(
+            f"{dataset['root']}: not the data that this run was started on ({before['value']['root']}): its files "
+            "differ; give the same set with --data DIR, or start a new run"
+        )
+    require_same(ranks.world, {DATA: dataset["fingerprint"], CONTENT: dataset["content_fingerprint"]})
+    counted, example = workload.counted()
+    count = count_flops(counted, *example)
+    journal.event("dataset", dataset)
+    journal.event("model", {"parameters": count.parameters, "steps_per_epoch": workload.steps_per_epoch})
+    journal.event(
+        "flops", {"convention": CONVENTION, "per_sample": count.training_flops, "forward": count.forward_flops}
+    )

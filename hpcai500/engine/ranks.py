@@ -1,0 +1,150 @@
+"""The processes of one job, as each of them sees the others: who they are, how to talk, and who is lost."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.connect import connect
+from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.monitor import Monitor
+from hpcai500.comm.monitor_rules import EVALUATING, STARTING, WAITING, WRITING
+from hpcai500.engine.watched import WatchedCommunicator
+from hpcai500.errors import CommunicationError, HpcAi500Error, RecipeError, RunError, StoppedError, UsageError
+from hpcai500.layers import Recipe
+from hpcai500.placement import Placement
+
+# A collective fails as soon as a connection breaks; who is gone is known a moment later.
+_VERDICT_SECONDS = 10.0
+# Phases in which a rank may rightly be busy for long without a sign of progress.
+_LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0}
+
+
+class Ranks:
+    """All processes of the job.
+
+    Attributes:
+        world: collectives over all ranks.
+        placement: where this process stands.
+    """
+
+    def __init__(self, placement: Placement, communicator: Communicator, timeout_seconds: float) -> None:
+        self.placement = placement
+        self._communicator = communicator
+        self._last_words: Callable[[str], None] = lambda message: None
+        self._phase = STARTING
+        self._monitor: Monitor | None = None
+        self.world = communicator
+        if communicator.size > 1:
+            self._monitor = Monitor(
+                communicator,
+                timeout_seconds,
+                on_lost=lambda lost: self._last_words(lost.message),
+                last_words=_print_error,
+            )
+            self.world = WatchedCommunicator(communicator, self._waiting)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that writes the record."""
+        return self.world.rank == 0
+
+    @property
+    def name(self) -> str:
+        """What people call this rank."""
+        return f"rank {self.world.rank} on host {self.world.hosts[self.world.rank]}"
+
+    def phase(self, name: str) -> None:
+        """This rank begins to do what `name` says; longer silence is allowed where that takes long."""
+        self._phase = name
+        if self._monitor:
+            self._monitor.phase(name, _LONG_SECONDS.get(name, 0.0))
+
+    def progress(self) -> None:
+        """This rank is alive and getting on."""
+        if self._monitor:
+            self._monitor.progress()
+
+    def on_lost(self, last_words: Callable[[str], None]) -> None:
+        """Have `last_words` called with the reason, in another thread, as soon as another rank is lost."""
+        self._last_words = last_words
+
+    def explained(self, error: HpcAi500Error) -> HpcAi500Error:
+        """`error`, or, if it came about because another rank is lost, one that names that rank.
+
+        The others are told of an error that is this rank's own.
+        """
+        if self._monitor is None or isinstance(error, StoppedError):
+            return error
+        failed_together = isinstance(error, CommunicationError)
+        lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if failed_together else self._monitor.verdict()
+        if lost is not None and lost.rank != self.world.rank:
+            return RunError(lost.message)
+        self._monitor.failed(str(error))
+        return error
+
+    def cores(self) -> int:
+        """Cores that this process may count as its own, where several share a host and the same cores."""
+        mine = tuple(sorted(os.sched_getaffinity(0)))
+        same = Counter(self.world.gather_objects((self.world.hosts[self.world.rank], mine)))
+        return max(1, len(mine) // same[self.world.hosts[self.world.rank], mine])
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        before = self._phase
+        self.phase(WAITING)
+        yield
+        self.phase(before)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        if self._monitor:
+            self._monitor.close()
+        self._communicator.close()
+
+
+@contextmanager
+def joined(recipe: Recipe, placement: Placement) -> Iterator[Ranks]:
+    """The job's ranks, together, for as long as the context is open.
+
+    Raises:
+        EnvironmentLacksError: they cannot be brought together; the message says what to do.
+    """
+    alone = placement.size == 1 and placement.scheduler_tasks == 1
+    ranks = Ranks(
+        placement, LocalCommunicator() if alone else connect(recipe, placement), recipe.communication.timeout_seconds
+    )
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+
+
+def require_size(recipe: Recipe, size: int, *, going_on: bool) -> None:
+    """Make sure that `size` processes can do what the recipe says.
+
+    A run that goes on may have fewer or more ranks as long as each update's shares can be dealt out evenly: the
+    mathematics stays the same.
+
+    Raises:
+        RecipeError: they cannot.
+    """
+    if going_on and recipe.shards % size:
+        possible = ", ".join(str(count) for count in range(1, recipe.shards + 1) if recipe.shards % count == 0)
+        raise UsageError(
+            f"{size} ranks cannot share the {recipe.shards} backward passes of an update evenly: go on with one of "
+            f"{possible}"
+        )
+    if not going_on and recipe.world_size != size:
+        raise RecipeError(
+            f"hardware: the recipe asks for {recipe.world_size} ranks (nodes x accelerators_per_node), but {size} "
+            f"{'was' if size == 1 else 'were'} started: start as many (--procs {recipe.world_size}, or your launcher), "
+            "or change hardware.nodes and hardware.accelerators_per_node"
+        )
+
+
+def _print_error(message: str) -> None:
+    os.write(2, f"hpcai500: error: {message}\n".encode())

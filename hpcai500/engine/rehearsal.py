@@ -1,0 +1,142 @@
+"""Before the clock starts: compile, let a GPU set itself up, choose the bucket size, and measure what ranks cost.
+
+The steps done here are like those of training, on input whose values do not matter; the model is left as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.reducer import Reducer
+from hpcai500.comm.tuning import bucket_candidates, choose_bucket_bytes
+from hpcai500.engine.updates import Updater
+from hpcai500.layers import Communication
+from hpcai500.workloads.base import TrainingBatch
+
+# A step that takes longer than this is not repeated many times only to choose a bucket size.
+_LONGEST_STEP_SECONDS = 5.0
+# What other libraries settled on (torch's DistributedDataParallel): good on most machines.
+_USUAL_BUCKET_BYTES = 25 * 2**20
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What was found out.
+
+    Attributes:
+        compile_seconds: of the first step, which compiles and warms caches; 0 where nothing needed it.
+        bucket_bytes: chosen or as the recipe says; None for one rank.
+        tuning: median seconds of a step by bucket size, where it was measured.
+        alone_seconds: of a step without communication, the slowest rank's; None for one rank.
+        together_seconds: of a step with it.
+    """
+
+    compile_seconds: float
+    bucket_bytes: int | None = None
+    tuning: dict[int, float] | None = None
+    alone_seconds: float | None = None
+    together_seconds: float | None = None
+
+
+class Rehearsal:
+    """Runs blank steps of one updater."""
+
+    def __init__(self, updater: Updater, bare: nn.Module, ranks: Communicator, settings: Communication) -> None:
+        self._updater, self._bare, self._ranks, self._settings = updater, bare, ranks, settings
+        blank = TrainingBatch(np.empty(0, np.int64), 0, updater.workload.blank_payload())
+        self._blanks: Iterator[TrainingBatch] = repeat(blank)
+
+    def warm_up(self) -> Rehearsed:
+        """The first step, where anything is prepared in it: compiled code, a GPU's choice of kernels."""
+        with self._leaving_no_trace():
+            return Rehearsed(self._seconds())
+
+    def with_ranks(self) -> Rehearsed:
+        """The first step; then the bucket size, and a step without and with communication.
+
+        Leaves the updater with the reducer that it will train with.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        with self._leaving_no_trace():
+            found = Rehearsed(self._seconds())
+            alone = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
+            found = self._choose(replace(found, alone_seconds=alone))
+            assert found.bucket_bytes is not None
+            self._reduce_by(found.bucket_bytes)
+            self._seconds()
+            together = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
+            return replace(found, together_seconds=together)
+
+    def _choose(self, found: Rehearsed) -> Rehearsed:
+        if self._settings.bucket_bytes:
+            return replace(found, bucket_bytes=self._settings.bucket_bytes)
+        assert found.alone_seconds is not None
+        if found.alone_seconds > _LONGEST_STEP_SECONDS:
+            return replace(found, bucket_bytes=_USUAL_BUCKET_BYTES)
+
+        def measure(bucket_bytes: int) -> float:
+            self._reduce_by(bucket_bytes)
+            return self._seconds()
+
+        choice, table = choose_bucket_bytes(bucket_candidates(self._bare.parameters()), measure, self._ranks)
+        return replace(found, bucket_bytes=choice, tuning=table)
+
+    def _reduce_by(self, bucket_bytes: int) -> None:
+        if self._updater.reducer is None:
+            self._updater.reducer = Reducer(
+                self._bare.parameters(),
+                self._ranks,
+                self._settings,
+                bucket_bytes=bucket_bytes,
+                threads=torch.get_num_threads(),
+            )
+        self._updater.reducer.set_bucket_bytes(bucket_bytes)
+
+    def _seconds(self) -> float:
+        """Duration of one blank step without its update, on this rank."""
+        start = time.perf_counter()
+        self._updater.gradients(0, self._blanks)
+        _finish(next(self._bare.parameters()).device)
+        return time.perf_counter() - start
+
+    def _slowest(self, seconds: float) -> float:
+        slowest: float = max(self._ranks.gather_objects(seconds))
+        return slowest
+
+    @contextmanager
+    def _leaving_no_trace(self) -> Iterator[None]:
+        before = {name: buffer.clone() for name, buffer in self._bare.named_buffers()}
+        self._updater.model.train()
+        try:
+            yield
+        finally:
+            self._updater.optimizer.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                for name, buffer in self._bare.named_buffers():
+                    buffer.copy_(before[name])
+
+
+def facts(found: Rehearsed) -> dict[str, Any]:
+    """The value of the record's event `rehearsal`."""
+    return {
+        "bucket_bytes": found.bucket_bytes,
+        "step_seconds_by_bucket_bytes": {str(size): seconds for size, seconds in (found.tuning or {}).items()},
+    }
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

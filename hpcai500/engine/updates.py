@@ -1,0 +1,107 @@
+"""One update: backward passes over this rank's shares, gradients summed over all ranks, one step of the optimizer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from torch import Tensor, nn, optim
+
+from hpcai500.comm.monitor_rules import COMPUTING, READING, WAITING
+from hpcai500.comm.reducer import Reducer
+from hpcai500.comm.timeline.spans import SpanSink, StepSpan
+from hpcai500.engine.precision import Precision
+from hpcai500.engine.signals import StopRequest
+from hpcai500.engine.tally import EpochTally
+from hpcai500.optim.optimizers import advance
+from hpcai500.workloads.base import TrainingBatch, Workload
+
+
+@dataclass
+class Updater:
+    """Does the updates of a run.
+
+    Attributes:
+        workload: gives the loss.
+        model: what is called; perhaps compiled.
+        optimizer: its learning rate is set before each step.
+        precision: the arithmetic.
+        passes: backward passes of this rank in one update.
+        reducer: sums gradients over ranks; None where there is one rank.
+        stop: what any rank has heard, all take up after the same update.
+        sink: where the time of each step is told; None where there is one rank.
+        phase: told what the rank is doing.
+    """
+
+    workload: Workload
+    model: nn.Module
+    optimizer: optim.Optimizer
+    precision: Precision
+    passes: int
+    reducer: Reducer | None
+    stop: StopRequest
+    sink: SpanSink | None
+    phase: Callable[[str], None]
+
+    def update(
+        self, number: int, epoch: float, rate: float, batches: Iterator[TrainingBatch], tally: EpochTally
+    ) -> Tensor:
+        """Do update `number` of the run, at `epoch` (a fraction of epochs done), with learning rate `rate`.
+
+        Returns this rank's mean loss, on the device.
+
+        Raises:
+            RunError: another rank is lost.
+            DataError: a sample cannot be read.
+        """
+        start, waited_before = time.perf_counter(), tally.data_wait_seconds
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        advance(self.optimizer, epoch)
+        loss = self.gradients(number, batches, tally)
+        self.phase(COMPUTING)
+        self.precision.step(self.optimizer)
+        tally.steps += 1
+        if self.sink and self.reducer:
+            self.sink.step(
+                StepSpan(
+                    step=number,
+                    start=start,
+                    seconds=time.perf_counter() - start,
+                    data_wait_seconds=tally.data_wait_seconds - waited_before,
+                    communication_wait_seconds=self.reducer.waited_seconds,
+                )
+            )
+        return loss
+
+    def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
+        """Leave the gradients of one update in the parameters: the mean over all shares of all ranks."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.reducer:
+            self.reducer.begin(number)
+        losses = []
+        for turn in range(self.passes):
+            self.phase(READING)
+            batch = next(batches)
+            self.phase(COMPUTING)
+            with self._held_back(turn):
+                with self.precision.forward():
+                    loss = self.workload.loss(self.model, batch.payload) / self.passes
+                if self.reducer:
+                    self.reducer.backward_begins()
+                self.precision.backward(loss)
+            losses.append(loss.detach())
+            if tally:
+                tally.add(batch)
+        self.phase(WAITING)
+        wishes = self.stop.wishes()
+        self.stop.agree(self.reducer.finish(wishes) if self.reducer else wishes)
+        return sum(losses[1:], losses[0])
+
+    def _held_back(self, turn: int) -> AbstractContextManager[None]:
+        """All passes but the last only add to the gradients; the sums leave with the last one."""
+        if self.reducer is None or turn == self.passes - 1:
+            return nullcontext()
+        return self.reducer.accumulate()

@@ -1,0 +1,124 @@
+"""One command under a launcher is N copies of it: rank 0 decides, and tells the others which job to become.
+
+So only rank 0 reads the recipe, makes data, chooses the record and counts trials; the others cannot disagree with it,
+and each job meets at a port of its own. The others say `{"hpcai500", "rank", "size"}` when they have come, and hear
+`{"command", "rendezvous"}` for each job, then `{"end"}` with the exit code of the whole.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcai500 import __version__
+from hpcai500.errors import RunError, UsageError
+from hpcai500.launch.follower import PATIENCE_SECONDS, run_rank
+from hpcai500.launch.meeting import address, listen_at, meeting_point, receive, send
+from hpcai500.placement import Placement
+
+_HELLO_SECONDS = 10.0
+
+
+class Conductor:
+    """Rank 0's side: `open` early, `run` each job, `end` when all is printed.
+
+    Args:
+        patience_seconds: how long the other copies may take to come: a launcher starts thousands from one file system
+            within minutes.
+        farewell_seconds: the same where the command ends before its first job: who has not come is their launcher's.
+    """
+
+    def __init__(
+        self, placement: Placement, patience_seconds: float = PATIENCE_SECONDS, farewell_seconds: float = 10.0
+    ) -> None:
+        self._placement = placement
+        self._patience_seconds = patience_seconds
+        self._farewell_seconds = farewell_seconds
+        self._versions: dict[int, str] = {}
+        self._listener: socket.socket | None = None
+        self._others: dict[int, socket.socket] = {}
+
+    def open(self) -> None:
+        """Let the other copies come and wait: data may be made meanwhile.
+
+        Raises:
+            UsageError: the port is taken, or nobody knows where to meet.
+        """
+        host, port = meeting_point(self._placement)
+        try:
+            self._listener = listen_at(host, port)
+        except OSError as error:
+            raise UsageError(
+                f"{host}:{port}: the ranks cannot meet here: {error.strerror}; set MASTER_PORT to a free port, for all "
+                "ranks alike"
+            ) from error
+
+    def run(self, module: str, arguments: Sequence[str | Path]) -> int:
+        """Run one job, `python -m hpcai500.MODULE` on all ranks, and return the exit code of rank 0's process.
+
+        Raises:
+            RunError: a rank is missing or gone, or of another version.
+        """
+        if missing := self._gather(self._patience_seconds):
+            raise RunError(
+                f"rank {', '.join(map(str, missing))} of {self._placement.size} did not come within "
+                f"{self._patience_seconds:g} s to {self._placement.rendezvous}: see what {self._placement.launcher} "
+                "says of it, and whether MASTER_ADDR is the host of rank 0"
+            )
+        for rank, version in sorted(self._versions.items()):
+            if version != __version__:
+                raise RunError(
+                    f"rank {rank} runs hpcai500 {version}, rank 0 runs {__version__}: install one version on all hosts"
+                )
+        host, _ = meeting_point(self._placement)
+        command = [module, *map(str, arguments)]
+        with listen_at(host) as listener:
+            rendezvous = address(host, listener)
+            for rank, connection in self._others.items():
+                try:
+                    send(connection, {"command": command, "rendezvous": rendezvous})
+                except OSError as error:
+                    raise RunError(f"rank {rank} was gone before the job began ({error.strerror})") from error
+            return run_rank(self._placement, command, rendezvous, listener.fileno())
+
+    def end(self, code: int) -> None:
+        """Send the other copies home with `code`."""
+        if self._listener is None:
+            return
+        self._gather(self._farewell_seconds)
+        for connection in self._others.values():
+            with connection:
+                try:
+                    send(connection, {"end": int(code)})
+                except OSError:
+                    continue  # gone already, which is all that it would be told
+        self._listener.close()
+
+    def _gather(self, patience_seconds: float) -> list[int]:
+        """Wait until every other rank has said who it is; returns those that did not come."""
+        assert self._listener is not None
+        limit = time.monotonic() + patience_seconds
+        while missing := [rank for rank in range(1, self._placement.size) if rank not in self._others]:
+            self._listener.settimeout(max(0.01, limit - time.monotonic()))
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                return missing
+            self._welcome(connection)
+        return []
+
+    def _welcome(self, connection: socket.socket) -> None:
+        """Take the one that has connected for a rank of this job, or send it away: ports get strange visitors."""
+        connection.settimeout(_HELLO_SECONDS)
+        with connection.makefile("rb") as stream:
+            hello = receive(stream)
+        rank, size, version = (hello.get(key) for key in ("rank", "size", "hpcai500"))
+        expected = isinstance(rank, int) and 0 < rank < self._placement.size and rank not in self._others
+        if not (isinstance(rank, int) and expected and size == self._placement.size):
+            connection.close()
+            return
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._others[rank] = connection
+        self._versions[rank] = str(version)

@@ -1,0 +1,156 @@
+"""Who runs the jobs of a command: processes that are started here, or the copies that a launcher has started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hpcai500.errors import UsageError
+from hpcai500.launch.affinity import cores_for
+from hpcai500.launch.conductor import Conductor
+from hpcai500.launch.fitting import World, fitting_overrides
+from hpcai500.launch.horovod_ranks import run_horovod_ranks
+from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.launch.local_ranks import run_local_ranks
+from hpcai500.layers import Recipe
+from hpcai500.placement import Placement
+
+# What a rank needs to say which neighbour it lost, and rank 0 to close the record, once communication.timeout_seconds
+# has told them.
+_CLOSE_SECONDS = 15.0
+_JOB = "train"
+
+Tokens = Sequence[str | Path]
+
+
+class Crew(Protocol):
+    """Runs jobs, one after the other, on as many ranks as there are."""
+
+    @property
+    def size(self) -> int | None:
+        """Ranks of every job; None: as many as its recipe says."""
+
+    def open(self) -> None:
+        """Get ready, before anything that takes long."""
+
+    def fit(self, name: str | Path, overrides: Sequence[str]) -> list[str]:
+        """What to add to the overrides of a recipe so that it is one for this crew.
+
+        Raises:
+            UsageError: it states another number of ranks.
+        """
+
+    def check(self, recipe: Recipe, jobs: int) -> None:
+        """Refuse, before the first, `jobs` new runs of `recipe` that cannot all be.
+
+        Raises:
+            UsageError: with the reason.
+        """
+
+    def run(self, recipe: Recipe, arguments: Tokens) -> int:
+        """Run `python -m hpcai500.train` with `arguments`, and return its exit code.
+
+        Raises:
+            UsageError: the recipe's ranks are not those of this crew.
+        """
+
+    def end(self, code: int) -> None:
+        """Let all go; `code` is what the command ends with."""
+
+
+def crew_of(placement: Placement, procs: int | None) -> Crew:
+    """The crew of this command: `procs` is its --procs."""
+    return _Here(procs) if placement.is_alone else _Launched(placement, procs)
+
+
+class _Here:
+    """Ranks on this host, started for each job."""
+
+    def __init__(self, procs: int | None) -> None:
+        self.size = procs
+
+    def open(self) -> None:
+        """Nothing to wait for."""
+
+    def fit(self, name: str | Path, overrides: Sequence[str]) -> list[str]:
+        if self.size is None:
+            return []
+        fix = f"leave out --procs, or add --set hardware.nodes=1 --set hardware.accelerators_per_node={self.size}"
+        return fitting_overrides(name, overrides, World(self.size, 1, "torch", f"--procs {self.size}", fix))
+
+    def check(self, recipe: Recipe, jobs: int) -> None:
+        _check_size(recipe, self.size)
+
+    def run(self, recipe: Recipe, arguments: Tokens) -> int:
+        size = self.size or recipe.world_size
+        if self.size is None and recipe.hardware.nodes > 1:
+            raise UsageError(
+                f"hardware.nodes is {recipe.hardware.nodes}: start the command on all of them with srun, mpirun or "
+                f"torchrun (docs/launching.md), or try it on this host with --procs {size}"
+            )
+        if size == 1:
+            return run_to_end(module_command(_JOB, *arguments))
+        cores = cores_for(0, size) or os.sched_getaffinity(0)
+        _say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
+        if recipe.communication.backend == "horovod":
+            return run_horovod_ranks(_JOB, arguments, size)
+        grace_seconds = recipe.communication.timeout_seconds + _CLOSE_SECONDS
+        return run_local_ranks(module_command(_JOB, *arguments), size, grace_seconds=grace_seconds)
+
+    def end(self, code: int) -> None:
+        """Nobody is left."""
+
+
+class _Launched:
+    """The copies of this command that a launcher has started; this one is rank 0."""
+
+    def __init__(self, placement: Placement, procs: int | None) -> None:
+        self.size = placement.size
+        self._procs = procs
+        self._placement = placement
+        self._conductor = Conductor(placement)
+
+    def open(self) -> None:
+        self._conductor.open()
+        if self._procs is not None:
+            raise UsageError(
+                f"--procs starts the ranks itself, but {self._placement.launcher} has started {self.size} already: "
+                "leave out --procs"
+            )
+
+    def fit(self, name: str | Path, overrides: Sequence[str]) -> list[str]:
+        local_size, launcher = self._placement.local_size, self._placement.launcher
+        nodes = self.size // local_size if local_size and self.size % local_size == 0 else None
+        backend = "horovod" if launcher == "horovodrun" else "torch"
+        fix = "start as many, or change the recipe: --set hardware.nodes=N --set hardware.accelerators_per_node=N"
+        return fitting_overrides(name, overrides, World(self.size, nodes, backend, launcher, fix))
+
+    def check(self, recipe: Recipe, jobs: int) -> None:
+        _check_size(recipe, self.size)
+        if jobs > 1 and recipe.communication.backend == "horovod":
+            raise UsageError(
+                f"--trials: Horovod starts only once under one {self._placement.launcher}: start each run by a command "
+                "of its own with --set hyperparameters.seed=N, or use --procs, or --set communication.backend=torch"
+            )
+
+    def run(self, recipe: Recipe, arguments: Tokens) -> int:
+        _say(f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}")
+        return self._conductor.run(_JOB, arguments)
+
+    def end(self, code: int) -> None:
+        self._conductor.end(code)
+
+
+def _check_size(recipe: Recipe, size: int | None) -> None:
+    if size not in (None, recipe.world_size):
+        raise UsageError(
+            f"hardware: the runs of this series have {recipe.world_size} ranks each, and here are {size}: start as "
+            "many, so that they can be compared"
+        )
+
+
+def _say(line: str) -> None:
+    print(f"hpcai500: {line}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,74 @@
+"""The copies of a command that are not rank 0: they wait for it, become the jobs that it names, and print no result."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from hpcai500 import __version__
+from hpcai500.errors import ExitCode, RunError
+from hpcai500.launch.affinity import cores_for
+from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.launch.meeting import meeting_point, receive, send
+from hpcai500.placement import LISTEN_FD, RENDEZVOUS, Placement
+
+PATIENCE_SECONDS = 300.0
+_RETRY_SECONDS = 0.1
+# A host that is gone is noticed after idle + count * interval, while we wait for rank 0 to make data or to score.
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+
+
+def follow(placement: Placement) -> int:
+    """Run rank 0's jobs, as our rank of them, until it ends; returns its exit code.
+
+    Raises:
+        RunError: rank 0 is nowhere.
+    """
+    if placement.rendezvous is None:
+        return ExitCode.USAGE  # rank 0 says why
+    with _connect(placement) as connection, connection.makefile("rb") as stream:
+        send(connection, {"hpcai500": __version__, "rank": placement.rank, "size": placement.size})
+        while "command" in (message := receive(stream)):
+            # Whatever its exit code: rank 0 has seen that the job failed, and says when all ends.
+            run_rank(placement, message["command"], message["rendezvous"])
+        return int(message.get("end", ExitCode.RUN_FAILED))
+
+
+def run_rank(placement: Placement, command: Sequence[str], rendezvous: str, listen_fd: int | None = None) -> int:
+    """Be one rank of a job: run `command` (a module of ours and its arguments) here and return its exit code.
+
+    Args:
+        rendezvous: where the ranks of this job meet.
+        listen_fd: on rank 0, the socket that listens there.
+    """
+    # mpirun and srun bind ranks to cores, each in its own way; these two never do.
+    unbound = placement.launcher in ("torchrun", "horovodrun") and placement.local_size is not None
+    cores = cores_for(placement.local_rank, placement.local_size or 1) if unbound else None
+    environment = {**os.environ, RENDEZVOUS: rendezvous}
+    if listen_fd is not None:
+        environment[LISTEN_FD] = str(listen_fd)
+    inherit = [] if listen_fd is None else [listen_fd]
+    return run_to_end(module_command(*command), environment=environment, cores=cores, inherit=inherit)
+
+
+def _connect(placement: Placement) -> socket.socket:
+    """A connection to rank 0, which may come later than we."""
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            connection = socket.create_connection(meeting_point(placement), timeout=PATIENCE_SECONDS)
+            break
+        except OSError as error:
+            if time.monotonic() > limit:
+                raise RunError(
+                    f"rank {placement.rank}: rank 0 was not at {placement.rendezvous} within {PATIENCE_SECONDS:g} s "
+                    f"({error.strerror}): see what {placement.launcher} says of it, and whether MASTER_ADDR is its host"
+                ) from error
+            time.sleep(_RETRY_SECONDS)
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    return connection

@@ -1,0 +1,146 @@
+"""How each launcher is told the same: ranks, hosts, cores. Pure: token lists go out, nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hpcai500.errors import UsageError
+
+# When a rank fails, and on Ctrl-C, mpirun waits this long, asks the ranks to end (SIGTERM), waits again, and kills them.
+# By default that is a second: too short for a checkpoint. Twice this is less than the 30 s that Slurm leaves mpirun.
+_CLOSE_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the ranks of a job go.
+
+    Attributes:
+        nodes: nodes of the job.
+        per_node: ranks on each of them.
+        hosts: their names; empty leaves the choice to the launcher or the scheduler.
+        cores_per_rank: cores that each rank is bound to; None leaves the ranks unbound (ours share a node's cores
+            among themselves, docs/launching.md).
+        environment: variables that every rank gets.
+        interface: network interface that the launcher's own messages and MPI's take, where there are several.
+    """
+
+    nodes: int
+    per_node: int
+    hosts: Sequence[str] = ()
+    cores_per_rank: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.hosts and len(self.hosts) != self.nodes:
+            raise UsageError(f"expected {self.nodes} hosts, one a node, got {len(self.hosts)}: {', '.join(self.hosts)}")
+
+    @property
+    def ranks(self) -> int:
+        """All ranks of the job."""
+        return self.nodes * self.per_node
+
+
+def mpirun(layout: Layout, command: Sequence[str], *, as_root: bool = False, oversubscribe: bool = False) -> list[str]:
+    """Open MPI's mpirun (4 and 5).
+
+    Args:
+        as_root: it refuses to run as root otherwise.
+        oversubscribe: more ranks than the cores that it counts.
+    """
+    cores = layout.cores_per_rank
+    binding = ["--bind-to", "core"] if cores else ["--bind-to", "none"]
+    mapping = f"ppr:{layout.per_node}:node" + (f":PE={cores}" if cores else "")
+    # Of two hosts, it takes every network that both have, unless told.
+    networks = [("btl_tcp_if_include", layout.interface), ("oob_tcp_if_include", layout.interface)]
+    parameters = [("odls_base_sigkill_timeout", str(_CLOSE_SECONDS)), *(networks if layout.interface else [])]
+    return [
+        "mpirun",
+        *(["--allow-run-as-root"] if as_root else []),
+        *(["--oversubscribe"] if oversubscribe else []),
+        *["-np", str(layout.ranks), "--map-by", mapping, *binding],
+        *(["-H", _slots(layout)] if layout.hosts else []),
+        *[token for name, value in parameters for token in ("--mca", name, str(value))],
+        *[token for name, value in layout.environment.items() for token in ("-x", f"{name}={value}")],
+        *command,
+    ]
+
+
+def srun(layout: Layout, command: Sequence[str], *, pmi: Literal["pmix", "pmi2", "none"] = "none") -> list[str]:
+    """Slurm's srun, inside an allocation or not.
+
+    Args:
+        pmi: how an MPI library in the ranks finds the others: it must be one that it was built with
+            (`srun --mpi=list` has the scheduler's). Ranks that meet over TCP need none.
+    """
+    # An srun does not take --cpus-per-task from its sbatch since Slurm 22.05: it is always said.
+    cores = layout.cores_per_rank
+    binding = [f"--cpus-per-task={cores}", "--cpu-bind=cores"] if cores else ["--cpu-bind=none"]
+    variables = ",".join(["ALL", *(f"{name}={value}" for name, value in layout.environment.items())])
+    if bad := [name for name, value in layout.environment.items() if "," in value]:
+        raise UsageError(f"{bad[0]}: srun cannot pass a value with a comma: export it before srun instead")
+    return [
+        "srun",
+        *[f"--nodes={layout.nodes}", f"--ntasks={layout.ranks}", f"--ntasks-per-node={layout.per_node}"],
+        *binding,
+        f"--mpi={pmi}",
+        # Otherwise the ranks that are left wait for the one that failed.
+        "--kill-on-bad-exit=1",
+        *([f"--nodelist={','.join(layout.hosts)}"] if layout.hosts else []),
+        f"--export={variables}",
+        *command,
+    ]
+
+
+def horovodrun(layout: Layout, command: Sequence[str]) -> list[str]:
+    """Horovod's own launcher, over Gloo; hosts other than this one are reached by ssh, and get its environment."""
+    slots = _slots(layout) if layout.hosts else f"localhost:{layout.per_node}"
+    if layout.nodes > 1 and not layout.hosts:
+        raise UsageError("horovodrun takes no hosts from a scheduler: name them")
+    if layout.cores_per_rank:
+        raise UsageError("horovodrun binds no ranks to cores: leave cores_per_rank out")
+    return [
+        *["horovodrun", "--gloo", "-np", str(layout.ranks), "-H", slots],
+        *(["--network-interface", layout.interface] if layout.interface else []),
+        *_with_variables(layout, command),
+    ]
+
+
+def torchrun(layout: Layout, command: Sequence[str], *, job: str = "hpcai500", port: int = 29400) -> list[str]:
+    """torch's launcher; with several nodes, run the same tokens on each of `layout.hosts`: the first one leads.
+
+    Args:
+        job: name of the job, the same on all nodes.
+        port: where the launchers of several nodes meet.
+    """
+    if layout.nodes > 1 and not layout.hosts:
+        raise UsageError("torchrun takes no hosts from a scheduler: name at least the first one")
+    if layout.cores_per_rank:
+        raise UsageError("torchrun binds no ranks to cores: leave cores_per_rank out")
+    meeting = (
+        [
+            f"--nnodes={layout.nodes}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={layout.hosts[0]}:{port}",
+            f"--rdzv-id={job}",
+        ]
+        if layout.nodes > 1
+        else ["--standalone"]
+    )
+    return [
+        *["torchrun", *meeting, f"--nproc-per-node={layout.per_node}", "--no-python"],
+        *_with_variables(layout, command),
+    ]
+
+
+def _slots(layout: Layout) -> str:
+    return ",".join(f"{host}:{layout.per_node}" for host in layout.hosts)
+
+
+def _with_variables(layout: Layout, command: Sequence[str]) -> list[str]:
+    """For launchers that have no word for variables."""
+    variables = [f"{name}={value}" for name, value in layout.environment.items()]
+    return ["env", *variables, *command] if variables else list(command)

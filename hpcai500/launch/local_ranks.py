@@ -1,0 +1,117 @@
+"""N ranks of one job on this host: started together, watched, and none left when one is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from hpcai500.errors import ExitCode
+from hpcai500.launch.affinity import cores_for
+from hpcai500.launch.child import SignalRelay, start_child
+from hpcai500.launch.in_job import told_code
+from hpcai500.launch.meeting import listen_at
+from hpcai500.placement import LAUNCHER, LISTEN_FD, without_placement
+
+Ranks = Sequence[subprocess.Popen[bytes]]
+
+_HOST = "127.0.0.1"
+_POLL_SECONDS = 0.05
+_KILL_SECONDS = 10.0
+
+
+def run_local_ranks(command: Sequence[str], size: int, *, grace_seconds: float) -> int:
+    """Run `size` ranks of `command` on this host and return the exit code of the job: 0, or the first that failed.
+
+    Each rank has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and cores of its own
+    (`affinity.cores_for`). Rank 0 inherits the socket that listens at that port already, as HPCAI500_LISTEN_FD: nobody
+    can take the port in between.
+
+    Args:
+        grace_seconds: how long after the first failure the others may take to end by themselves, because they say
+            what they lost and rank 0 closes the record; then SIGTERM, and 10 s later SIGKILL.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C killed a rank before it could catch it.
+        UsageError: HPCAI500_AFFINITY is wrong.
+    """
+    ranks: list[subprocess.Popen[bytes]] = []
+    cores = [cores_for(rank, size) for rank in range(size)]
+    with SignalRelay() as relay, listen_at(_HOST) as listener:
+        try:
+            for rank in range(size):
+                inherit = [listener.fileno()] if rank == 0 else []
+                environment = _environment(rank, size, listener)
+                ranks.append(start_child(command, environment=environment, cores=cores[rank], inherit=inherit))
+                relay.add(ranks[-1])
+            # From here on only rank 0 listens: when it dies, nobody can connect to a job that is gone.
+            listener.close()
+            failure = _wait(ranks, grace_seconds)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+    return told_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
+
+
+def _environment(rank: int, size: int, listener: socket.socket) -> Mapping[str, str]:
+    port = listener.getsockname()[1]
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    meeting = {"MASTER_ADDR": _HOST, "MASTER_PORT": port, LAUNCHER: "hpcai500"}
+    ours = place | meeting | ({LISTEN_FD: listener.fileno()} if rank == 0 else {})
+    return without_placement(os.environ) | {name: str(value) for name, value in ours.items()}
+
+
+def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
+    """Wait for all; (rank, code) of the first that failed."""
+    failure: tuple[int, int] | None = None
+    while failure is None and any(process.poll() is None for process in ranks):
+        time.sleep(_POLL_SECONDS)
+        failure = _failure(ranks)
+    failure = failure or _failure(ranks)
+    if failure and not _end_within(ranks, grace_seconds):
+        _say(
+            f"rank {failure[0]} has ended, and {_running(ranks)} did not within {grace_seconds:g} s: stopped (SIGTERM)"
+        )
+        _send(ranks, signal.SIGTERM)
+        if not _end_within(ranks, _KILL_SECONDS):
+            _say(f"{_running(ranks)} killed (SIGKILL)")
+            _send(ranks, signal.SIGKILL)
+            _end_within(ranks, float("inf"))
+    return failure
+
+
+def _failure(ranks: Ranks) -> tuple[int, int] | None:
+    """The failure to tell of those that are there.
+
+    A rank that a signal killed, or that has a reason of its own, comes before those that only report a lost neighbour.
+    """
+    codes = [(rank, process.returncode) for rank, process in enumerate(ranks) if process.poll()]
+    return min(codes, key=lambda it: (it[1] > 0, it[1] == ExitCode.RUN_FAILED, it[0]), default=None)
+
+
+def _end_within(ranks: Ranks, seconds: float) -> bool:
+    limit = time.monotonic() + seconds
+    while any(process.poll() is None for process in ranks):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _running(ranks: Ranks) -> str:
+    numbers = [str(rank) for rank, process in enumerate(ranks) if process.poll() is None]
+    return f"rank {', '.join(numbers)}" if len(numbers) == 1 else f"ranks {', '.join(numbers)}"
+
+
+def _send(ranks: Ranks, number: signal.Signals) -> None:
+    for process in ranks:
+        process.send_signal(number)
+
+
+def _say(line: str) -> None:
+    print(f"hpcai500: {line}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,155 @@
+"""Weak scaling on this machine: the same recipe by 1, 2, 4, … processes, each a run with a record of its own.
+
+FOLDER/
+    scale.json           what is run, so that an interrupted scaling can be gone on with
+    procs-1/ procs-2/ …  records
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import ExitCode, RecordError, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.launch.benchmark import Outcome, Request, run_benchmark
+from hpcai500.launch.crew import crew_of
+from hpcai500.layers import Recipe
+from hpcai500.placement import Placement, find_placement
+from hpcai500.recipe import load_recipe, tables_hash
+from hpcai500.record import json_object
+
+_PLAN = "scale.json"
+_DEVICES = Path("/dev")
+_ALONE = ("communication.backend=local", "communication.topology=flat")
+
+
+@dataclass(frozen=True)
+class ScaleRequest:
+    """What the user asked for; `procs` is as on the command line, None for what fits the machine."""
+
+    benchmark: str
+    procs: str | None = None
+    recipe: str | None = None
+    data: Path | None = None
+    out: Path | None = None
+    overrides: Sequence[str] = ()
+
+    @property
+    def recipe_name(self) -> str:
+        """As for the benchmark's own command."""
+        return self.recipe or f"{self.benchmark}/{'reference' if self.data else 'smoke'}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the records go."""
+        return self.out or Path("runs") / f"{self.benchmark}-scale-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def run_scaling(request: ScaleRequest, folder: Path) -> Iterator[Outcome]:
+    """Run what is not finished yet in `folder`, point by point, the smallest first; stops after one that failed.
+
+    Every process of every point has the same number of threads: those that one of the largest point can have.
+
+    Raises:
+        UsageError: the request makes no sense, or `folder` holds another scaling.
+    """
+    placement = find_placement(os.environ)
+    if not placement.is_alone:
+        raise UsageError(
+            f"scale starts the ranks itself, but {placement.launcher} has started {placement.size}: run each point by "
+            f"`hpcai500 {request.benchmark}`, then draw them with `hpcai500 scale --records RECORD…`"
+        )
+    points = parse_procs(request.procs) if request.procs else _default_points(_resolved(request, placement, 2))
+    overrides = [*request.overrides, *_threads(_resolved(request, placement, points[-1]), points[-1])]
+    settled = replace(request, overrides=overrides)
+    _keep_plan(folder, _plan(settled, _resolved(settled, placement, points[-1])))
+    for processes in points:
+        outcome = _run_point(settled, folder / f"procs-{processes}", processes, placement)
+        yield outcome
+        if outcome.exit_code != ExitCode.PASS:
+            return
+
+
+def parse_procs(text: str) -> list[int]:
+    """The numbers of processes in `text`, ascending: `1,2,4`.
+
+    Raises:
+        UsageError: something else is in it, or fewer than two numbers.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 10**6 for word in words) or len(set(words)) < 2:
+        raise UsageError(f"--procs {text}: expected two numbers of processes or more, for example 1,2,4")
+    return sorted({int(word) for word in words})
+
+
+def _default_points(recipe: Recipe) -> list[int]:
+    """1, 2, 4, … up to the accelerators or cores of this machine; two at least."""
+    most = len(os.sched_getaffinity(0))
+    if recipe.accelerator.device == "cuda":
+        most = len([device for device in _DEVICES.glob("nvidia*") if device.name.removeprefix("nvidia").isdecimal()])
+    return [1 << power for power in range(max(2, most.bit_length()))]
+
+
+def _threads(recipe: Recipe, most_processes: int) -> list[str]:
+    each = max(1, len(os.sched_getaffinity(0)) // most_processes)
+    left_open = {"threads": recipe.os.threads, "input_threads": recipe.os.input_threads}
+    return [f"os.{key}={each}" for key, value in left_open.items() if value == 0]
+
+
+def _resolved(request: ScaleRequest, placement: Placement, processes: int) -> Recipe:
+    """The recipe of one point."""
+    crew = crew_of(placement, processes)
+    return load_recipe(request.recipe_name, [*request.overrides, *crew.fit(request.recipe_name, request.overrides)])
+
+
+def _run_point(request: ScaleRequest, record: Path, processes: int, placement: Placement) -> Outcome:
+    if (record / "DONE").exists():
+        return Outcome(record, ExitCode.PASS)
+    if (record / "events.jsonl").exists():
+        point = Request(request.benchmark, data=request.data, out=record, resume=True)
+    else:
+        # One process talks to nobody, whatever the recipe says of many.
+        alone = _ALONE if processes == 1 else ()
+        point = Request(request.benchmark, request.recipe_name, request.data, record, [*request.overrides, *alone])
+    crew = crew_of(placement, processes)
+    (outcome,) = run_benchmark(point, crew)
+    crew.end(outcome.exit_code)
+    return outcome
+
+
+def _plan(request: ScaleRequest, recipe: Recipe) -> dict[str, Any]:
+    """What all points have in common."""
+    tables = recipe.model_dump(mode="json")
+    return {
+        "benchmark": request.benchmark,
+        "threads": recipe.os.threads,
+        "data": str(request.data.resolve()) if request.data else None,
+        "recipe_hash": tables_hash({name: table for name, table in tables.items() if name != "hardware"}),
+    }
+
+
+def _keep_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Write down `plan`, or make sure that it is the one that is there."""
+    path = folder / _PLAN
+    if path.is_file():
+        before = json_object(path)
+        different = next((key for key in plan if before.get(key) != plan[key]), None)
+        if different:
+            raise UsageError(
+                f"{path}: another {different.replace('_', ' ')} than now ({before.get(different)}, not "
+                f"{plan[different]}): all points must be alike; give another --out"
+            )
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise RecordError(f"{folder}: not empty, and no scaling; give another --out")
+        write_atomically(path, (json.dumps(plan, indent=2) + "\n").encode())
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error

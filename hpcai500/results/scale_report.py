@@ -1,0 +1,79 @@
+"""What `hpcai500 scale` says: table, pictures, stable lines, or one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.results.scaling import Scaling, read_scaling
+from hpcai500.results.scaling_figure import draw_scaling
+
+
+@dataclass(frozen=True)
+class ScaleReport:
+    """A weak scaling and its pictures; what ended it early, if anything did."""
+
+    scaling: Scaling | None
+    figures: Sequence[Path] = ()
+    error: str | None = None
+    error_code: int = ExitCode.PASS
+
+    @property
+    def verdict(self) -> str:
+        """PASS when all points are there; there is no answer that could be wrong."""
+        return "PASS" if self.scaling and self.error is None else "INVALID"
+
+    def lines(self) -> Iterator[str]:
+        """For people, with the stable lines for harnesses last."""
+        if self.scaling:
+            yield from self.scaling.lines()
+        for figure in self.figures:
+            yield f"figure      {figure}"
+        if self.error:
+            yield f"error       {self.error}"
+        if self.scaling:
+            yield from self.scaling.figure_of_merit_lines()
+        yield f"HPCAI500 RESULT {self.verdict}"
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "verdict": self.verdict,
+            "error": self.error,
+            **(self.scaling.document() if self.scaling else {"benchmark": None, "points": []}),
+            "figures": [str(figure) for figure in self.figures],
+        }
+
+
+def report_scaling(records: Sequence[Path], folder: Path | None) -> ScaleReport:
+    """The table of `records`; its pictures are written to `folder`, if there is one.
+
+    Raises:
+        HpcAi500Error: as `read_scaling`, or the pictures cannot be written.
+    """
+    scaling = read_scaling(records)
+    return ScaleReport(scaling, _write(folder, draw_scaling(scaling)) if folder else ())
+
+
+def report_broken_scaling(records: Sequence[Path], error: str, code: int) -> ScaleReport:
+    """What is there of a scaling that was ended by `error`; no picture is drawn of it."""
+    try:
+        scaling = read_scaling(records)
+    except HpcAi500Error:
+        # Too few points are left, or this is the very error that is told.
+        scaling = None
+    return ScaleReport(scaling, error=error, error_code=code)
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_atomically(folder / name, content)
+    except OSError as error:
+        raise UsageError(f"{folder}: the pictures cannot be written: {error.strerror}; give another --out") from error
+    return [folder / name for name in files]

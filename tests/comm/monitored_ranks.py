@@ -1,0 +1,195 @@
+"""Real processes under a monitor, to which something happens. `python monitored_ranks.py FOLDER`.
+
+Every scene runs at once, as processes forked from this one, which has imported what they need: most of them only wait.
+Leaves FOLDER/report.json: for each scene and rank the exit code, seconds from the event to its end, and what it heard.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from file_mailbox import communicator
+
+from hpcai500.comm.monitor import EVALUATING, READING, WAITING, Lost, Monitor
+from hpcai500.errors import RunError
+
+TIMEOUT = 2.0
+HOSTS = ("here", "here", "here")
+
+
+class Scene:
+    """What one rank of a scene has at hand."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank = folder, rank
+        self.ranks = communicator(folder, rank, HOSTS)
+
+    def event(self) -> None:
+        """Note the moment from which the others' time counts."""
+        if not (self.folder / "event").exists():
+            self.note("event", repr(time.monotonic()))
+            (self.folder / f"event.{self.rank}").rename(self.folder / "event")
+
+    def note(self, name: str, text: str) -> None:
+        (self.folder / f"{name}.{self.rank}").write_text(text)
+
+    def monitor(self) -> Monitor:
+        def on_lost(lost: Lost) -> None:
+            self.note("lost", lost.message)
+
+        def last_words(message: str) -> None:
+            self.note("last_words", message)
+
+        return Monitor(self.ranks, TIMEOUT, on_lost=on_lost, last_words=last_words)
+
+
+def victim_of(culprit: int, deed: Callable[[Scene, Monitor], None]) -> Callable[[Scene], None]:
+    """One rank does something; the others wait for its sum, as if their collective had just failed."""
+
+    def play(scene: Scene) -> None:
+        with scene.monitor() as monitor:
+            monitor.phase(READING if scene.rank == culprit else WAITING)
+            scene.ranks.barrier()
+            if scene.rank == culprit:
+                scene.event()
+                deed(scene, monitor)
+            else:
+                # Much longer than any wait: a verdict that never comes is a failure, not a slow test.
+                lost = monitor.wait_for_verdict(60)
+                raise RunError(f"the sum failed: {lost.message if lost else 'nobody knows why'}")
+
+    return play
+
+
+def by_signal(number: signal.Signals) -> Callable[[Scene, Monitor], None]:
+    def deed(scene: Scene, monitor: Monitor) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    return deed
+
+
+def hang(scene: Scene, monitor: Monitor) -> None:
+    while True:
+        sum(range(1000))
+
+
+def fail(scene: Scene, monitor: Monitor) -> None:
+    raise RunError("year 1980 cannot be read:\nits disk is gone")
+
+
+def hang_in_a_sum(scene: Scene) -> None:
+    """Rank 1 is killed; the others' sums never return."""
+    monitor = scene.monitor()
+    monitor.phase(WAITING)
+    scene.ranks.barrier()
+    if scene.rank == 1:
+        scene.event()
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def hang_in_the_clean_up(scene: Scene) -> None:
+    """Rank 1 is killed; the others then hang in a library that lets no other thread of Python run."""
+    monitor = scene.monitor()
+    scene.ranks.barrier()
+    if scene.rank == 1:
+        scene.event()
+        os.kill(os.getpid(), signal.SIGKILL)
+    monitor.wait_for_verdict(60)
+    ctypes.PyDLL(None).sleep(60)
+
+
+def end_in_any_order(scene: Scene) -> None:
+    """Rank 0 is done first, the others later than any timeout."""
+    with scene.monitor() as monitor:
+        scene.ranks.barrier()
+        scene.event()
+        time.sleep(scene.rank * 1.5 * TIMEOUT)
+        assert monitor.verdict() is None
+
+
+def evaluate_for_long(scene: Scene) -> None:
+    """Rank 0 evaluates for longer than the timeout, as it has said, while the others wait."""
+    with scene.monitor() as monitor:
+        if scene.rank == 0:
+            monitor.phase(EVALUATING, allowance_seconds=60)
+            time.sleep(2 * TIMEOUT)
+        else:
+            monitor.phase(WAITING)
+        scene.event()
+        scene.ranks.barrier()
+        assert monitor.verdict() is None
+
+
+SCENES: dict[str, Callable[[Scene], None]] = {
+    "rank 1 is killed": victim_of(1, by_signal(signal.SIGKILL)),
+    "rank 2 is stopped": victim_of(2, by_signal(signal.SIGSTOP)),
+    "rank 1 hangs": victim_of(1, hang),
+    "rank 2 fails": victim_of(2, fail),
+    "rank 0 is killed": victim_of(0, by_signal(signal.SIGKILL)),
+    "rank 0 is stopped": victim_of(0, by_signal(signal.SIGSTOP)),
+    "rank 0 hangs": victim_of(0, hang),
+    "rank 0 fails": victim_of(0, fail),
+    "sums never return": hang_in_a_sum,
+    "the clean-up never returns": hang_in_the_clean_up,
+    "all end well": end_in_any_order,
+    "a long evaluation": evaluate_for_long,
+}
+
+
+def run(play: Callable[[Scene], None], folder: Path, rank: int) -> None:
+    code = 70
+    try:
+        play(Scene(folder, rank))
+        code = 0
+    except RunError as error:
+        (folder / f"error.{rank}").write_text(str(error))
+        code = 1
+    finally:
+        os._exit(code)
+
+
+def heard(folder: Path, rank: int) -> dict[str, str]:
+    return {
+        name: path.read_text()
+        for name in ("error", "lost", "last_words")
+        if (path := folder / f"{name}.{rank}").exists()
+    }
+
+
+def main(root: Path) -> None:
+    running: dict[int, tuple[str, int]] = {}
+    for number, (name, play) in enumerate(SCENES.items()):
+        folder = root / str(number)
+        folder.mkdir()
+        for rank in range(len(HOSTS)):
+            process = os.fork()
+            if process == 0:
+                run(play, folder, rank)
+            running[process] = name, rank
+    report: dict[str, list[dict[str, Any]]] = {name: [{} for _ in HOSTS] for name in SCENES}
+    stopped = {process for process, (name, rank) in running.items() if name == f"rank {rank} is stopped"}
+    while len(running) > len(stopped):
+        process, status = os.wait()
+        name, rank = running.pop(process)
+        folder = root / str(list(SCENES).index(name))
+        seconds = time.monotonic() - float((folder / "event").read_text())
+        code = os.waitstatus_to_exitcode(status)
+        report[name][rank] = {"code": code, "seconds": seconds, **heard(folder, rank)}
+    for process in stopped:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+    (root / "report.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,213 @@
+"""From placement to communicator: where it cannot work, one line that says why and what to do; never N runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from many_ranks import clean_environment, free_port
+
+from hpcai500.comm import rendezvous
+from hpcai500.comm.connect import connect
+from hpcai500.comm.horovod_library import Horovod
+from hpcai500.comm.rendezvous import meet
+from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.layers import Recipe
+from hpcai500.placement import Placement, find_placement
+from hpcai500.recipe import load_recipe
+
+needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
+
+SRUN = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "4",
+}
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}
+
+
+def recipe(backend: str) -> Recipe:
+    size = 1 if backend == "local" else 4
+    return load_recipe("ic/smoke", [f"communication.backend={backend}", f"hardware.accelerators_per_node={size}"])
+
+
+def placed(variables: Mapping[str, str]) -> Placement:
+    return find_placement(variables)
+
+
+@pytest.mark.parametrize(("variables", "launcher"), [(SRUN, "srun"), (MPIRUN, "mpirun"), (TORCHRUN, "torchrun")])
+def test_local_ranks_in_a_job_of_many_would_be_many_runs(variables: Mapping[str, str], launcher: str) -> None:
+    with pytest.raises(EnvironmentLacksError) as raised:
+        connect(recipe("local"), placed(variables))
+    message = str(raised.value)
+    assert message.startswith(f"{launcher} started 4 processes, but communication.backend is local: ")
+    assert "--set communication.backend=torch" in message
+
+
+@needs_horovod
+@pytest.mark.parametrize(
+    ("variables", "launcher", "fix"),
+    [(SRUN, "srun", "srun --mpi=pmix"), (TORCHRUN, "torchrun", "horovodrun --gloo -np N")],
+)
+def test_horovod_without_a_process_manager_would_be_many_runs(
+    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], launcher: str, fix: str
+) -> None:
+    for name in ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(EnvironmentLacksError) as raised:
+        connect(recipe("horovod"), placed(variables))
+    message = str(raised.value)
+    assert f"{launcher} says that this is rank 0 of 4, but for Horovod it is rank 0 of 1" in message
+    assert "4 copies of one run" in message
+    assert fix in message
+    assert "communication.backend=torch" in message
+
+
+@needs_horovod
+def test_horovod_with_gloo_alone_cannot_be_started_by_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Horovod, "has_mpi", False)
+    with pytest.raises(EnvironmentLacksError, match=r"built without MPI .*`horovodrun --gloo -np 4`.*make horovod"):
+        connect(recipe("horovod"), placed(MPIRUN))
+
+
+@needs_horovod
+def test_the_mpirun_of_another_mpi_is_found_out() -> None:
+    """Hydra (MPICH, Intel MPI) says rank 0 of 2; Open MPI does not know it, and starts as the only rank there is."""
+    code = (
+        "import os\n"
+        "from hpcai500.comm.connect import connect\n"
+        "from hpcai500.errors import EnvironmentLacksError\n"
+        "from hpcai500.placement import find_placement\n"
+        "from hpcai500.recipe import load_recipe\n"
+        "settings = ['communication.backend=horovod', 'hardware.accelerators_per_node=2']\n"
+        "try:\n"
+        "    connect(load_recipe('ic/smoke', settings), find_placement(os.environ))\n"
+        "except EnvironmentLacksError as error:\n"
+        "    print(error)\n"
+    )
+    hydra = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**clean_environment(), **root, **hydra},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert "mpirun says that this is rank 0 of 2, but for Horovod it is rank 0 of 1" in ended.stdout, ended.stderr
+    assert "start it with the mpirun of the MPI that Horovod was built with" in ended.stdout
+
+
+def test_missing_horovod_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    for name in [name for name in sys.modules if name.startswith("horovod.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(EnvironmentLacksError, match=r"^Horovod is not installed: run `make horovod`"):
+        connect(recipe("horovod"), placed(MPIRUN))
+
+
+def test_horovod_of_another_torch_says_how_to_build_it_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "horovod" / "torch"
+    package.mkdir(parents=True)
+    (tmp_path / "horovod" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "mpi_ops.py").write_text(
+        "raise ImportError('mpi_lib_v2.so: undefined symbol: _ZN3c106detail')", encoding="utf-8"
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] == "horovod"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EnvironmentLacksError, match=r"beside torch 2\..*undefined symbol.*another torch.*make horovod"):
+        connect(recipe("horovod"), placed(MPIRUN))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "horovod"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_several_hosts_without_a_meeting_place_is_told_with_the_line_to_add() -> None:
+    spread = MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    with pytest.raises(EnvironmentLacksError, match=r"several hosts.*mpirun -x MASTER_ADDR=HOST"):
+        connect(recipe("torch"), placed(spread))
+
+
+def at(port: int, rank: int, size: int, listen_fd: int | None = None) -> Placement:
+    return Placement(rank, size, rank, size, "torchrun", size, f"127.0.0.1:{port}", listen_fd)
+
+
+def meet_in_threads(placements: list[Placement]) -> list[object]:
+    """What each got: hosts, or its exception. Stores are kept until all are done."""
+    found: list[object] = [None] * len(placements)
+    stores = []
+
+    def come(index: int) -> None:
+        try:
+            store, hosts = meet(placements[index], patience=20)
+        except (RunError, EnvironmentLacksError) as error:
+            found[index] = error
+        else:
+            stores.append(store)
+            found[index] = hosts
+
+    threads = [threading.Thread(target=come, args=(index,)) for index in range(len(placements))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_ranks_meet_and_know_each_others_hosts() -> None:
+    port = free_port()
+    assert meet_in_threads([at(port, rank, 3) for rank in range(3)]) == [(socket.gethostname(),) * 3] * 3
+
+
+def test_rank_0_takes_the_socket_that_its_launcher_opened() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        placements = [at(port, 0, 2, listen_fd=listener.detach()), at(port, 1, 2)]
+    assert meet_in_threads(placements) == [(socket.gethostname(),) * 2] * 2
+
+
+def test_two_processes_that_claim_one_rank_are_told_so() -> None:
+    port = free_port()
+    found = meet_in_threads([at(port, rank, 2) for rank in (0, 1, 1)])
+    errors = [str(it) for it in found if isinstance(it, RunError)]
+    assert len(errors) == 1
+    assert "two processes of this job say that they are rank 1 of 2" in errors[0]
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(EnvironmentLacksError, match=rf"^rank 0 cannot listen on port {port}: .*MASTER_PORT"):
+            meet(at(port, 0, 2))
+
+
+def test_who_waits_in_vain_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(rendezvous, "_QUIET_SECONDS", 0.1)
+    port = free_port()
+    with pytest.raises(RunError, match=rf"^waited 1 s for rank 0 at 127.0.0.1:{port}: "):
+        meet(at(port, 1, 3), patience=1)
+    assert f"hpcai500: waiting for rank 0 at 127.0.0.1:{port}, for 0 minutes at most" in capsys.readouterr().err
+    with pytest.raises(RunError, match=r"^waited 1 s for ranks 1, 2: "):
+        meet(at(port, 0, 3), patience=1)
+    assert capsys.readouterr().err.count("hpcai500: waiting for ranks 1, 2") == 1

@@ -1,0 +1,161 @@
+"""Error feedback: what compression takes away comes later, and nothing is lost when a run goes on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from reduction import TOPOLOGIES, error_bound, gradients_of, settings
+from thread_ranks import run_threads
+from torch import Tensor, nn
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.reducer import Reducer
+from hpcai500.comm.wire_choice import make_wire
+from hpcai500.comm.working_memory import Buffers, Residuals
+
+CPU = torch.device("cpu")
+LENGTHS = [3000, 1, 5000]
+STEPS = 20
+
+
+def packed_and_unpacked(compression: str, residuals: Residuals | None) -> tuple[Tensor, Tensor]:
+    """Sums over steps of what was given to a wire and of what came out of it."""
+    wire = make_wire(compression, Buffers(CPU), residuals, 1)
+    given, received = torch.zeros(8001, dtype=torch.float64), torch.zeros(8001, dtype=torch.float64)
+    for step in range(STEPS):
+        gradients = gradients_of(0, LENGTHS, step)
+        given += torch.cat(gradients).double() / 4
+        packed = wire.pack(gradients, 8192, scale=1 / 4, bucket=3)
+        unpacked = [torch.empty_like(gradient) for gradient in gradients]
+        wire.unpack(packed, unpacked)
+        received += torch.cat(unpacked).double()
+    return given, received
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "int8"])
+def test_what_came_out_and_what_remains_are_what_was_given(compression: str) -> None:
+    residuals = Residuals(CPU)
+    given, received = packed_and_unpacked(compression, residuals)
+    error = (received + residuals.at((3, "pack"), 8001).double() - given).abs().max()
+    _, without = packed_and_unpacked(compression, None)
+    # What is left is the rounding of fp32.
+    assert error < 0.02 * (without - given).abs().max()
+
+
+def mean_of_averages(communicator: Communicator, **changes: Any) -> Tensor:
+    """The mean over steps of the average of constant gradients."""
+    weights = [nn.Parameter(torch.zeros(length)) for length in LENGTHS]
+    gradients = gradients_of(communicator.rank, LENGTHS)
+    reducer = Reducer(weights, communicator, settings(**changes), bucket_bytes=4000)
+    total = torch.zeros(sum(LENGTHS), dtype=torch.float64)
+    for step in range(STEPS):
+        for weight in weights:
+            weight.grad = None
+        reducer.begin(step)
+        sum((weight * gradient).sum() for weight, gradient in zip(weights, gradients, strict=True)).backward()
+        reducer.finish([])
+        total += torch.cat([weight.grad for weight in weights])
+    return total / STEPS
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_errors_of_int8_do_not_add_up_over_steps_at_any_place_that_rounds(topology: str) -> None:
+    everyones = torch.stack([torch.cat(gradients_of(rank, LENGTHS)) for rank in range(4)])
+    exact, errors = everyones.double().mean(0), {}
+    for feedback in (False, True):
+        change = {"topology": topology, "compression": "int8", "error_feedback": feedback}
+        results = run_threads(lambda communicator, change=change: mean_of_averages(communicator, **change), "aabb")
+        assert all(torch.equal(one, other) for one, other in pairwise(results))
+        errors[feedback] = (results[0] - exact).abs()
+    # What is still to come after all steps is at most what one step may lose.
+    assert (errors[True] <= error_bound(everyones, "int8") / STEPS * 1.01 + 1e-6 * everyones.abs().sum(0)).all()
+    assert errors[True].mean() < 0.2 * errors[False].mean()
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38])
+def test_an_overflow_is_not_remembered(compression: str, value: float) -> None:
+    residuals = Residuals(CPU)
+    wire = make_wire(compression, Buffers(CPU), residuals, 1)
+    bad = torch.full((500,), 0.1)
+    bad[7] = value
+    wire.pack([bad], wire.grain * 500, scale=1.0, bucket=0)
+    assert residuals.at((0, "pack"), 500).isfinite().all()
+    assert residuals.at((0, "pack"), 500)[7] in (0.0, pytest.approx(0, abs=3e38 / 100))
+    good = torch.full((500,), 0.1)
+    wire.unpack(wire.pack([good], wire.grain * 500, scale=1.0, bucket=0), [good])
+    assert good.isfinite().all()
+
+
+def updates(reducer: Reducer, weights: list[nn.Parameter], rank: int, steps: range) -> list[Tensor]:
+    found = []
+    for step in steps:
+        for weight in weights:
+            weight.grad = None
+        reducer.begin(step)
+        gradients = gradients_of(rank, LENGTHS, step)
+        sum((weight * gradient).sum() for weight, gradient in zip(weights, gradients, strict=True)).backward()
+        reducer.finish([])
+        found.append(torch.cat([weight.grad for weight in weights]))
+    return found
+
+
+@pytest.mark.parametrize("compression", ["fp16", "int8"])
+def test_a_run_that_goes_on_from_a_checkpoint_is_the_same_to_the_bit(compression: str) -> None:
+    def on_rank(communicator: Communicator) -> None:
+        table = settings(compression=compression, error_feedback=True, topology="hierarchical")
+        weights = [nn.Parameter(torch.zeros(length)) for length in LENGTHS]
+        reducer = Reducer(weights, communicator, table, bucket_bytes=4000)
+        updates(reducer, weights, communicator.rank, range(3))
+        state = reducer.state()
+        expected = updates(reducer, weights, communicator.rank, range(3, 6))
+        reducer.close()
+        resumed = Reducer(weights, communicator, table, bucket_bytes=4000)
+        assert resumed.restore(state)
+        got = updates(resumed, weights, communicator.rank, range(3, 6))
+        assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+        resumed.set_bucket_bytes(4000)
+        fresh = updates(resumed, weights, communicator.rank, range(3, 6))
+        assert not all(torch.equal(one, other) for one, other in zip(fresh, expected, strict=True))
+
+    run_threads(on_rank, "aab")
+
+
+def test_a_state_of_other_ranks_buckets_or_compression_is_not_taken() -> None:
+    def state_of(communicator: Communicator, most: int = 4000, **changes: Any) -> tuple[Reducer, dict[str, Any]]:
+        weights = [nn.Parameter(torch.zeros(length)) for length in LENGTHS]
+        table = settings(**{"compression": "int8", "error_feedback": True, **changes})
+        reducer = Reducer(weights, communicator, table, bucket_bytes=most)
+        updates(reducer, weights, communicator.rank, range(1))
+        return reducer, reducer.state()
+
+    def on_rank(communicator: Communicator) -> dict[str, Any]:
+        reducer, state = state_of(communicator)
+        assert reducer.restore(state)
+        for change in ({"most": 2**20}, {"compression": "fp16"}, {"topology": "parameter-server"}):
+            other, others = state_of(communicator, **change)
+            assert not other.restore(state)
+            assert not reducer.restore(others)
+        return state
+
+    two, three = run_threads(on_rank, "ab"), run_threads(on_rank, "abc")
+
+    def on_fewer(communicator: Communicator) -> None:
+        reducer, _ = state_of(communicator)
+        assert not reducer.restore(three[communicator.rank])
+        assert not reducer.restore(two[1 - communicator.rank])
+        assert reducer.restore(two[communicator.rank])
+
+    run_threads(on_fewer, "ab")
+
+
+def test_without_error_feedback_there_is_nothing_to_keep() -> None:
+    def on_rank(communicator: Communicator) -> None:
+        reducer = Reducer([nn.Parameter(torch.ones(2))], communicator, settings(compression="int8"), bucket_bytes=4)
+        assert reducer.state()["residuals"] == {}
+        assert reducer.restore(reducer.state())
+
+    run_threads(on_rank, "ab")

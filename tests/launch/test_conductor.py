@@ -1,0 +1,143 @@
+"""Copies of one command under real launchers, and what goes wrong between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from many_ranks import free_port, start
+
+from hpcai500 import __version__
+from hpcai500.errors import RunError, UsageError
+from hpcai500.launch import conductor as conductor_module
+from hpcai500.launch.conductor import Conductor
+from hpcai500.launch.follower import follow
+from hpcai500.placement import Placement
+
+COPY = Path(__file__).with_name("conducted.py")
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_every_job_has_all_ranks_and_a_port_of_its_own(launcher: str, tmp_path: Path) -> None:
+    ended = start([sys.executable, COPY, tmp_path, "2", "0"], 3, launcher, environment={"PYTHONPATH": str(Path.cwd())})
+    assert ended.exit_codes == [0], ended.output
+    assert ended.output.count("result [0, 0]") == 1
+    jobs = [[json.loads((tmp_path / f"{job}-{rank}").read_text()) for rank in range(3)] for job in (1, 2)]
+    for job in jobs:
+        assert [(it["rank"], it["size"], it["launcher"]) for it in job] == [(rank, 3, launcher) for rank in range(3)]
+        assert job[0]["met"] == [1, 2]
+        assert len({it["rendezvous"] for it in job}) == 1
+    assert jobs[0][0]["rendezvous"] != jobs[1][0]["rendezvous"]
+    here = len(os.sched_getaffinity(0))
+    # torchrun binds no rank, so we do; mpirun was told not to, by whoever started it.
+    assert {len(it["cores"]) for it in jobs[0]} == {max(1, here // 3) if launcher == "torchrun" else here}
+
+
+def test_all_copies_end_with_the_exit_code_of_rank_0(tmp_path: Path) -> None:
+    # Rank 1 of job 3 fails: its copy waits for what rank 0 makes of that.
+    ended = start([sys.executable, COPY, tmp_path, "3", "5"], 2, "processes")
+    assert ended.exit_codes == [5, 5], ended.output
+    assert "result [0, 0, 0]" in ended.output
+
+
+def test_copies_are_told_of_an_end_before_the_first_job(tmp_path: Path) -> None:
+    assert start([sys.executable, COPY, tmp_path, "0", "64"], 3, "processes").exit_codes == [64, 64, 64]
+
+
+@pytest.fixture
+def placement() -> Placement:
+    return Placement(0, 3, 0, 3, "mpirun", 3, f"127.0.0.1:{free_port()}", None)
+
+
+@pytest.fixture
+def conductor(placement: Placement) -> Iterator[Conductor]:
+    conductor = Conductor(placement, patience_seconds=0.5, farewell_seconds=0.1)
+    conductor.open()
+    yield conductor
+    conductor.end(0)
+
+
+def come(placement: Placement, hello: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", int(str(placement.rendezvous).split(":")[1])), 20)
+    connection.sendall(hello)
+    return connection
+
+
+def hello(rank: int, size: int = 3, version: str = __version__) -> bytes:
+    return json.dumps({"hpcai500": version, "rank": rank, "size": size}).encode() + b"\n"
+
+
+def test_strange_visitors_are_sent_away(
+    conductor: Conductor, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor_module, "run_rank", lambda *_: 7)
+    strange = [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", hello(0), hello(3), hello(1, size=4), b'{"rank": true}\n', b"\xff\n"]
+    visitors = [come(placement, words) for words in strange]
+    first = come(placement, hello(1))
+    twin = come(placement, hello(1))
+    second = come(placement, hello(2))
+    assert conductor.run("train", ["--out", Path("r")]) == 7
+    told = [json.loads(connection.makefile("rb").readline()) for connection in (first, second)]
+    assert told[0] == told[1]
+    assert told[0]["command"] == ["train", "--out", "r"]
+    assert [connection.recv(1) for connection in (*visitors, twin)] == [b""] * (len(strange) + 1)
+    for connection in (*visitors, twin, first, second):
+        connection.close()
+
+
+def test_missing_ranks_are_named(conductor: Conductor, placement: Placement) -> None:
+    with (
+        come(placement, hello(1)),
+        pytest.raises(RunError, match=r"rank 2 of 3 did not come within .* to 127.*see what mpirun"),
+    ):
+        conductor.run("train", [])
+
+
+def test_a_rank_of_another_version_is_named(conductor: Conductor, placement: Placement) -> None:
+    with (
+        come(placement, hello(1)),
+        come(placement, hello(2, version="0.0.1")),
+        pytest.raises(RunError, match=r"rank 2 runs hpcai500 0\.0\.1, rank 0"),
+    ):
+        conductor.run("train", [])
+
+
+def test_a_copy_ends_when_rank_0_is_gone() -> None:
+    assert start([sys.executable, "-c", GONE], 2, "processes").exit_codes == [3, 1]
+
+
+# Rank 0 hears the other one, and ends without a word.
+GONE = """
+import os, sys
+from hpcai500.launch.follower import follow
+from hpcai500.launch.meeting import listen_at, meeting_point
+from hpcai500.placement import find_placement
+place = find_placement(os.environ)
+if place.rank:
+    sys.exit(follow(place))
+with listen_at(*meeting_point(place)) as listener:
+    connection = listener.accept()[0]
+    connection.makefile("rb").readline()
+    sys.exit(3)
+"""
+
+
+def test_a_port_that_is_taken_is_named(conductor: Conductor, placement: Placement) -> None:
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:\d+: the ranks cannot meet here: .*set MASTER_PORT"):
+        Conductor(placement).open()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "fix"), [("mpirun", "give -x MASTER_ADDR=HOST"), ("horovodrun", "give MASTER_ADDR=HOST in the env")]
+)
+def test_several_hosts_without_a_first_one_are_refused(placement: Placement, launcher: str, fix: str) -> None:
+    lost = replace(placement, launcher=launcher, rendezvous=None)
+    with pytest.raises(UsageError, match=f"{launcher} has started 3 ranks on several hosts.*{fix}"):
+        Conductor(lost).open()
+    assert follow(replace(lost, rank=1)) == 64

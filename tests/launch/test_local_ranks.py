@@ -1,0 +1,185 @@
+"""Real processes that are ranks of a job: what they find, how they end, and that none outlives the others.
+
+What they run is a few lines of Python, so that each test says what its ranks do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcai500.launch.in_job import run_to_end
+from hpcai500.launch.local_ranks import run_local_ranks
+
+RANK = "import json, os, signal, socket, sys, time; rank = int(os.environ['RANK']);"
+
+
+def ranks(code: str, size: int = 2, grace_seconds: float = 30.0) -> int:
+    return run_local_ranks([sys.executable, "-c", RANK + code], size, grace_seconds=grace_seconds)
+
+
+def python(code: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def wait_until_gone(process: int) -> None:
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        try:
+            # A zombie is gone too: its new parent may be slow to bury it.
+            if "\nState:\tZ" in Path(f"/proc/{process}/status").read_text():
+                return
+        except FileNotFoundError:
+            return
+        time.sleep(0.02)
+    os.kill(process, signal.SIGKILL)
+    raise AssertionError(f"process {process} is still there")
+
+
+def wait_for_file(path: Path) -> str:
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        if path.exists() and (text := path.read_text()):
+            return text
+        time.sleep(0.01)
+    raise AssertionError(f"{path} never came")
+
+
+def test_ranks_find_their_places_and_meet_at_the_socket_that_rank_0_inherits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Left in the shell by something else.
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "5")
+    monkeypatch.setenv("RANK", "7")
+    code = f"""
+from hpcai500.placement import find_placement
+place = find_placement(os.environ)
+host, port = place.rendezvous.split(":")
+if rank == 0:
+    with socket.socket(fileno=place.listen_fd) as listener:
+        others = [listener.accept()[0] for _ in range(2)]
+        heard = sorted(connection.recv(9).decode() for connection in others)
+else:
+    heard = []
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(str(rank).encode())
+about = {{"place": [place.rank, place.size, place.local_rank, place.local_size, place.launcher], "heard": heard,
+         "cores": sorted(os.sched_getaffinity(0)), "listens": place.listen_fd is not None}}
+open(f"{tmp_path}/{{rank}}", "w").write(json.dumps(about))
+"""
+    assert ranks(code, size=3) == 0
+    told = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(3)]
+    assert [it["place"] for it in told] == [[rank, 3, rank, 3, "hpcai500"] for rank in range(3)]
+    assert [it["listens"] for it in told] == [True, False, False]
+    assert told[0]["heard"] == ["1", "2"]
+    assert {len(it["cores"]) for it in told} == {max(1, len(os.sched_getaffinity(0)) // 3)}
+
+
+def test_stdout_stays_free_for_the_result(tmp_path: Path) -> None:
+    code = "from hpcai500.launch.local_ranks import run_local_ranks as r; import sys; "
+    code += "sys.exit(r([sys.executable, '-c', 'print(\"hello\")'], 2, grace_seconds=9))"
+    ended = subprocess.run(python(code), capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "hello\nhello\n")
+
+
+def test_the_first_that_fails_gives_the_exit_code_while_the_others_end_by_themselves(tmp_path: Path) -> None:
+    last_words = tmp_path / "last-words"
+    code = f"sys.exit(64) if rank == 1 else (time.sleep(0.5), open({str(last_words)!r}, 'w').write('bye'), sys.exit(1))"
+    assert ranks(code) == 64
+    assert last_words.read_text() == "bye"
+
+
+def test_a_rank_that_is_killed_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    assert ranks("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else sys.exit(1)") == 1
+    assert "hpcai500: error: rank 1 was killed by SIGKILL" in capfd.readouterr().err
+
+
+def test_ranks_that_do_not_end_are_asked_then_killed(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcai500.launch.local_ranks._KILL_SECONDS", 0.2)
+    deaf = "signal.signal(signal.SIGTERM, lambda *_: print('asked', file=sys.stderr, flush=True))"
+    started = time.monotonic()
+    assert ranks(f"{deaf}; sys.exit(3) if rank == 0 else [time.sleep(1) for _ in range(60)]", 3, 0.5) == 3
+    assert time.monotonic() - started < 30
+    error = capfd.readouterr().err
+    assert "rank 0 has ended, and ranks 1, 2 did not within 0.5 s: stopped (SIGTERM)" in error
+    assert error.count("asked") == 2
+    assert "ranks 1, 2 killed (SIGKILL)" in error
+
+
+LAUNCH = """
+import sys
+from hpcai500.launch.local_ranks import run_local_ranks
+sys.exit(run_local_ranks([sys.executable, "-c", sys.argv[1]], 2, grace_seconds=20))
+"""
+# Each rank says that it is there, and what made it end.
+LISTEN = (
+    RANK
+    + """
+def end(number, frame):
+    open(f"{folder}/end-{rank}", "w").write(signal.Signals(number).name)
+    sys.exit(1)
+folder = os.environ["FOLDER"]
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, end)
+open(f"{folder}/pid-{rank}", "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """A launcher with two ranks that wait, and the ranks' process numbers."""
+    process = subprocess.Popen(python(LAUNCH, LISTEN), env=os.environ | {"FOLDER": str(tmp_path)})
+    return process, [int(wait_for_file(tmp_path / f"pid-{rank}")) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_reaches_every_rank(
+    running: tuple[subprocess.Popen[bytes], list[int]], tmp_path: Path, number: signal.Signals
+) -> None:
+    process, _ = running
+    process.send_signal(number)
+    assert process.wait(20) == 1
+    assert [(tmp_path / f"end-{rank}").read_text() for rank in (0, 1)] == [number.name] * 2
+
+
+def test_ranks_end_in_order_when_their_launcher_is_killed(
+    running: tuple[subprocess.Popen[bytes], list[int]], tmp_path: Path
+) -> None:
+    process, numbers = running
+    process.kill()
+    process.wait()
+    for rank, number in enumerate(numbers):
+        wait_until_gone(number)
+        assert wait_for_file(tmp_path / f"end-{rank}") == "SIGTERM"
+
+
+def test_ctrl_c_before_a_rank_can_catch_it_is_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ranks("signal.signal(signal.SIGINT, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGINT); time.sleep(9)")
+
+
+def test_a_single_job_ends_when_its_command_is_killed(tmp_path: Path) -> None:
+    child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    parent = "import sys; from hpcai500.launch.in_job import run_to_end; run_to_end(sys.argv[1:])"
+    process = subprocess.Popen(python(parent, *python(child, tmp_path / "pid")))
+    number = int(wait_for_file(tmp_path / "pid"))
+    process.kill()
+    process.wait()
+    wait_until_gone(number)
+
+
+def test_a_single_job_gives_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_to_end(python("import sys; sys.exit(5)")) == 5
+    assert run_to_end(python("import os; os.kill(os.getpid(), 9)")) == 1
+    assert capfd.readouterr().err == "hpcai500: error: the job was killed by SIGKILL\n"

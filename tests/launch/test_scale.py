@@ -1,0 +1,140 @@
+"""Weak scaling on this machine: what is started with which threads, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import TINY
+
+from hpcai500.errors import ExitCode, RecordError, UsageError
+from hpcai500.launch import scale
+from hpcai500.launch.benchmark import Outcome, Request
+from hpcai500.launch.scale import ScaleRequest, parse_procs, run_scaling
+from hpcai500.record import iterate, read_record
+from hpcai500.results.scaling import read_scaling
+
+SHORT = (*(one for one in TINY if not one.startswith(("os.", "problem.epochs", "hyperparameters.warmup"))),
+         "problem.epochs=1", "hyperparameters.warmup_epochs=0")  # fmt: skip
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, int | None]]:
+    """What would be started, by request and number of ranks, on a machine with 12 cores; every run ends at once."""
+    seen: list[tuple[Request, int | None]] = []
+
+    def run(request: Request, crew: Any) -> Iterator[Outcome]:
+        seen.append((request, crew.size))
+        yield Outcome(request.out or Path(), ExitCode.PASS)
+
+    monkeypatch.setattr(scale, "run_benchmark", run)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
+    return seen
+
+
+def test_a_real_scaling_is_made_kept_and_told(images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "scaling"
+    request = ScaleRequest("ic", "2,1", "ic/smoke", images, folder, [*SHORT, "communication.compression=fp16"])
+    outcomes = list(run_scaling(request, folder))
+    assert [(one.record.name, one.exit_code) for one in outcomes] == [("procs-1", 0), ("procs-2", 0)]
+    scaling = read_scaling([one.record for one in outcomes])
+    assert [(p.processes, p.backend) for p in scaling.points] == [(1, "local"), (2, "torch")]
+    assert scaling.points[1].communication_fraction is not None
+    recipes = [read_record(one.record).recipe() for one in outcomes]
+    assert {(recipe.os.threads, recipe.os.input_threads) for recipe in recipes} == {
+        (max(1, len(os.sched_getaffinity(0)) // 2),) * 2
+    }
+    logs = [(one.record / "events.jsonl").read_bytes() for one in outcomes]
+    assert list(run_scaling(request, folder)) == outcomes
+    assert [(one.record / "events.jsonl").read_bytes() for one in outcomes] == logs
+    (start,) = iterate(read_record(outcomes[1].record).events, "run_start")
+    assert start["value"]["world_size"] == 2
+
+
+def test_all_points_have_the_threads_of_the_largest(started: list[Any], tmp_path: Path) -> None:
+    list(run_scaling(ScaleRequest("ic", "4,1,2", out=tmp_path), tmp_path))
+    assert [size for _, size in started] == [1, 2, 4]
+    for request, size in started:
+        assert (request.recipe, request.out) == ("ic/smoke", tmp_path / f"procs-{size}")
+        assert {"os.threads=3", "os.input_threads=3"} <= set(request.overrides)
+
+
+def test_threads_that_are_stated_stay(started: list[Any], tmp_path: Path) -> None:
+    list(run_scaling(ScaleRequest("ic", "1,2", overrides=["os.threads=5"]), tmp_path))
+    assert [one for one in started[0][0].overrides if "os.threads" in one] == ["os.threads=5"]
+
+
+def test_without_a_word_the_points_double_up_to_the_cores(started: list[Any], tmp_path: Path) -> None:
+    list(run_scaling(ScaleRequest("ewa"), tmp_path))
+    assert [size for _, size in started] == [1, 2, 4, 8]
+
+
+def test_a_backend_for_many_does_not_stop_the_point_of_one(started: list[Any], tmp_path: Path) -> None:
+    far = ["communication.backend=horovod", "communication.topology=hierarchical"]
+    list(run_scaling(ScaleRequest("ic", "1,2", overrides=far), tmp_path))
+    assert started[0][0].overrides[-2:] == ["communication.backend=local", "communication.topology=flat"]
+    assert "communication.backend=local" not in started[1][0].overrides
+
+
+def test_an_unfinished_point_is_gone_on_with_and_a_finished_one_is_kept(started: list[Any], tmp_path: Path) -> None:
+    request = ScaleRequest("ic", "1,2,4")
+    list(run_scaling(request, tmp_path))
+    started.clear()
+    for name, file in (("procs-1", "DONE"), ("procs-2", "events.jsonl")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    outcomes = list(run_scaling(request, tmp_path))
+    assert [(one.out, one.resume) for one, _ in started] == [
+        (tmp_path / "procs-2", True),
+        (tmp_path / "procs-4", False),
+    ]
+    assert [one.record.name for one in outcomes] == ["procs-1", "procs-2", "procs-4"]
+
+
+def test_a_point_that_fails_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(request: Request, crew: Any) -> Iterator[Outcome]:
+        yield Outcome(request.out or Path(), ExitCode.RUN_FAILED)
+
+    monkeypatch.setattr(scale, "run_benchmark", fail)
+    assert [one.exit_code for one in run_scaling(ScaleRequest("ic", "1,2"), tmp_path)] == [ExitCode.RUN_FAILED]
+
+
+def test_points_may_join_but_must_be_alike(started: list[Any], tmp_path: Path) -> None:
+    stated = ["os.threads=1", "os.input_threads=1"]
+    list(run_scaling(ScaleRequest("ic", "1,2", overrides=stated), tmp_path))
+    list(run_scaling(ScaleRequest("ic", "1,2,4", overrides=stated), tmp_path))
+    assert json.loads((tmp_path / "scale.json").read_text())["threads"] == 1
+    with pytest.raises(
+        UsageError, match=r"scale.json: another threads than now \(1, not 6\): all points must be alike"
+    ):
+        list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
+    with pytest.raises(UsageError, match="another recipe hash than now"):
+        list(run_scaling(ScaleRequest("ic", "1,2", overrides=[*stated, "problem.epochs=3"]), tmp_path))
+
+
+def test_a_folder_with_something_else_in_it_is_not_written_to(started: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(RecordError, match="not empty, and no scaling; give another --out"):
+        list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
+    assert not started
+
+
+def test_under_a_launcher_each_point_is_a_run_of_its_own(started: list[Any], tmp_path: Path, monkeypatch: Any) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"torchrun has started 2: run each point by `hpcai500 ic`, then draw them"):
+        list(run_scaling(ScaleRequest("ic", "1,2"), tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "2", "1,x", "1,-2", "0,1", "2,2", "1,,2", "1;2", "1,٣"])
+def test_numbers_of_processes_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected two numbers of processes or more, for example 1,2,4"):
+        parse_procs(text)
+
+
+def test_numbers_of_processes_are_put_in_order() -> None:
+    assert parse_procs(" 8, 1,2 ,8") == [1, 2, 8]

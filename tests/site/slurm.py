@@ -1,0 +1,115 @@
+"""A real Slurm on the hosts of a site: one controller on the switch, one slurmd on each host. Needs root and Debian's
+slurmctld, slurmd, slurm-client and munge.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hosts import ROUTER, Site
+
+_TOOLS = ("slurmctld", "slurmd", "srun", "sinfo", "munged")
+
+# One machine plays all nodes, so nothing is confined (no cgroups) and nothing is measured; times are short because
+# tests wait for them. TmpFS of each node's own: there Slurm's PMIx keeps sockets by job and step, not by node.
+_CONF = """
+ClusterName=site
+SlurmctldHost={router}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+TmpFS={folder}/tmp/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SchedulerType=sched/builtin
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+PropagateResourceLimits=NONE
+ReturnToService=2
+SlurmdTimeout=10
+MessageTimeout=5
+KillWait=2
+SlurmdParameters=config_overrides
+NodeName={nodes} CPUs=4 RealMemory=2000 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=30 State=UP
+"""
+
+
+def why_no_slurm() -> str | None:
+    """Why there can be no Slurm here, or None."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    return f"{', '.join(missing)} not found: run scripts/bootstrap as root" if missing else None
+
+
+class Slurm:
+    """A Slurm cluster of all hosts of `site`. It ends with the site.
+
+    Raises:
+        AssertionError: its nodes are not idle after 30 s, with what its daemons said.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._folder = folder = site.folder / "slurm"
+        for name in ("state", "spool", "tmp"):
+            for node in site.names:
+                (folder / name / node).mkdir(parents=True)
+        nodes = ",".join(site.names)
+        (folder / "slurm.conf").write_text(_CONF.format(folder=folder, nodes=nodes, router=ROUTER))
+        # Without it, slurmd looks for a hierarchy that a container may not have.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        self._environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self._start_munge()
+        self._daemon(ROUTER, "slurmctld", "-D", "-i")
+        for node in site.names:
+            self._daemon(node, "slurmd", "-D", "-N", node)
+        self._wait_until_idle()
+
+    def srun(
+        self, *words: str | Path, environment: Mapping[str, str] | None = None, timeout: float = 60
+    ) -> tuple[str, int]:
+        """Output and exit code of `srun words…`, called on the controller's host."""
+        variables = {**self._environment, **(environment or {})}
+        return self.site.attempt(ROUTER, ["srun", *words], timeout, environment=variables)
+
+    def _start_munge(self) -> None:
+        """All hosts share one munged, by its socket: files are shared on this site."""
+        folder = self._folder
+        make = f"umask 077; mkdir -p -m 755 /run/munge; head -c 128 /dev/urandom > {folder}/munge.key"
+        self.site.run(ROUTER, ["sh", "-c", make])
+        paths = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("key", "log", "pid", "seed")]
+        self.site.run(ROUTER, ["munged", "--force", *paths])
+
+    def _daemon(self, host: str, *words: str) -> None:
+        with (self._folder / f"{words[0]}.{host}.out").open("wb") as output:
+            self.site.start(host, words, self._environment, stdout=output, stderr=output)
+
+    def _wait_until_idle(self) -> None:
+        limit = time.monotonic() + 30
+        command: Sequence[str] = ["sinfo", "--noheader", "--Node", "--format=%T"]
+        while True:
+            output, _ = self.site.attempt(ROUTER, command, environment=self._environment)
+            if output.split() == ["idle"] * len(self.site.names):
+                return
+            assert time.monotonic() < limit, f"{output}\n{self._logs()}"
+            time.sleep(0.1)
+
+    def _logs(self) -> str:
+        files = sorted([*self._folder.glob("*.log"), *self._folder.glob("*.out")])
+        return "\n".join(f"{file.name}:\n{file.read_text(errors='replace')[-2000:]}" for file in files)

@@ -1,0 +1,221 @@
+"""Distributed batch norm: what ranks compute together is what one process computes of all their samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from comm.thread_ranks import run_threads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.local import LocalCommunicator
+from hpcai500.measure.flops import count_flops
+from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d
+
+CHANNELS = 3
+
+
+def images(count: int, seed: int = 0, size: tuple[int, int] = (4, 5), **how: Any) -> Tensor:
+    """Images whose channels have different means and spreads."""
+    random = torch.Generator().manual_seed(seed)
+    noise = torch.randn(count, CHANNELS, *size, generator=random)
+    spread = torch.tensor([0.5, 1.0, 4.0])[:, None, None]
+    return (noise * spread + spread * 2).to(**how)
+
+
+def layer(kind: type[nn.BatchNorm2d], *arguments: Any, **how: Any) -> nn.BatchNorm2d:
+    """A layer in whose scale and shift each channel can be told from the others."""
+    made = kind(CHANNELS, *arguments)
+    with torch.no_grad():
+        made.weight.copy_(torch.tensor([0.5, 1.5, -2.0]))
+        made.bias.copy_(torch.tensor([0.1, 0.0, -0.3]))
+    return made.to(**how)
+
+
+def passed(norm: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
+    """What comes of training passes over `batches` with a loss that weighs each output differently."""
+    for number, batch in enumerate(batches):
+        leaf = batch.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        outputs = norm(leaf)
+        where = torch.arange(outputs[0].numel(), dtype=outputs.dtype).view(outputs.shape[1:])
+        (outputs.square() * torch.cos(where + number)).sum().backward()
+    assert leaf.grad is not None
+    gradients = {f"gradient of {name}": parameter.grad for name, parameter in norm.named_parameters()}
+    state = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    return {"outputs": outputs.detach(), "gradient of images": leaf.grad, **gradients, **state}  # type: ignore[dict-item]
+
+
+def split(batch: Tensor, shares: Sequence[int]) -> list[Tensor]:
+    return list(batch.split(list(shares)))
+
+
+def together(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Samples of all ranks one after the other, gradients of weights summed, statistics that must be equal anyway."""
+    whole = dict(parts[0])
+    for key in ("outputs", "gradient of images"):
+        whole[key] = torch.cat([part[key] for part in parts])
+    for key in ("gradient of weight", "gradient of bias"):
+        whole[key] = torch.stack([part[key] for part in parts]).sum(0)
+    return whole
+
+
+def on_ranks(shares: Sequence[int], batches: Sequence[Tensor], **how: Any) -> list[dict[str, Tensor]]:
+    def rank(communicator: Communicator) -> dict[str, Tensor]:
+        mine = [split(batch, shares)[communicator.rank] for batch in batches]
+        return passed(layer(SyncBatchNorm2d, communicator, **how), mine)
+
+    return run_threads(rank, hosts=["a"] * len(shares))
+
+
+def assert_alike(mine: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float) -> None:
+    assert mine.keys() == theirs.keys()
+    for key, value in theirs.items():
+        error = (mine[key].double() - value.double()).abs().max().item()
+        assert error <= tolerance * max(1.0, value.abs().max().item()), f"{key} differs by {error}"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.sampled_from([(1, 1), (4, 5)]))
+def test_ranks_with_any_number_of_samples_compute_what_one_process_does(
+    shares: list[int], size: tuple[int, int]
+) -> None:
+    batches = [images(sum(shares), seed, size, dtype=torch.float64) for seed in (1, 2)]
+    whole = passed(layer(nn.BatchNorm2d, dtype=torch.float64), batches)
+    parts = on_ranks(shares, batches, dtype=torch.float64)
+    assert_alike(together(parts), whole, 1e-10)
+    assert all(torch.equal(part["running_var"], parts[0]["running_var"]) for part in parts)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_in_float32_and_in_either_layout(layout: torch.memory_format) -> None:
+    batches = [images(5, seed).contiguous(memory_format=layout) for seed in (1, 2)]
+    parts = on_ranks([3, 2], batches)
+    assert_alike(together(parts), passed(layer(nn.BatchNorm2d), batches), 2e-5)
+    assert parts[0]["outputs"].is_contiguous(memory_format=layout)
+    assert parts[0]["gradient of images"].is_contiguous(memory_format=layout)
+
+
+def test_under_autocast_statistics_stay_float32() -> None:
+    halves = [images(6, seed, dtype=torch.bfloat16) for seed in (1, 2)]
+
+    def rank(communicator: Communicator) -> dict[str, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return passed(
+                layer(SyncBatchNorm2d, communicator), [split(half, [3, 3])[communicator.rank] for half in halves]
+            )
+
+    mine = together(run_threads(rank, hosts=["a", "b"]))
+    exact = passed(layer(nn.BatchNorm2d, dtype=torch.float64), [half.double() for half in halves])
+    assert mine["outputs"].dtype == mine["gradient of images"].dtype == torch.bfloat16
+    assert mine["running_mean"].dtype == mine["gradient of weight"].dtype == torch.float32
+    for key in ("running_mean", "running_var"):
+        assert torch.allclose(mine[key].double(), exact[key], rtol=1e-6)
+    for key in ("outputs", "gradient of images", "gradient of weight", "gradient of bias"):
+        assert_alike({key: mine[key]}, {key: exact[key]}, 2e-2)
+
+
+def test_a_mean_far_from_zero_costs_no_digits_of_the_variance() -> None:
+    # In float32, the mean of the squares less the square of the mean would be wrong by more than the variance itself.
+    far = images(8, seed=3) + 3000.0
+    exact = far.double().var((0, 2, 3))
+    (first, second) = on_ranks([5, 3], [far])
+    variance = (first["running_var"].double() - 0.9) / 0.1
+    assert torch.allclose(variance, exact, rtol=1e-5)
+    assert torch.equal(first["running_var"], second["running_var"])
+
+
+def test_equal_pixels_have_no_variance_and_give_no_nan() -> None:
+    flat = torch.full((4, CHANNELS, 2, 2), 0.1)
+    parts = on_ranks([2, 2], [flat])
+    assert all(torch.isfinite(value).all() for part in parts for value in part.values())
+
+
+def test_evaluation_is_batch_norms() -> None:
+    batch = images(6)
+
+    def rank(communicator: Communicator) -> Tensor:
+        norm = layer(SyncBatchNorm2d, communicator)
+        norm(split(batch, [2, 4])[communicator.rank])
+        norm.eval()
+        # Of another size on each rank, one of which sees nothing at all: nobody waits.
+        return norm(batch) if communicator.rank == 0 else torch.empty(0)
+
+    whole = layer(nn.BatchNorm2d)
+    whole(batch)
+    assert torch.allclose(run_threads(rank, hosts=["a", "b"])[0], whole.eval()(batch), atol=1e-5)
+
+
+@pytest.mark.parametrize("communicator", [None, LocalCommunicator()])
+def test_one_rank_is_batch_norm_to_the_bit(communicator: Communicator | None) -> None:
+    batches = [images(4, seed) for seed in (1, 2)]
+    mine = passed(layer(SyncBatchNorm2d, communicator), batches)
+    assert_alike(mine, passed(layer(nn.BatchNorm2d), batches), 0.0)
+
+
+def test_states_go_from_one_to_the_other() -> None:
+    plain, synchronised = nn.BatchNorm2d(CHANNELS), SyncBatchNorm2d(CHANNELS)
+    assert list(synchronised.state_dict()) == list(plain.state_dict())
+    synchronised.load_state_dict(layer(nn.BatchNorm2d).state_dict())
+    plain.load_state_dict(synchronised.state_dict())
+    assert plain.weight.tolist() == [0.5, 1.5, -2.0]
+
+
+class Mirror:
+    """The other one of two ranks, as long as both hold the same images."""
+
+    size = 2
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        tensor *= 2
+
+
+def twice_the_same(device: str) -> None:
+    """A rank beside its mirror image computes what batch norm does of both together."""
+    batch = images(4, device=device)
+    mine = passed(layer(SyncBatchNorm2d, Mirror(), device=device), [batch])
+    whole = passed(layer(nn.BatchNorm2d, device=device), [torch.cat([batch, batch])])
+    expected = {key: whole[key][:4] for key in ("outputs", "gradient of images")}
+    assert_alike({key: mine[key] for key in expected}, expected, 2e-5)
+    assert_alike({"variance": mine["running_var"]}, {"variance": whole["running_var"]}, 1e-5)
+
+
+def test_a_rank_beside_its_mirror_image() -> None:
+    twice_the_same("cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_rank_beside_its_mirror_image_on_a_gpu() -> None:
+    twice_the_same("cuda")
+
+
+class Unreachable:
+    """A conversation that a copy must not take part in."""
+
+    size = 2
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError("copied")
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        raise AssertionError("spoken to")
+
+
+def test_a_copy_is_alone() -> None:
+    original = SyncBatchNorm2d(CHANNELS, Unreachable())  # type: ignore[arg-type]
+    copied = copy.deepcopy(original)
+    copied(images(4))
+    assert copied.running_mean is not original.running_mean
+    with pytest.raises(AssertionError, match="spoken to"):
+        original(images(4))
+
+
+def test_operations_are_counted_without_the_other_ranks() -> None:
+    model = nn.Sequential(nn.Conv2d(3, CHANNELS, 3, bias=False), SyncBatchNorm2d(CHANNELS, Unreachable()))  # type: ignore[arg-type]
+    assert count_flops(model, torch.empty(2, 3, 8, 8)).forward_flops == 2 * 9 * 3 * CHANNELS * 36
