@@ -60,8 +60,8 @@ def quantise(
     """Write the int8 form of scale * source + residual to `out`, and what rounding took away to `residual`.
 
     The sources, one after the other, are cut into blocks of 256 values, whatever tensor they are of. A block whose
-    largest magnitude is a has the scale a / 127 and codes to nearest even; below 2**-119, scale and codes are 0; with an
-    infinite or NaN value (or the largest float) in it, its scale is NaN and its residual 0. `norms` as of pack. Error
+    largest magnitude is a has the scale a / 127 and codes to nearest even; below 2**-119, scale and codes are 0; with
+    an infinite or NaN value (or the largest float) in it, its scale is NaN, its residual 0. `norms` as of pack. Error
     feedback: Seide et al. 2014, section 3; Karimireddy et al. 2019, algorithm 2.
     """
 
