@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfenv>
 #include <cmath>
+#include <limits>
 
 #include "compression_kernel.h"
 #include "core/parallel_for.h"
@@ -68,7 +69,11 @@ void Bucket::run(const Work& work, double* norms, int threads) const {
     if (norms == nullptr) return;
     std::fill(norms, norms + tensors_, 0.0);
     for (std::size_t i = 0; i < pieces_.size(); ++i) norms[pieces_[i].tensor] += squares[i];
-    for (std::size_t tensor = 0; tensor < tensors_; ++tensor) norms[tensor] = std::sqrt(norms[tensor]);
+    for (std::size_t tensor = 0; tensor < tensors_; ++tensor) {
+        // Which NaN comes out of a sum of several is the processor's choice.
+        const double sum = norms[tensor];
+        norms[tensor] = std::isnan(sum) ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(sum);
+    }
 }
 
 }  // namespace hpcai500
