@@ -10,4 +10,6 @@ PYBIND11_MODULE(_core, module) {
     hpcai500::bindings::register_detection(module);
     hpcai500::bindings::register_climate(module);
     hpcai500::bindings::register_detection_cuda(module);
+    hpcai500::bindings::register_compression(module);
+    hpcai500::bindings::register_compression_cuda(module);
 }

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "core/detection/nms.h"
-#include "core/detection/parallel_for.h"
 #include "core/detection/roi_align.h"
+#include "core/parallel_for.h"
 
 namespace {
 

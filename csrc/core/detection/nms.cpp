@@ -9,8 +9,8 @@
 #include <type_traits>
 
 #include "core/grow_buffer.h"
+#include "core/parallel_for.h"
 #include "detection_kernel.h"
-#include "parallel_for.h"
 
 namespace hpcai500 {
 namespace {

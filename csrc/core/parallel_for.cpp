@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/signals_blocked.h"
+#include "signals_blocked.h"
 
 namespace hpcai500 {
 namespace {
