@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from hpcai500 import __version__
-from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.launch.in_job import become, module_command
 from hpcai500.placement import find_placement
 from hpcai500.streams import open_missing_streams
@@ -158,6 +158,73 @@ def score(
             yield record, ExitCode.PASS
 
     raise typer.Exit(_report(finished(), as_json, edition, convention))
+
+
+@app.command(short_help="What communication cost: stages, stragglers, bytes.")
+def timeline(
+    record: Annotated[Path | None, typer.Argument(help="Folder that a run of several ranks wrote.")] = None,
+    horovod: Annotated[Path | None, typer.Option(metavar="FILE", help="Horovod's own timeline file instead.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the record's trace there, for ui.perfetto.dev.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Print the stages of an all-reduce (V2.0 Table 12), stragglers and bytes of a record: docs/timeline.md."""
+    from hpcai500.results.timeline import export_trace, timeline_document, timeline_lines  # noqa: PLC0415
+
+    document = timeline_document(record, horovod)
+    if trace:
+        if record is None:
+            raise UsageError("--trace: Horovod's file is a trace already; give a record")
+        export_trace(record, trace)
+    print(json.dumps(document) if as_json else "\n".join(timeline_lines(document)))  # noqa: T201
+
+
+@app.command(short_help="Weak scaling: more and more processes, and the efficiency drawn.")
+def scale(
+    what: Annotated[list[str], typer.Argument(metavar="ic|ewa|RECORD...", help="A benchmark, or records (--records).")],
+    procs: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Numbers of processes.  [default: 1,2,4,... up to accelerators or cores]"),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of records and pictures.")] = None,
+    set_: _Set = None,
+    from_records: Annotated[bool, typer.Option("--records", help="Draw records that are there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Run a benchmark with 1, 2, 4, ... processes on this machine and draw FLOPS and efficiency (V2.0 Fig. 12).
+
+    The same command with the same --out goes on where it was. With --records it draws runs that were made elsewhere.
+    """
+    from hpcai500.launch.scale import ScaleRequest, run_scaling  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.scale_report import report_broken_scaling, report_scaling  # noqa: PLC0415
+
+    done: list[Path] = []
+    try:
+        if from_records:
+            done, folder = [Path(one) for one in what], out
+        else:
+            request = ScaleRequest(_one(what), procs, recipe, data, out, set_ or ())
+            folder = request.folder
+            for run in run_scaling(request, folder):
+                if run.exit_code != ExitCode.PASS:
+                    raise RunError(f"{run.record}: {_job_error(run.record) or 'the run failed (see above)'}")
+                done.append(run.record)
+        report = report_scaling(done, folder)
+    except HpcAi500Error as error:
+        report = report_broken_scaling(done, _tell(error), error.exit_code)
+    except KeyboardInterrupt:
+        report = report_broken_scaling(done, _tell("stopped by Ctrl-C"), ExitCode.RUN_FAILED)
+    print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
+    raise typer.Exit(report.error_code)
+
+
+def _one(what: list[str]) -> str:
+    if len(what) != 1:
+        raise UsageError(f"scale: expected one benchmark, got {' '.join(what)}; records are drawn with --records")
+    return what[0]
 
 
 @app.command(context_settings=_PASS_THROUGH, short_help="Make, check or repack a data set.")

@@ -117,7 +117,7 @@ def without_placement(environment: Environment) -> dict[str, str]:
     """
     ours = re.compile(
         r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_.*|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|"
-        r"HOROVOD_(RANK|SIZE|LOCAL_.*|CROSS_.*|GLOO_.*|CONTROLLER|CPU_OPERATIONS|HOSTNAME)|"
+        r"HOROVOD_(RANK|SIZE|LOCAL_.*|CROSS_.*|GLOO_RENDEZVOUS_.*|CONTROLLER|CPU_OPERATIONS|HOSTNAME)|"
         r"OMPI_.*|PMIX_(?!MCA_).*|PMI_.*|MPI_LOCAL.*|HPCAI500_(LAUNCHER|LISTEN_FD|RENDEZVOUS))"
     )
     return {name: value for name, value in environment.items() if not ours.fullmatch(name)}

@@ -43,12 +43,22 @@ def all_reduce_by_exchange(communicator: Communicator, tensor: Tensor, scratch: 
 
     Each member sends 2 (size - 1) / size of the tensor, as a ring does.
     """
-    flat, size = tensor.view(-1), communicator.size
+    flat = tensor.view(-1)
+    mine, whole = sum_of_own_part(communicator, flat, scratch)
+    communicator.all_gather(mine, whole)
+    flat.copy_(whole[: flat.numel()])
+
+
+def sum_of_own_part(communicator: Communicator, flat: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
+    """The sum over all members of this one's part of `flat` (n,), padded so that all parts are alike.
+
+    Returns the part (k,), and room for all of them (size * k,), size * k >= n; both in `scratch`.
+    """
+    size = communicator.size
     part = -(-flat.numel() // size)
-    whole, received, mine = scratch.like(tensor, (2 * size + 1) * part).split([size * part, size * part, part])
+    whole, received, mine = scratch.like(flat, (2 * size + 1) * part).split([size * part, size * part, part])
     whole[: flat.numel()] = flat
     whole[flat.numel() :] = 0
     communicator.all_to_all(whole, received)
     sum_rows(received, mine)
-    communicator.all_gather(mine, whole)
-    flat.copy_(whole[: flat.numel()])
+    return mine, whole

@@ -20,7 +20,7 @@ from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
 
 _QUIET_SECONDS = 10.0
-_OR_TORCH = "or use --set communication.backend=torch, which needs no MPI"
+_OR_TORCH = "or use --set communication.backend=torch, which needs neither Horovod nor MPI"
 _HOROVODRUN = "start it with `horovodrun --gloo -np N` or with mpirun"
 # How each launcher and an MPI come to know of each other.
 _FIXES: Mapping[str, str] = {
@@ -82,6 +82,11 @@ def _connect_torch(recipe: Recipe, placement: Placement) -> Communicator:
 
 def _connect_horovod(recipe: Recipe, placement: Placement) -> Communicator:
     horovod = Horovod(recipe.accelerator.device)
+    if recipe.accelerator.device == "cuda" and not horovod.takes_cuda_tensors:
+        raise EnvironmentLacksError(
+            "Horovod was built without GPUs: build it with `HOROVOD_GPU_OPERATIONS=NCCL make horovod` (it needs the "
+            f"CUDA toolkit, and NCCL's headers, where HOROVOD_NCCL_HOME says), {_OR_TORCH}"
+        )
     switch_on(switches(recipe.communication.algorithm, horovod.carrier), os.environ)
     _require_process_manager(horovod.has_mpi, placement)
     with _saying(f"rank {placement.rank} waits for the other {placement.size - 1} ranks to start Horovod"):

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from hpcai500.errors import CommunicationError
 
 # Where in its source the library threw: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `.
-_PLACE = re.compile(r"^(\[[^\]]*:\d+\]\s*)+")
-
+_PLACE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|h|hpp):\d+\]\s*")
 # What Gloo adds to every lost connection.
 _ADVICE = " This is typically caused by"
 

@@ -16,7 +16,8 @@ from hpcai500.errors import RunError
 class GradientUpdate:
     """What the training thread and the exchange thread know about one update.
 
-    The training thread writes all but `stages` and `waited_seconds`, and nothing about a bucket once it has left.
+    Exchange threads write `stages`, `sums` and `exchange_end`; the training thread writes the rest, and nothing about a
+    bucket once it has left.
 
     Attributes:
         used: 1 for each parameter that a backward pass of this rank has reached.
@@ -24,7 +25,8 @@ class GradientUpdate:
         backward_end: it has ended.
         last_ready: of each bucket, when its last gradient was there.
         stages: of each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
-        waited_seconds: from the end of the backward pass to the end of the exchange.
+        sums: over all ranks, of `used` and of the caller's numbers behind it.
+        exchange_end: the sums are there.
     """
 
     def __init__(self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], lane: Lane) -> None:
@@ -33,10 +35,10 @@ class GradientUpdate:
         self._absent: dict[int, Tensor] = {}
         self._first_ready: dict[int, Mark] = {}
         self.used = bytearray(len(parameters))
-        self.backward_start = self.backward_end = lane.mark()
+        self.backward_start = self.backward_end = self.exchange_end = lane.mark()
         self.last_ready: dict[int, Mark] = {}
         self.stages: dict[int, list[Mark]] = {}
-        self.waited_seconds = 0.0
+        self.sums: list[float] = []
 
     def arrive(self, index: int, *, leaving: bool) -> list[Bucket]:
         """A backward pass has added to the gradient of parameter `index`; returns the buckets that leave now.
@@ -92,11 +94,16 @@ class GradientUpdate:
             found.append(gradient)
         return found
 
-    def hand_over(self, ranks_that_used: Sequence[float]) -> None:
+    def hand_over(self) -> None:
         """All sums are there: parameters that only other ranks used get theirs."""
         for index, gradient in self._absent.items():
-            if ranks_that_used[index]:
+            if self.sums[index]:
                 self._parameters[index].grad = gradient
+
+    def waited_seconds(self) -> float:
+        """From the end of the backward pass to the last sum, once the lane has settled."""
+        ends = [self.exchange_end, *(marks[-1] for marks in self.stages.values())]
+        return max(0.0, max(map(self._lane.seconds, ends)) - self._lane.seconds(self.backward_end))
 
     def span(self, bucket: Bucket, sent_bytes: int) -> BucketSpan:
         """When `bucket` passed each stage, once the lane has settled."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcai500.comm.base import Communicator
-from hpcai500.comm.composed import Scratch, all_reduce_by_exchange, reduce_scatter_by_exchange, sum_rows
+from hpcai500.comm.composed import Scratch, all_reduce_by_exchange, reduce_scatter_by_exchange, sum_of_own_part
 from hpcai500.comm.failures import as_run_error
 from hpcai500.comm.horovod_library import Horovod
 from hpcai500.comm.local import LocalCommunicator
@@ -69,15 +69,19 @@ class HorovodCommunicator(MemberCommunicator):
             self._horovod.all_reduce(tensor, self._name("all-reduce", tensor), self._processes)
 
     def reduce(self, tensor: Tensor, root: int) -> None:
-        """Replace `tensor` on member `root` by the sum: all send it theirs, for Horovod has no reduce."""
-        source, count = _movable(tensor), tensor.numel()
-        splits = [count if member == root else 0 for member in range(self.size)]
-        received = self._scratch.like(tensor, self.size * count if self.rank == root else 0)
+        """Replace `tensor` on member `root` by the sum: Horovod has no reduce.
+
+        As Gloo's own does: each member sums a part and sends that to the root, which would otherwise need room for all.
+        """
+        flat = tensor.view(-1)
+        mine, whole = sum_of_own_part(self, flat, self._scratch)
+        target = whole if self.rank == root else whole[:0]
+        splits = [mine.numel() if member == root else 0 for member in range(self.size)]
         with self._attempt("reduce"):
             name = self._name(f"reduce to {root}", tensor)
-            self._horovod.all_to_all(source, _movable(received), splits, name, self._processes)
+            self._horovod.all_to_all(_movable(mine), _movable(target), splits, name, self._processes)
         if self.rank == root:
-            sum_rows(received, tensor.view(-1))
+            flat.copy_(whole[: flat.numel()])
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Replace `tensor` by that of member `root`."""

@@ -58,6 +58,11 @@ class Horovod:
         return bool(self._basics.mpi_built())
 
     @property
+    def takes_cuda_tensors(self) -> bool:
+        """Whether it was built for GPUs."""
+        return bool(self._basics.cuda_built() or self._basics.rocm_built())
+
+    @property
     def library(self) -> str:
         """Who moves gradients, with its version where it has one of its own."""
         match self.carrier:

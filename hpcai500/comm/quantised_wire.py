@@ -27,7 +27,7 @@ class QuantisedWire:
 
     grain = kernels.QUANTISED_CHUNK
 
-    def __init__(self, buffers: Buffers, residuals: Residuals | None, threads: int) -> None:
+    def __init__(self, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> None:
         self._buffers, self._residuals, self._threads = buffers, residuals, threads
 
     def packed_bytes(self, elements: int) -> int:

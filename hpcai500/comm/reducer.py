@@ -8,28 +8,30 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.buckets import Bucket, make_buckets, trained
-from hpcai500.comm.exchange_thread import ExchangeThread
+from hpcai500.comm.conversation import Conversation
+from hpcai500.comm.exchange_threads import ExchangeThreads
 from hpcai500.comm.gradient_update import GradientUpdate
 from hpcai500.comm.lanes import make_lane
 from hpcai500.comm.timeline.spans import SpanSink
-from hpcai500.comm.topologies import make_topology
-from hpcai500.comm.wire_choice import make_wire
-from hpcai500.comm.working_memory import Buffers, Residuals
+from hpcai500.comm.working_memory import Residuals
 from hpcai500.errors import RunError
 from hpcai500.layers import Communication
+
+# While one bucket is packed or added up, another is on its way. Devices do so by themselves, and NCCL wants one
+# conversation at a time.
+_CONVERSATIONS = {"cpu": 2, "cuda": 1}
 
 
 class Reducer:
     """Makes each parameter's gradient the average over all ranks, in fp32.
 
     Between `begin` and `finish`, gradients leave in buckets as soon as they, and all buckets before them, are there.
-    One thread packs, sums and unpacks bucket after bucket. The bits are the same on all ranks; a value that is no
-    number on one rank is none on all.
+    Threads pack, sum and unpack them; buckets take turns on the threads, so that each has the same order on all ranks.
+    The averages are the same on all ranks to the bit; a value that is no number on one rank is none on all.
 
     Averages are written into the tensors that autograd left in `parameter.grad`, but: a gradient whose memory layout is
     not its parameter's is replaced by a copy that has it; where only other ranks used a parameter, `parameter.grad` is
@@ -42,8 +44,8 @@ class Reducer:
         communicator: all ranks, at least two. The reducer makes groups of its own, so others may use it meanwhile.
         settings: the recipe's table.
         bucket_bytes: fp32 gradients that travel together.
-        threads: of the processor for packing and unpacking.
-        sink: where the time of each bucket is told, from the exchange thread, before `finish` returns.
+        threads: of the processor for packing and unpacking; torch's number by default.
+        sink: where the time of each bucket is told, by `finish`.
 
     Attributes:
         sink: may be changed between updates.
@@ -63,32 +65,31 @@ class Reducer:
         settings: Communication,
         *,
         bucket_bytes: int,
-        threads: int = 1,
+        threads: int | None = None,
         sink: SpanSink | None = None,
     ) -> None:
         assert communicator.size > 1
         self._parameters = trained(parameters)
         self._settings, self.sink = settings, sink
         device = self._parameters[0].device
-        self._device, self._lane = device, make_lane(device)
+        self._lane = make_lane(device)
         self.waited_seconds = 0.0
         self._set_buckets(bucket_bytes)
         self._require_alike(communicator)
-        # Collectives of the training thread (synchronised batch norm has some) run beside those of the exchange.
-        group = communicator.group(range(communicator.size))
-        assert group
-        self._all = group
-        self._buffers = Buffers(device)
         self._residuals = Residuals(device) if settings.error_feedback else None
-        self._wire = make_wire(settings.compression, self._buffers, self._residuals, threads)
-        self._topology = make_topology(settings, group, self._wire, self._buffers)
+        # Groups of their own: collectives of the training thread (synchronised batch norm has some) run beside them.
+        self._conversations = [
+            Conversation(communicator, settings, self._lane, self._residuals, device=device, threads=threads)
+            for _ in range(_CONVERSATIONS[device.type])
+        ]
+        self._threads = ExchangeThreads(len(self._conversations))
+        self._ranks = (communicator.rank, communicator.hosts)
         self._update: GradientUpdate | None = None
         self._accumulating = False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, index))
             for index, parameter in enumerate(self._parameters)
         ]
-        self._thread = ExchangeThread()
 
     @property
     def gradient_bytes(self) -> int:
@@ -98,14 +99,12 @@ class Reducer:
     @property
     def sent_bytes(self) -> int:
         """What this rank sends in one update, by the topology's count, without the status."""
-        return sum(self._topology.sent_bytes(self._packed_bytes(bucket), bucket.number) for bucket in self.buckets)
+        return sum(self._conversation(bucket).sent(bucket) for bucket in self.buckets)
 
     @property
     def sent_between_nodes(self) -> int:
         """The part of `sent_bytes` that goes to other hosts."""
-        return sum(
-            self._topology.sent_between_nodes(self._packed_bytes(bucket), bucket.number) for bucket in self.buckets
-        )
+        return sum(self._conversation(bucket).sent_between_nodes(bucket) for bucket in self.buckets)
 
     def begin(self, step: int) -> None:
         """Begin update `step` of the run: call it before the first forward pass."""
@@ -144,14 +143,15 @@ class Reducer:
         update = self._update
         assert update
         self._update = None
-        for bucket in update.end():
-            self._thread.submit(partial(self._exchange, update, bucket))
-        sums: list[float] = []
-        self._thread.submit(partial(self._exchange_status, update, [*update.used, *status], sums))
-        self._thread.wait()
-        self.waited_seconds = update.waited_seconds
-        update.hand_over(sums[: len(self._parameters)])
-        return sums[len(self._parameters) :]
+        self._send(update, update.end())
+        self._threads.submit(0, partial(self._conversations[0].add_up, update, [*update.used, *status]))
+        self._threads.wait()
+        self.waited_seconds = update.waited_seconds()
+        if self.sink:
+            for bucket in self.buckets:
+                self.sink.bucket(update.span(bucket, self._conversation(bucket).sent(bucket)))
+        update.hand_over()
+        return update.sums[len(self._parameters) :]
 
     def set_bucket_bytes(self, bucket_bytes: int) -> None:
         """Let gradients travel in other buckets, on all ranks alike, between updates. Residuals begin again with 0."""
@@ -177,13 +177,13 @@ class Reducer:
         return True
 
     def close(self) -> None:
-        """Leave the parameters alone, end the thread, close the groups. Never waits for a rank that is gone."""
+        """Leave the parameters alone, end the threads, close the groups. Never waits for a rank that is gone."""
         for hook in self._hooks:
             hook.remove()
-        # A thread that still waits for other ranks uses the groups: they end with the process.
-        if self._thread.close():
-            for group in [*self._topology.groups, self._all]:
-                group.close()
+        # A thread that still waits for other ranks uses its groups: they end with the process.
+        if self._threads.close():
+            for conversation in self._conversations:
+                conversation.close()
 
     def _set_buckets(self, bucket_bytes: int) -> None:
         self.buckets = make_buckets([parameter.numel() for parameter in self._parameters], bucket_bytes)
@@ -191,46 +191,22 @@ class Reducer:
     def _on_gradient(self, index: int, parameter: Tensor) -> None:
         if self._update is None:
             return
-        for bucket in self._update.arrive(index, leaving=not self._accumulating):
-            self._thread.submit(partial(self._exchange, self._update, bucket))
+        self._send(self._update, self._update.arrive(index, leaving=not self._accumulating))
 
-    def _exchange(self, update: GradientUpdate, bucket: Bucket) -> None:
-        number, gradients = bucket.number, update.gradients(bucket)
-        with self._lane.after(update.last_ready[number]):
-            marks = [self._lane.mark()]
-            packed = self._wire.pack(gradients, self._padded(bucket.elements), scale=1 / self._all.size, bucket=number)
-            marks.append(self._lane.mark())
-            packed = self._topology.sum(packed, number)
-            marks.append(self._lane.mark())
-            self._wire.unpack(packed, gradients)
-            marks.append(self._lane.mark())
-        update.stages[number] = marks
+    def _send(self, update: GradientUpdate, buckets: Sequence[Bucket]) -> None:
+        for bucket in buckets:
+            self._threads.submit(self._turn(bucket), partial(self._conversation(bucket).average, update, bucket))
 
-    def _exchange_status(self, update: GradientUpdate, status: list[float], sums: list[float]) -> None:
-        with self._lane.after(update.backward_end):
-            numbers = torch.tensor(status, dtype=torch.float64, device=self._device)
-            self._all.all_reduce(numbers)
-            done = self._lane.mark()
-            self._lane.settle()
-            sums.extend(numbers.tolist())
-        update.waited_seconds = max(0.0, self._lane.seconds(done) - self._lane.seconds(update.backward_end))
-        if self.sink:
-            for bucket in self.buckets:
-                sent = self._topology.sent_bytes(self._packed_bytes(bucket), bucket.number)
-                self.sink.bucket(update.span(bucket, sent))
+    def _turn(self, bucket: Bucket) -> int:
+        return bucket.number % len(self._conversations)
 
-    def _padded(self, elements: int) -> int:
-        """The next number of elements that the topology can cut."""
-        unit = self._topology.pieces * self._wire.grain
-        return -(-elements // unit) * unit
-
-    def _packed_bytes(self, bucket: Bucket) -> int:
-        return self._wire.packed_bytes(self._padded(bucket.elements))
+    def _conversation(self, bucket: Bucket) -> Conversation:
+        return self._conversations[self._turn(bucket)]
 
     def _layout(self) -> str:
         """What a residual's meaning depends on."""
         settings = (self._settings.topology, self._settings.torus_columns, self._settings.compression)
-        return repr((self._all.rank, self._all.hosts, settings, [bucket.members for bucket in self.buckets]))
+        return repr((*self._ranks, settings, [bucket.members for bucket in self.buckets]))
 
     def _require_alike(self, communicator: Communicator) -> None:
         """A rank with other gradients would hang the others, or add up what does not belong together."""

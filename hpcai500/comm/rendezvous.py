@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from hpcai500.comm.failures import first_line
+from hpcai500.comm.interfaces import prefer_route
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.placement import Placement
 
@@ -58,28 +59,34 @@ class Waiting:
 def meet(placement: Placement, patience: float = PATIENCE_SECONDS) -> tuple[dist.Store, tuple[str, ...]]:
     """The store where all ranks of the job are, and the host name of each rank.
 
+    Where there are several hosts, Gloo is told the interface that connects them.
+
     Raises:
         EnvironmentLacksError: nobody knows where to meet, or rank 0 cannot listen there.
         RunError: a rank did not come, or two claim the same rank.
     """
     host, port = _address(placement)
+    own_address = seen_of_root = ""
     if placement.rank == 0:
         store = _listen(host, port, placement)
     else:
         place = f"rank 0 at {host}:{port}"
-        _wait_for_listener(host, port, Waiting(lambda: place, patience))
+        own_address, seen_of_root = _wait_for_listener(host, port, Waiting(lambda: place, patience))
         store = _store(host, port)
     if store.add(f"seat {placement.rank}", 1) != 1:
         raise RunError(
             f"two processes of this job say that they are rank {placement.rank} of {placement.size}: give each its own "
             "RANK, or another MASTER_PORT to each job"
         )
-    store.set(f"host {placement.rank}", socket.gethostname())
-    seats = [f"host {rank}" for rank in range(placement.size)]
+    store.set(f"rank {placement.rank}", f"{socket.gethostname()} {seen_of_root}")
+    seats = [f"rank {rank}" for rank in range(placement.size)]
     waiting = Waiting(lambda: _missing(store, seats), patience)
     while not store.check(seats):
         waiting.pause()
-    return store, tuple(store.get(seat).decode() for seat in seats)
+    told = [store.get(seat).decode().partition(" ") for seat in seats]
+    hosts = tuple(name for name, _, _ in told)
+    prefer_route(own_address, [address for _, _, address in told], placement.rank, hosts)
+    return store, hosts
 
 
 def _address(placement: Placement) -> tuple[str, int]:
@@ -113,12 +120,15 @@ def _store(host: str, port: int, *, is_master: bool = False, master_listen_fd: i
     )
 
 
-def _wait_for_listener(host: str, port: int, waiting: Waiting) -> None:
-    """Knock until somebody answers: torch's own waiting prints a warning each second, and no signal ends it."""
+def _wait_for_listener(host: str, port: int, waiting: Waiting) -> tuple[str, str]:
+    """Knock until somebody answers: torch's own waiting prints a warning each second, and no signal ends it.
+
+    Returns the addresses of both ends, this one first.
+    """
     while True:
         try:
-            socket.create_connection((host, port), _ANSWER_SECONDS).close()
-            return
+            with socket.create_connection((host, port), _ANSWER_SECONDS) as stream:
+                return str(stream.getsockname()[0]), str(stream.getpeername()[0])
         except OSError:
             waiting.pause()
 

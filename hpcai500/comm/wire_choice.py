@@ -7,14 +7,14 @@ from hpcai500.comm.wires import PlainWire, Wire
 from hpcai500.comm.working_memory import Buffers, Residuals
 
 
-def make_wire(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int) -> Wire:
+def make_wire(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Wire:
     """The wire of `communication.compression`.
 
     Args:
         compression: the recipe's word.
         buffers: to work in.
         residuals: error feedback, if any.
-        threads: of the processor for the kernels.
+        threads: of the processor for the kernels; torch's number by default.
     """
     if compression == "int8":
         return QuantisedWire(buffers, residuals, threads)

@@ -66,7 +66,7 @@ class PlainWire:
 
     grain = 1
 
-    def __init__(self, name: str, buffers: Buffers, residuals: Residuals | None, threads: int) -> None:
+    def __init__(self, name: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> None:
         self._type = TYPES[name]
         self._buffers, self._residuals, self._threads = buffers, residuals, threads
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcai500.comm.timeline.chrome_trace import chrome_trace, rank_trace
-from hpcai500.comm.timeline.clocks import align_clocks
+from hpcai500.comm.timeline.clocks import ClockAlignment, align_clocks
 from hpcai500.comm.timeline.recorder import Timeline
 from hpcai500.comm.timeline.spans import SpanSink
 from hpcai500.comm.timeline.summary import rank_summary
@@ -24,6 +24,7 @@ class Costs:
         self._ranks = ranks
         self._timeline = Timeline(settings.trace_steps) if ranks.world.size > 1 else None
         self._counters: NetworkCounters | None = None
+        self._clocks: ClockAlignment | None = None
 
     @property
     def sink(self) -> SpanSink | None:
@@ -31,8 +32,13 @@ class Costs:
         return self._timeline
 
     def begin(self) -> None:
-        """Training begins: what the network carries from now on is the run's."""
+        """Training begins: what the network carries from now on is the run's; all ranks together.
+
+        Raises:
+            RunError: a rank is gone.
+        """
         if self._timeline:
+            self._clocks = align_clocks(self._ranks.world)
             self._counters = read_counters()
 
     def conclude(self, journal: Journal, between_hosts_bytes_per_step: int) -> None:
@@ -53,10 +59,10 @@ class Costs:
         costs = merge(world.gather_objects(rank_summary(self._timeline, rank, host)))
         checked = check_traffic(world.gather_objects(traffic), world.library)
         journal.event("communication", {**costs, "network": checked})
-        clocks = align_clocks(world)
+        assert self._clocks
         traces = world.gather_objects(rank_trace(self._timeline, rank, host, world.size))
         if any(trace.buckets for trace in traces):
-            journal.write_trace(TRACE, chrome_trace(traces, clocks))
+            journal.write_trace(TRACE, chrome_trace(traces, self._clocks))
 
     def _traffic(self, host: str, between_hosts_bytes_per_step: int) -> RankTraffic:
         assert self._timeline

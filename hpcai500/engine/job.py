@@ -33,6 +33,9 @@ from hpcai500.record_writer import RecordWriter
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
+# Where a checkpoint lies, and what is in it.
+Loaded = tuple[Checkpoint, dict[str, Any]]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -197,11 +200,11 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 if ranks.leads:
                     checkpoints.reserve()
                 _say_rehearsed(journal, rehearsed, time.perf_counter() - started)
-                _start_clock(job, ranks, console, epoch, step)
                 costs.begin()
+                _start_clock(job, ranks, console, epoch, step)
                 trainer.run()
-                costs.conclude(journal, trainer.between_hosts_bytes)
                 journal.event("run_stop", {"status": "success"})
+                costs.conclude(journal, trainer.between_hosts_bytes)
                 _draw(journal, console, workload)
             finally:
                 trainer.close()
@@ -211,10 +214,10 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
         workload.close()
 
 
-def _checkpoint_of(old: Record | None, checkpoints: CheckpointStore, ranks: Ranks) -> tuple[Checkpoint, dict[str, Any]] | None:
+def _checkpoint_of(old: Record | None, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:
     """The newest good checkpoint, as rank 0 has read it: the same one on every rank."""
     loaded = checkpoints.load_latest(old.events) if old and ranks.leads else None
-    resumed: tuple[Checkpoint, dict[str, Any]] | None = ranks.world.broadcast_object(loaded) if old else None
+    resumed: Loaded | None = ranks.world.broadcast_object(loaded) if old else None
     return resumed
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcai500.errors import UsageError
+from hpcai500.placement import Placement
 
 VARIABLE = "HPCAI500_AFFINITY"
 _CPUS = Path("/sys/devices/system/cpu")
@@ -25,6 +26,16 @@ def cores_for(local_rank: int, local_size: int) -> list[int] | None:
     return (
         None if wish or local_size == 1 else share(neighbours_together(os.sched_getaffinity(0)), local_rank, local_size)
     )
+
+
+def cores_of_launched(placement: Placement) -> list[int] | None:
+    """The cores for a rank that a launcher has started; None leaves it where it is.
+
+    mpirun and srun bind ranks to cores, each in its own way; torchrun and horovodrun never do.
+    """
+    if placement.launcher not in ("torchrun", "horovodrun") or placement.local_size is None:
+        return None
+    return cores_for(placement.local_rank, placement.local_size)
 
 
 def share(cores: Sequence[int], local_rank: int, local_size: int) -> list[int]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.affinity import cores_for
+from hpcai500.launch.affinity import cores_for, cores_of_launched
 from hpcai500.launch.conductor import Conductor
-from hpcai500.launch.fitting import World, fitting_overrides
+from hpcai500.launch.fitting import World, fitting_overrides, in_words
 from hpcai500.launch.horovod_ranks import run_horovod_ranks
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.launch.local_ranks import run_local_ranks
@@ -44,7 +44,7 @@ class Crew(Protocol):
         """
 
     def check(self, recipe: Recipe, jobs: int) -> None:
-        """Refuse, before the first, `jobs` new runs of `recipe` that cannot all be.
+        """Refuse `jobs` runs of `recipe`, before the first, where they cannot be.
 
         Raises:
             UsageError: with the reason.
@@ -83,14 +83,12 @@ class _Here:
 
     def check(self, recipe: Recipe, jobs: int) -> None:
         _check_size(recipe, self.size)
+        self._refuse_other_nodes(recipe)
 
     def run(self, recipe: Recipe, arguments: Tokens) -> int:
+        self._refuse_other_nodes(recipe)
+        # A run that is gone on with may have another number of ranks than its recipe.
         size = self.size or recipe.world_size
-        if self.size is None and recipe.hardware.nodes > 1:
-            raise UsageError(
-                f"hardware.nodes is {recipe.hardware.nodes}: start the command on all of them with srun, mpirun or "
-                f"torchrun (docs/launching.md), or try it on this host with --procs {size}"
-            )
         if size == 1:
             return run_to_end(module_command(_JOB, *arguments))
         cores = cores_for(0, size) or os.sched_getaffinity(0)
@@ -102,6 +100,13 @@ class _Here:
 
     def end(self, code: int) -> None:
         """Nobody is left."""
+
+    def _refuse_other_nodes(self, recipe: Recipe) -> None:
+        if self.size is None and recipe.hardware.nodes > 1:
+            raise UsageError(
+                f"hardware.nodes is {recipe.hardware.nodes}: start the command on all of them with srun, mpirun or "
+                f"torchrun (docs/launching.md), or try it on this host with --procs {recipe.world_size}"
+            )
 
 
 class _Launched:
@@ -137,7 +142,11 @@ class _Launched:
             )
 
     def run(self, recipe: Recipe, arguments: Tokens) -> int:
-        _say(f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}")
+        cores = cores_of_launched(self._placement) or os.sched_getaffinity(0)
+        _say(
+            f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, rank 0 on {len(cores)} of "
+            f"{os.cpu_count()} cores"
+        )
         return self._conductor.run(_JOB, arguments)
 
     def end(self, code: int) -> None:
@@ -147,7 +156,7 @@ class _Launched:
 def _check_size(recipe: Recipe, size: int | None) -> None:
     if size not in (None, recipe.world_size):
         raise UsageError(
-            f"hardware: the runs of this series have {recipe.world_size} ranks each, and here are {size}: start as "
+            f"hardware: the runs of this series have {in_words(recipe.world_size)} each, and here are {size}: start as "
             "many, so that they can be compared"
         )
 

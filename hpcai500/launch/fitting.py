@@ -56,7 +56,7 @@ def fitting_overrides(name: str | Path, overrides: Sequence[str], world: World) 
         per_node = changes[_PER_NODE] = max(1, world.size // (nodes or 1))
     if nodes is not None and per_node is not None and nodes * per_node != world.size:
         raise UsageError(
-            f"{world.source}: {_ranks(world.size)}, but the recipe's hardware is {nodes} x {per_node} (nodes x "
+            f"{world.source}: {in_words(world.size)}, but the recipe's hardware is {nodes} x {per_node} (nodes x "
             f"accelerators_per_node): {world.fix}"
         )
     if _BACKEND not in stated:
@@ -95,11 +95,12 @@ def _nodes(world: World, per_node: int | None) -> int:
         return world.nodes
     if per_node is None:
         raise UsageError(
-            f"{world.source}: {_ranks(world.size)}, and nothing tells on how many nodes: set LOCAL_WORLD_SIZE for each "
-            "rank, or add --set hardware.nodes=N"
+            f"{world.source}: {in_words(world.size)}, and nothing tells on how many nodes: set LOCAL_WORLD_SIZE for "
+            "each rank, or add --set hardware.nodes=N"
         )
     return max(1, world.size // per_node)
 
 
-def _ranks(size: int) -> str:
-    return "one rank" if size == 1 else f"{size} ranks"
+def in_words(size: int) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{size} rank{'s' if size > 1 else ''}"

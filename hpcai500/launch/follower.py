@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, RunError
-from hpcai500.launch.affinity import cores_for
+from hpcai500.launch.affinity import cores_of_launched
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.launch.meeting import meeting_point, receive, send
 from hpcai500.placement import LISTEN_FD, RENDEZVOUS, Placement
@@ -43,9 +43,7 @@ def run_rank(placement: Placement, command: Sequence[str], rendezvous: str, list
         rendezvous: where the ranks of this job meet.
         listen_fd: on rank 0, the socket that listens there.
     """
-    # mpirun and srun bind ranks to cores, each in its own way; these two never do.
-    unbound = placement.launcher in ("torchrun", "horovodrun") and placement.local_size is not None
-    cores = cores_for(placement.local_rank, placement.local_size or 1) if unbound else None
+    cores = cores_of_launched(placement)
     environment = {**os.environ, RENDEZVOUS: rendezvous}
     if listen_fd is not None:
         environment[LISTEN_FD] = str(listen_fd)

@@ -8,9 +8,9 @@ from typing import Literal
 
 from hpcai500.errors import UsageError
 
-# When a rank fails, and on Ctrl-C, mpirun waits this long, asks the ranks to end (SIGTERM), waits again, and kills them.
-# By default that is a second: too short for a checkpoint. Twice this is less than the 30 s that Slurm leaves mpirun.
-_CLOSE_SECONDS = 10
+# When a rank fails, and on Ctrl-C, mpirun waits, asks the ranks to end (SIGTERM), waits again, and kills them.
+# By default that is one second: too short for rank 0 to close the record.
+_CLOSE_SECONDS = 5
 
 
 @dataclass(frozen=True)

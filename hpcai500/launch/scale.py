@@ -68,7 +68,13 @@ def run_scaling(request: ScaleRequest, folder: Path) -> Iterator[Outcome]:
     points = parse_procs(request.procs) if request.procs else _default_points(_resolved(request, placement, 2))
     overrides = [*request.overrides, *_threads(_resolved(request, placement, points[-1]), points[-1])]
     settled = replace(request, overrides=overrides)
-    _keep_plan(folder, _plan(settled, _resolved(settled, placement, points[-1])))
+    recipe = _resolved(settled, placement, points[-1])
+    if recipe.benchmark != request.benchmark:
+        raise UsageError(
+            f"{request.recipe_name}: a recipe of {recipe.benchmark}; run `hpcai500 scale {recipe.benchmark} --recipe "
+            f"{request.recipe_name}`"
+        )
+    _keep_plan(folder, _plan(settled, recipe))
     for processes in points:
         outcome = _run_point(settled, folder / f"procs-{processes}", processes, placement)
         yield outcome

@@ -43,7 +43,11 @@ class LAMB(optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Do one update by the gradients that are there."""
+        """Do one update by the gradients that are there.
+
+        Raises:
+            EnvironmentLacksError: weights on a CUDA device, and a build without CUDA.
+        """
         for group in self.param_groups:
             weights, gradients = with_gradients(group)
             if not weights:

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hpcai500.comm import kernels
+
 
 def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm of each tensor, (n,) in float64, summed in float64, on the device of the tensors."""
-    return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
+    """L2 norm of each float32 tensor, (n,), squared and summed in float64, on the device of the tensors.
+
+    Raises:
+        EnvironmentLacksError: tensors on a CUDA device, and a build without CUDA.
+    """
+    norms = torch.empty(len(tensors), dtype=torch.float64, device=tensors[0].device)
+    kernels.layer_norms(tensors, norms)
+    return norms
 
 
 def ratios_of(numerators: Tensor, denominators: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -84,6 +84,8 @@ def read_scaling(paths: Sequence[Path]) -> Scaling:
         RecordError: one is no complete record.
         WrongAnswerError: the `result.json` of one says something else than its events.
     """
+    if len(paths) < 2:
+        raise UsageError(f"scaling: expected records of two numbers of processes or more, got {len(paths)}")
     runs = sorted(((score_record(path), read_record(path)) for path in paths), key=lambda run: run[0].world_size)
     _check_alike(runs)
     rates = {result.world_size: _training_rate(result, record) for result, record in runs}

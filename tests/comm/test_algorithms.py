@@ -62,9 +62,7 @@ def test_nccl_is_told_of_all_reduce_alone() -> None:
 def test_a_users_own_switch_is_never_overruled() -> None:
     wanted = switches("ring", "NCCL")
     environment = {"NCCL_ALGO": "Tree", "HOME": "/"}
-    with pytest.raises(
-        RecipeError, match=r"needs NCCL_ALGO=allreduce:ring, but .* has NCCL_ALGO=Tree: unset it"
-    ):
+    with pytest.raises(RecipeError, match=r"needs NCCL_ALGO=allreduce:ring, but .* has NCCL_ALGO=Tree: unset it"):
         switch_on(wanted, environment)
     assert environment == {"NCCL_ALGO": "Tree", "HOME": "/"}
     switch_on({}, environment)

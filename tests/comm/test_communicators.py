@@ -171,11 +171,11 @@ def dies(communicator: Communicator) -> None:
         communicator.all_reduce(torch.ones(1000))
 
 
-def test_a_member_that_dies_ends_the_others_with_a_run_error() -> None:
+def test_a_member_that_dies_ends_the_others_with_an_error() -> None:
     outcomes, _ = try_ranks(dies, 3, backend="torch")
     assert outcomes[1].error == "Dead"
     for outcome in (outcomes[0], outcomes[2]):
-        assert outcome.error == "RunError"
+        assert outcome.error == "CommunicationError"
         assert outcome.message.startswith("all-reduce over Gloo failed: ")
         assert outcome.message.endswith("; another rank has ended or cannot be reached")
         assert "\n" not in outcome.message

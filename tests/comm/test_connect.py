@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from many_ranks import clean_environment, free_port
 
+from hpcai500.comm import connect as connecting
 from hpcai500.comm import rendezvous
 from hpcai500.comm.connect import connect
 from hpcai500.comm.horovod_library import Horovod
@@ -41,9 +43,11 @@ MPIRUN = {
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}
 
 
-def recipe(backend: str) -> Recipe:
+def recipe(backend: str, *more: str) -> Recipe:
     size = 1 if backend == "local" else 4
-    return load_recipe("ic/smoke", [f"communication.backend={backend}", f"hardware.accelerators_per_node={size}"])
+    return load_recipe(
+        "ic/smoke", [f"communication.backend={backend}", f"hardware.accelerators_per_node={size}", *more]
+    )
 
 
 def placed(variables: Mapping[str, str]) -> Placement:
@@ -86,6 +90,13 @@ def test_horovod_with_gloo_alone_cannot_be_started_by_mpirun(monkeypatch: pytest
 
 
 @needs_horovod
+def test_horovod_without_gpus_cannot_serve_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Horovod, "takes_cuda_tensors", False)
+    with pytest.raises(EnvironmentLacksError, match=r"without GPUs: .*HOROVOD_GPU_OPERATIONS=NCCL make horovod"):
+        connect(recipe("horovod", "accelerator.device=cuda"), placed(MPIRUN))
+
+
+@needs_horovod
 def test_the_mpirun_of_another_mpi_is_found_out() -> None:
     """Hydra (MPICH, Intel MPI) says rank 0 of 2; Open MPI does not know it, and starts as the only rank there is."""
     code = (
@@ -112,6 +123,23 @@ def test_the_mpirun_of_another_mpi_is_found_out() -> None:
     )
     assert "mpirun says that this is rank 0 of 2, but for Horovod it is rank 0 of 1" in ended.stdout, ended.stderr
     assert "start it with the mpirun of the MPI that Horovod was built with" in ended.stdout
+
+
+@needs_horovod
+def test_a_start_that_takes_long_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connecting, "_QUIET_SECONDS", 0.05)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+
+    def start(_: Horovod) -> tuple[int, int]:
+        time.sleep(0.5)
+        raise RunError("nobody came")
+
+    monkeypatch.setattr(Horovod, "start", start)
+    with pytest.raises(RunError, match="nobody came"):
+        connect(recipe("horovod"), placed(MPIRUN))
+    assert capsys.readouterr().err == "hpcai500: rank 0 waits for the other 3 ranks to start Horovod\n"
 
 
 def test_missing_horovod_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,14 +132,14 @@ def test_accumulated_passes_leave_as_one_sum() -> None:
         reducer.begin(0)
         with reducer.accumulate():
             # Weight 0 is used in this pass only, weight 2 in the other one only.
-            (weights[0].sum() + 2 * weights[1].sum()).backward()
+            ((1 + 2 * communicator.rank) * weights[0].sum() + 2 * weights[1].sum()).backward()
             (weights[1].sum() * communicator.rank).backward()
         (weights[1].sum() + 4 * weights[2].sum()).backward()
         reducer.finish([])
         return [weight.grad for weight in weights]
 
     for gradients in run_threads(on_rank, TWO):
-        assert [gradient.unique().tolist() for gradient in gradients] == [[1.0], [3.5], [4.0]]
+        assert [gradient.unique().tolist() for gradient in gradients] == [[2.0], [3.5], [4.0]]
 
 
 def test_a_second_backward_pass_that_would_be_lost_is_an_error() -> None:

@@ -11,7 +11,7 @@ from reduction import settings
 from thread_ranks import ThreadCommunicator, run_threads
 from torch import Tensor, nn
 
-from hpcai500.comm import exchange_thread
+from hpcai500.comm import exchange_threads
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.reducer import Reducer
 from hpcai500.errors import RunError
@@ -56,7 +56,7 @@ def test_a_rank_that_goes_in_the_middle_is_an_error_on_the_others() -> None:
 
 
 def test_closing_does_not_wait_for_a_rank_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_thread, "_GOODBYE_SECONDS", 0.05)
+    monkeypatch.setattr(exchange_threads, "_GOODBYE_SECONDS", 0.05)
     closed = threading.Event()
 
     def on_rank(communicator: Communicator) -> float:
@@ -91,12 +91,14 @@ def test_closing_leaves_nothing_behind() -> None:
         communicator.group_type = Listed
         weights = nn.ParameterList([torch.ones(3)])
         reducer = Reducer(weights, communicator, settings(topology="torus", torus_columns=2), bucket_bytes=4)
-        name = reducer._thread._thread
+        threads = reducer._threads._threads
+        assert all(thread.is_alive() for thread in threads)
         reducer.close()
-        # All ranks, a row, a column.
-        assert [(group.size, group.closed) for group in made] == [(4, True), (2, True), (2, True)]
+        # For each of two conversations: all ranks, a row, a column.
+        assert [(group.size, group.closed) for group in made] == [(4, True), (2, True), (2, True)] * 2
         assert not communicator.closed
-        assert not name.is_alive()
+        communicator.barrier()
+        assert not any(thread.is_alive() for thread in threads)
         assert not weights[0]._post_accumulate_grad_hooks
 
     run_threads(on_rank, "abcd")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from itertools import pairwise
 
@@ -22,11 +21,9 @@ LATE_SECONDS = 0.2
 class Sink:
     def __init__(self) -> None:
         self.spans: list[BucketSpan] = []
-        self.threads: set[str] = set()
 
     def bucket(self, span: BucketSpan) -> None:
         self.spans.append(span)
-        self.threads.add(threading.current_thread().name)
 
     def step(self, span: StepSpan) -> None:
         raise AssertionError("the engine tells of steps")
@@ -36,7 +33,7 @@ def late(gradient: Tensor) -> None:
     time.sleep(LATE_SECONDS)
 
 
-def spans_of_rank(communicator: Communicator) -> tuple[list[BucketSpan], float, tuple[float, float], set[str]]:
+def spans_of_rank(communicator: Communicator) -> tuple[list[BucketSpan], float, tuple[float, float]]:
     """Three weights, a bucket each; on rank 1 the gradient of the second bucket is late, and weight 0 is not used."""
     weights = nn.ParameterList(torch.ones(1000) for _ in range(3))
     sink = Sink()
@@ -50,11 +47,11 @@ def spans_of_rank(communicator: Communicator) -> tuple[list[BucketSpan], float, 
     reducer.backward_begins()
     loss.backward()
     reducer.finish([])
-    return sink.spans, reducer.waited_seconds, (start, time.perf_counter()), sink.threads
+    return sink.spans, reducer.waited_seconds, (start, time.perf_counter())
 
 
 def test_each_bucket_passes_its_stages_in_order() -> None:
-    for spans, _, (start, end), threads in run_threads(spans_of_rank, ("a", "b")):
+    for spans, _, (start, end) in run_threads(spans_of_rank, ("a", "b")):
         assert [(span.step, span.bucket, span.gradient_bytes) for span in spans] == [(17, n, 4000) for n in range(3)]
         for span in spans:
             stages = (span.first_ready, span.last_ready, span.copy_start, span.sent, span.received, span.done)
@@ -63,12 +60,12 @@ def test_each_bucket_passes_its_stages_in_order() -> None:
             assert span.done <= end
             # A ring of two, fp16.
             assert span.sent_bytes == 2000
-        assert all(one.done <= other.copy_start for one, other in pairwise(spans))
-        assert threads == {"hpcai500-exchange"}
+        # Two conversations: bucket 2 follows bucket 0.
+        assert spans[0].done <= spans[2].copy_start
 
 
 def test_spans_tell_a_late_gradient_from_a_late_rank() -> None:
-    (early, early_wait, *_), (late, late_wait, *_) = run_threads(spans_of_rank, ("a", "b"))
+    (early, early_wait, _), (late, late_wait, _) = run_threads(spans_of_rank, ("a", "b"))
     assert late[1].first_ready - late[0].first_ready >= LATE_SECONDS
     assert late[1].received - late[1].sent < LATE_SECONDS
     # The early rank was ready and waited for the other one in the sum; and so after its backward pass.

@@ -29,13 +29,13 @@ def golden(tokens: list[str], *lines: str) -> None:
 def test_mpirun() -> None:
     golden(
         mpirun(HERE, COMMAND),
-        "mpirun -np 2 --map-by ppr:2:node --bind-to none --mca odls_base_sigkill_timeout 10",
+        "mpirun -np 2 --map-by ppr:2:node --bind-to none --mca odls_base_sigkill_timeout 5",
         "hpcai500 ic --data '/data/a b'",
     )
     golden(
         mpirun(SITE, COMMAND, as_root=True, oversubscribe=True),
         "mpirun --allow-run-as-root --oversubscribe -np 8 --map-by ppr:4:node:PE=16 --bind-to core -H n1:4,n2:4",
-        "--mca odls_base_sigkill_timeout 10 --mca btl_tcp_if_include ib0 --mca oob_tcp_if_include ib0",
+        "--mca odls_base_sigkill_timeout 5 --mca btl_tcp_if_include ib0 --mca oob_tcp_if_include ib0",
         "-x MASTER_ADDR=n1 -x NCCL_DEBUG=WARN",
         "hpcai500 ic --data '/data/a b'",
     )

@@ -123,6 +123,15 @@ def test_a_folder_with_something_else_in_it_is_not_written_to(started: list[Any]
     assert not started
 
 
+def test_a_recipe_of_another_benchmark_is_refused_before_anything_is_written(
+    started: list[Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "new"
+    with pytest.raises(UsageError, match="ewa/smoke: a recipe of ewa; run `hpcai500 scale ewa --recipe ewa/smoke`"):
+        list(run_scaling(ScaleRequest("ic", "1,2", "ewa/smoke"), folder))
+    assert not folder.exists()
+
+
 def test_under_a_launcher_each_point_is_a_run_of_its_own(started: list[Any], tmp_path: Path, monkeypatch: Any) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)

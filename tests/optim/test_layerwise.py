@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn, optim
 
+from hpcai500 import _core
 from hpcai500.optim.lamb import LAMB
 from hpcai500.optim.lars import LARS
 from hpcai500.optim.norms import layer_norms
@@ -123,6 +124,7 @@ def test_norms_neither_overflow_nor_vanish() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not _core.cuda_architectures(), reason="no CUDA device can be used by a build without CUDA")
 @pytest.mark.parametrize("make", [partial(LARS, **LARS_OPTIONS), partial(LAMB, **LAMB_OPTIONS)])
 def test_a_gpu_takes_the_steps_of_the_cpu(make: Any) -> None:
     start, *gradients = _numbers(4)

@@ -88,8 +88,9 @@ def test_threads_that_follow_the_number_of_processes_are_refused(tmp_path: Path)
 def test_each_number_of_processes_comes_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"1 process\(es\), as .*: give one record for each"):
         read_scaling([point(tmp_path, 1), point(tmp_path, 1, "hyperparameters.seed=2")])
-    with pytest.raises(UsageError, match="expected two numbers of processes or more"):
-        read_scaling([point(tmp_path, 1)])
+    for records in ([point(tmp_path, 1)], []):
+        with pytest.raises(UsageError, match="expected records of two numbers of processes or more"):
+            read_scaling(records)
 
 
 def test_a_run_that_is_not_complete_is_no_point(tmp_path: Path) -> None:
@@ -123,3 +124,4 @@ def test_what_ended_early_shows_what_is_there_and_why(tmp_path: Path) -> None:
     alone = report_broken_scaling(records[:1], "rank 1 is lost", ExitCode.RUN_FAILED)
     assert list(alone.lines()) == ["error       rank 1 is lost", "HPCAI500 RESULT INVALID"]
     assert (alone.document()["points"], alone.error_code) == ([], ExitCode.RUN_FAILED)
+    assert report_broken_scaling([], "no such recipe", ExitCode.USAGE).scaling is None

@@ -19,10 +19,10 @@ from hpcai500.measure.network import read_counters
 from hpcai500.recipe import load_recipe
 
 RATE_MBIT = 200
-# 16.8 MB of gradients in four buckets: packing them takes milliseconds, sending them most of a second.
-TENSORS, ELEMENTS = 16, 2**18
-BUCKET_BYTES = 2**22
-STEPS = 5
+# 33.6 MB of gradients in four buckets: packing them takes milliseconds, sending them more than a second.
+TENSORS, ELEMENTS = 16, 2**19
+BUCKET_BYTES = 2**23
+STEPS = 4
 # Headers and acknowledgements. An interface that cuts large packets into frames itself, as these do, counts the headers
 # of the large ones only; counted frame by frame, they would be 66 of 1514 bytes.
 MOST_OVERHEAD = 1.05
@@ -87,8 +87,9 @@ def flat() -> list[dict[str, Exchange]]:
 def test_compression_is_faster_by_as_much_as_it_sends_less(
     flat: list[dict[str, Exchange]], compression: str, ratio: float, measured: Callable[[str, float, str], None]
 ) -> None:
+    # The fastest of several updates: the link is never faster than it is shaped to, other programs only cost time.
     plain, packed = (
-        statistics.median(max(both) for both in zip(*(rank[name].seconds for rank in flat), strict=True))
+        min(max(both) for both in zip(*(rank[name].seconds for rank in flat), strict=True))
         for name in ("none", compression)
     )
     predicted = flat[0]["none"].counted_bytes / flat[0][compression].counted_bytes

@@ -131,8 +131,8 @@ def test_a_mean_far_from_zero_costs_no_digits_of_the_variance() -> None:
 
 
 def test_equal_pixels_have_no_variance_and_give_no_nan() -> None:
-    flat = torch.full((4, CHANNELS, 2, 2), 0.1)
-    parts = on_ranks([2, 2], [flat])
+    flat = torch.full((7, CHANNELS, 3, 3), 7654321.0)
+    parts = on_ranks([4, 3], [flat])
     assert all(torch.isfinite(value).all() for part in parts for value in part.values())
 
 

@@ -1,0 +1,98 @@
+"""`hpcai500 ic` with many ranks, whole: the command, its launcher, the engine, the record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from many_ranks import clean_environment, start
+from tiny_runs import TINY
+
+from hpcai500.record import iterate, read_record
+
+HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
+SETTINGS = [token for setting in TINY for token in ("--set", setting)]
+
+
+def command(images: Path, out: str, *more: str) -> list[str]:
+    return [*HPCAI500, "ic", "--recipe", "ic/smoke", "--data", str(images), "--out", out, *SETTINGS, *more]
+
+
+def test_a_run_of_two_local_ranks_is_one_run_of_one_record(images: Path, tmp_path: Path) -> None:
+    tokens = command(images, "record", "--procs", "2", "--json", "--set", "problem.epochs=1")
+    ended = subprocess.run(
+        [*tokens, "--set", "hyperparameters.warmup_epochs=0"],
+        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode in (0, 2), ended.stderr
+    result = json.loads(ended.stdout)
+    assert (result["world_size"], result["nodes"], result["backend"]) == (2, 1, result["backend"])
+    assert ended.stderr.count("2 ranks on this host, torch, ") == 1
+    assert ended.stderr.count("epoch 1/1") == 1
+    recipe = read_record(tmp_path / "record").recipe()
+    assert (recipe.hardware.accelerators_per_node, recipe.communication.backend) == (2, "torch")
+
+
+def test_trials_under_a_launcher_are_told_once_and_have_their_own_seeds(images: Path, tmp_path: Path) -> None:
+    short = ["--set", "problem.epochs=1", "--set", "hyperparameters.warmup_epochs=0"]
+    ended = start(command(images, "t", "--trials", "2", *short), 2, "mpirun", cwd=tmp_path)
+    assert ended.output.count("HPCAI500 RESULT ") == 1, ended.output
+    assert ended.output.count("2 ranks of mpirun, torch") == 2
+    recipes = [read_record(tmp_path / "t" / f"trial-0{number}").recipe() for number in (1, 2)]
+    assert [(it.hyperparameters.seed, it.world_size) for it in recipes] == [(1, 2), (2, 2)]
+
+
+@pytest.fixture
+def long_run(images: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Two ranks that train for long, past their first epoch; the leader of a process group, as in a terminal."""
+    process = subprocess.Popen(
+        command(images, "record", "--procs", "2", "--set", "problem.epochs=20000"),
+        cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    log = tmp_path / "record" / "events.jsonl"
+    try:
+        while not log.exists() or b"epoch_stop" not in log.read_bytes():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_in_a_terminal_stops_all_ranks_with_a_checkpoint(
+    long_run: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    os.killpg(long_run.pid, signal.SIGINT)
+    out, error = long_run.communicate(timeout=60)
+    assert (long_run.returncode, out.splitlines()[-1]) == (1, "HPCAI500 RESULT INVALID")
+    assert "stopped by SIGINT at epoch" in error
+    assert "Traceback" not in error
+    events = read_record(tmp_path / "record").events
+    (interrupted,) = (event["value"] for event in iterate(events, "interrupted"))
+    saved = [event["value"] for event in iterate(events, "checkpoint")][-1]
+    assert (saved["epoch"], saved["step"]) == (interrupted["epoch"], interrupted["step"])
+
+
+def test_a_rank_that_is_killed_ends_the_run_with_its_name(long_run: subprocess.Popen[str], tmp_path: Path) -> None:
+    os.kill(rank_of(long_run, 1), signal.SIGKILL)
+    out, error = long_run.communicate(timeout=60)
+    assert (long_run.returncode, out.splitlines()[-1]) == (1, "HPCAI500 RESULT INVALID")
+    assert "hpcai500: error: rank 1 was killed by SIGKILL" in error
+    assert "rank 1 on host" in (tmp_path / "record" / "ERROR").read_text()
+
+
+def rank_of(command: subprocess.Popen[str], rank: int) -> int:
+    """The process that is `rank` of the job that `command` runs."""
+    for child in Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split():
+        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    raise AssertionError(f"no rank {rank}")
