@@ -104,8 +104,8 @@ class Hyperparameters(Layer):
     polynomial_power: Positive = Field(description="power of `polynomial` decay")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum of SGD, LARS and RMSprop warm-up")
     momentum_form: Literal["outside", "inside", "corrected"] = Field(
-        description="where the learning rate stands: outside the velocity, inside it, or inside with the correction "
-        "that makes it equal to outside (an algorithmic change: V2.0 Table 1, Facebook and Berkeley)"
+        description="where the learning rate stands (SGD, LARS): outside the velocity, inside it, or inside with the "
+        "correction that makes it equal to outside (an algorithmic change: V2.0 Table 1, Facebook and Berkeley)"
     )
     trust_coefficient: Positive = Field(description="factor of LARS between a layer's weights and its update")
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="decay of the first moment (Adam, LAMB)")
@@ -118,7 +118,8 @@ class Hyperparameters(Layer):
     rmsprop_period_epochs: Positive = Field(description="length of its transition, in epochs")
     weight_decay: NonNegative = Field(description="L2 penalty added to the gradient")
     weight_decay_on: Literal["all", "weights"] = Field(
-        description="`weights` spares batch norm and biases (an algorithmic change: V2.0 Table 1, Tencent)"
+        description="`weights` spares batch norm and biases, as LARS and LAMB always do (an algorithmic change: V2.0 "
+        "Table 1, Tencent)"
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(description="seed of weights, sample order and crops")
 

@@ -34,10 +34,14 @@ def mortal(communicator: Communicator) -> ThreadCommunicator:
 
 
 def test_a_rank_that_goes_in_the_middle_is_an_error_on_the_others() -> None:
+    # Nobody goes before all have seen the end of the first step.
+    together = threading.Barrier(3, timeout=20)
+
     def on_rank(communicator: Communicator) -> None:
         weights = nn.ParameterList([torch.ones(3), torch.ones(4)])
         reducer = Reducer(weights, mortal(communicator), settings(), bucket_bytes=4)
         for step in range(2):
+            together.wait()
             reducer.begin(step)
             if step == 1 and communicator.rank == 1:
                 mortal(communicator).break_off()

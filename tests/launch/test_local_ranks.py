@@ -18,7 +18,23 @@ import pytest
 from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.local_ranks import run_local_ranks
 
-RANK = "import json, os, signal, socket, sys, time; rank = int(os.environ['RANK']);"
+RANK = """
+import json, os, signal, socket, sys, time
+rank = int(os.environ["RANK"])
+
+def here(rank):
+    open(f"here-{rank}", "w").close()
+
+def wait_for(*ranks):
+    while not all(os.path.exists(f"here-{rank}") for rank in ranks):
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks leave word for each other."""
+    monkeypatch.chdir(tmp_path)
 
 
 def ranks(code: str, size: int = 2, grace_seconds: float = 30.0) -> int:
@@ -84,20 +100,35 @@ open(f"{tmp_path}/{{rank}}", "w").write(json.dumps(about))
 
 def test_stdout_stays_free_for_the_result(tmp_path: Path) -> None:
     code = "from hpcai500.launch.local_ranks import run_local_ranks as r; import sys; "
-    code += "sys.exit(r([sys.executable, '-c', 'print(\"hello\")'], 2, grace_seconds=9))"
+    code += "sys.exit(r([sys.executable, '-c', 'import os; os.write(1, b\"hello\\\\n\")'], 2, grace_seconds=9))"
     ended = subprocess.run(python(code), capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "hello\nhello\n")
 
 
 def test_the_first_that_fails_gives_the_exit_code_while_the_others_end_by_themselves(tmp_path: Path) -> None:
-    last_words = tmp_path / "last-words"
-    code = f"sys.exit(64) if rank == 1 else (time.sleep(0.5), open({str(last_words)!r}, 'w').write('bye'), sys.exit(1))"
+    code = """
+if rank == 1:
+    here(1)
+    os._exit(64)
+wait_for(1)
+time.sleep(1)
+open("last-words", "w").write("bye")
+sys.exit(1)
+"""
     assert ranks(code) == 64
-    assert last_words.read_text() == "bye"
+    assert (tmp_path / "last-words").read_text() == "bye"
 
 
 def test_a_rank_that_is_killed_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    assert ranks("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else sys.exit(1)") == 1
+    code = """
+if rank == 1:
+    here(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+wait_for(1)
+time.sleep(0.5)
+sys.exit(1)
+"""
+    assert ranks(code) == 1
     assert "hpcai500: error: rank 1 was killed by SIGKILL" in capfd.readouterr().err
 
 
@@ -105,9 +136,17 @@ def test_ranks_that_do_not_end_are_asked_then_killed(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcai500.launch.local_ranks._KILL_SECONDS", 0.2)
-    deaf = "signal.signal(signal.SIGTERM, lambda *_: print('asked', file=sys.stderr, flush=True))"
+    code = """
+signal.signal(signal.SIGTERM, lambda *_: os.write(2, b"asked\\n"))
+here(rank)
+if rank == 0:
+    wait_for(1, 2)
+    sys.exit(3)
+for _ in range(60):
+    time.sleep(1)
+"""
     started = time.monotonic()
-    assert ranks(f"{deaf}; sys.exit(3) if rank == 0 else [time.sleep(1) for _ in range(60)]", 3, 0.5) == 3
+    assert ranks(code, 3, 0.5) == 3
     assert time.monotonic() - started < 30
     error = capfd.readouterr().err
     assert "rank 0 has ended, and ranks 1, 2 did not within 0.5 s: stopped (SIGTERM)" in error
