@@ -62,10 +62,10 @@ class Watch:
         self._said.wait(_PARTING_SECONDS)
 
     def close(self) -> None:
-        """Say goodbye and stop. Takes as long as `_PARTING_SECONDS` at most for each of the two."""
+        """Say goodbye and stop: takes `_PARTING_SECONDS`, or twice that where this host is busy."""
         self._closing = True
         self._wake()
-        self._thread.join(2 * _PARTING_SECONDS + self._interval)
+        self._thread.join(2 * _PARTING_SECONDS)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # the thread has ended already

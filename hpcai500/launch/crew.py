@@ -144,8 +144,8 @@ class _Launched:
     def run(self, recipe: Recipe, arguments: Tokens) -> int:
         cores = cores_of_launched(self._placement) or os.sched_getaffinity(0)
         _say(
-            f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, on rank 0 {len(cores)} "
-            f"of {os.cpu_count()} cores"
+            f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, {len(cores)} of "
+            f"{os.cpu_count()} cores for rank 0"
         )
         return self._conductor.run(_JOB, arguments)
 

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -130,6 +131,19 @@ def evaluate_for_long(scene: Scene) -> None:
         assert monitor.verdict() is None
 
 
+def be_suspended(scene: Scene) -> None:
+    """All ranks are stopped for longer than the timeout, as by a scheduler, and do not go on at the same moment."""
+    with scene.monitor() as monitor:
+        monitor.phase(WAITING if scene.rank else READING)
+        scene.ranks.barrier()
+        pause = 1.5 * TIMEOUT + 0.2 * scene.rank
+        subprocess.Popen(["sh", "-c", f"sleep {pause}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(TIMEOUT / 2)
+        scene.event()
+        assert monitor.verdict() is None
+
+
 SCENES: dict[str, Callable[[Scene], None]] = {
     "rank 1 is killed": victim_of(1, by_signal(signal.SIGKILL)),
     "rank 2 is stopped": victim_of(2, by_signal(signal.SIGSTOP)),
@@ -143,6 +157,7 @@ SCENES: dict[str, Callable[[Scene], None]] = {
     "the clean-up never returns": hang_in_the_clean_up,
     "all end well": end_in_any_order,
     "a long evaluation": evaluate_for_long,
+    "a suspended job": be_suspended,
 }
 
 

@@ -48,17 +48,16 @@ def test_what_came_out_and_what_remains_are_what_was_given(compression: str) -> 
 
 def mean_of_averages(communicator: Communicator, **changes: Any) -> Tensor:
     """The mean over steps of the average of constant gradients."""
-    weights = [nn.Parameter(torch.zeros(length)) for length in LENGTHS]
-    gradients = gradients_of(communicator.rank, LENGTHS)
-    reducer = Reducer(weights, communicator, settings(**changes), bucket_bytes=4000)
-    total = torch.zeros(sum(LENGTHS), dtype=torch.float64)
+    gradient = torch.cat(gradients_of(communicator.rank, LENGTHS))
+    weight = nn.Parameter(torch.zeros(len(gradient)))
+    reducer = Reducer([weight], communicator, settings(**changes), bucket_bytes=4000)
+    total = torch.zeros(len(gradient), dtype=torch.float64)
     for step in range(STEPS):
-        for weight in weights:
-            weight.grad = None
+        weight.grad = None
         reducer.begin(step)
-        sum((weight * gradient).sum() for weight, gradient in zip(weights, gradients, strict=True)).backward()
+        (weight * gradient).sum().backward()
         reducer.finish([])
-        total += torch.cat([weight.grad for weight in weights])
+        total += weight.grad
     return total / STEPS
 
 

@@ -45,8 +45,9 @@ def test_all_ranks_are_told_which_one_differs_in_what_and_what_to_do(tmp_path: P
     assert (
         told
         == [
-            "rank 1 on host n2 has another data fingerprint (ab12ab12ab12... instead of cd34cd34cd34... on rank 0, host "
-            "n1): give every rank the same files: stage them again on that host, or put --data on a shared file system"
+            "rank 1 on host n2 has another data fingerprint (ab12ab12ab12... instead of cd34cd34cd34... on rank 0, "
+            "host n1): give every rank the same files: stage them again on that host, or put --data on a shared "
+            "file system"
         ]
         * 3
     )

@@ -93,8 +93,8 @@ def test_a_process_in_which_no_python_runs_any_more_is_ended_by_the_kernel(repor
         assert ended["seconds"] < bound_seconds(TIMEOUT)
 
 
-@pytest.mark.parametrize("scene", ["all end well", "a long evaluation"])
-def test_ranks_that_say_goodbye_in_any_order_or_announce_a_long_phase_are_not_lost(report: Report, scene: str) -> None:
+@pytest.mark.parametrize("scene", ["all end well", "a long evaluation", "a suspended job"])
+def test_ranks_that_say_goodbye_are_long_at_work_or_all_suspended_are_not_lost(report: Report, scene: str) -> None:
     for rank in range(3):
         ended = report[scene][rank]
         assert ended == {"code": 0, "seconds": ended["seconds"]}

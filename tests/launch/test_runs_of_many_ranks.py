@@ -33,7 +33,7 @@ def test_a_run_of_two_local_ranks_is_one_run_of_one_record(images: Path, tmp_pat
     )  # fmt: skip
     assert ended.returncode in (0, 2), ended.stderr
     result = json.loads(ended.stdout)
-    assert (result["world_size"], result["nodes"], result["backend"]) == (2, 1, result["backend"])
+    assert (result["world_size"], result["nodes"], result["backend"]) == (2, 1, "torch (Gloo)")
     assert ended.stderr.count("2 ranks on this host, torch, ") == 1
     assert ended.stderr.count("epoch 1/1") == 1
     recipe = read_record(tmp_path / "record").recipe()
@@ -47,6 +47,16 @@ def test_trials_under_a_launcher_are_told_once_and_have_their_own_seeds(images: 
     assert ended.output.count("2 ranks of mpirun, torch") == 2
     recipes = [read_record(tmp_path / "t" / f"trial-0{number}").recipe() for number in (1, 2)]
     assert [(it.hyperparameters.seed, it.world_size) for it in recipes] == [(1, 2), (2, 2)]
+
+
+def test_horovod_gets_the_launcher_that_it_wants(images: Path, tmp_path: Path) -> None:
+    short = ["--set", "problem.epochs=1", "--set", "hyperparameters.warmup_epochs=0"]
+    tokens = command(images, "record", "--procs", "2", "--set", "communication.backend=horovod", *short)
+    ended = subprocess.run(tokens, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert ended.stdout.count("HPCAI500 RESULT ") == 1, ended.stderr
+    assert "2 ranks on this host, horovod, " in ended.stderr
+    (started,) = iterate(read_record(tmp_path / "record").events, "run_start")
+    assert started["value"]["world_size"] == 2
 
 
 @pytest.fixture

@@ -85,6 +85,11 @@ def why_not() -> str | None:
     return None if tried.returncode == 0 else f"network namespaces cannot be made here: {tried.stderr.strip()}"
 
 
+def shaping(rate: str) -> list[str]:
+    """What tc has to be told on a host so that it sends at `rate` at most."""
+    return ["qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "128k", "latency", "50ms"]
+
+
 class Site:
     """Hosts `names` at addresses 10.78.0.1, .2, … on one switch, which is a host too (`ROUTER`, .254).
 
@@ -131,23 +136,7 @@ class Site:
     def shape(self, rate: str) -> None:
         """Let no host send faster than `rate`, in words of tc: `200mbit`."""
         for name in self.names:
-            self._inside(
-                "tc",
-                "-n",
-                name,
-                "qdisc",
-                "replace",
-                "dev",
-                "eth0",
-                "root",
-                "tbf",
-                "rate",
-                rate,
-                "burst",
-                "128k",
-                "latency",
-                "50ms",
-            )
+            self._inside("tc", "-n", name, *shaping(rate))
 
     def start(
         self, host: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, **how: Any
