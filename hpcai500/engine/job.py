@@ -79,13 +79,21 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement)
     """
     old = read_record(out)
     recipe = old.recipe()
-    with joined(recipe, placement) as ranks, _telling(ranks):
+    with joined(_with_company(recipe, placement), placement) as ranks, _telling(ranks):
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
             if not _has_reached_its_end(old):
                 _run(Job(recipe, data or _data_of(old), writer or SilentJournal(out), old), ranks, stop)
             _conclude(writer)
+
+
+def _with_company(recipe: Recipe, placement: Placement) -> Recipe:
+    """`recipe`, for a run that was begun by one process and is gone on with by several, which need a backend."""
+    if placement.is_alone or recipe.communication.backend != "local":
+        return recipe
+    communication = recipe.communication.model_copy(update={"backend": "torch"})
+    return recipe.model_copy(update={"communication": communication})
 
 
 def _has_reached_its_end(record: Record) -> bool:

@@ -242,6 +242,8 @@ class Trainer:
         self._look_at_weights(epoch)
         self._journal.event("interrupted", {"signal": name, "epoch": epoch, "step": step})
         self._save(epoch)
+        # A launcher that sees one rank end may kill rank 0 while it is still writing.
+        self._place.communicator.barrier()
         raise StoppedError(
             f"stopped by {name} at epoch {epoch}, step {step}; nothing is lost: "
             f"go on with `hpcai500 {self._recipe.benchmark} --resume --out {self._journal.path}`"

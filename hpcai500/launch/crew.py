@@ -18,8 +18,8 @@ from hpcai500.launch.local_ranks import run_local_ranks
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
 
-# What a rank needs to say which neighbour it lost, and rank 0 to close the record, once communication.timeout_seconds
-# has told them.
+# What a rank needs to say which neighbour it lost, and rank 0 to close the record: when the first of them ends, the
+# monitor has told all of them.
 _CLOSE_SECONDS = 15.0
 _JOB = "train"
 
@@ -95,8 +95,7 @@ class _Here:
         _say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
         if recipe.communication.backend == "horovod":
             return run_horovod_ranks(_JOB, arguments, size)
-        grace_seconds = recipe.communication.timeout_seconds + _CLOSE_SECONDS
-        return run_local_ranks(module_command(_JOB, *arguments), size, grace_seconds=grace_seconds)
+        return run_local_ranks(module_command(_JOB, *arguments), size, grace_seconds=_CLOSE_SECONDS)
 
     def end(self, code: int) -> None:
         """Nobody is left."""
