@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hpcai500.comm import gloo_exchange
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.composed import Scratch, reduce_scatter_by_exchange
 from hpcai500.comm.failures import as_run_error
@@ -90,12 +91,18 @@ class TorchCommunicator(MemberCommunicator):
     def all_gather(self, source: Tensor, target: Tensor) -> None:
         """Put the `source` (n,) of all members into `target` (size * n,)."""
         with self._attempt("all-gather"):
-            _ALL_GATHER(target, source, group=self._group)
+            if source.device.type == "cpu":
+                gloo_exchange.all_gather(source, target, self.rank, self.size, self._group)
+            else:
+                _ALL_GATHER(target, source, group=self._group)
 
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
         """Exchange parts: member r gets the r-th part of every member's `source`."""
         with self._attempt("all-to-all"):
-            dist.all_to_all_single(target, source, group=self._group)
+            if source.device.type == "cpu":
+                gloo_exchange.all_to_all(source, target, self.rank, self.size, self._group)
+            else:
+                dist.all_to_all_single(target, source, group=self._group)
 
     def barrier(self) -> None:
         """Wait until all members are here."""

@@ -16,6 +16,8 @@ from hpcai500.placement import LISTEN_FD, RENDEZVOUS, Placement
 
 PATIENCE_SECONDS = 300.0
 _RETRY_SECONDS = 0.1
+# After a rank of the job has failed, rank 0's ends within seconds (`comm.monitor`), and its command says so.
+_LAST_WORD_SECONDS = 15.0
 # A host that is gone is noticed after idle + count * interval, while we wait for rank 0 to make data or to score.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
@@ -32,7 +34,9 @@ def follow(placement: Placement) -> int:
         send(connection, {"hpcai500": __version__, "rank": placement.rank, "size": placement.size})
         while "command" in (message := receive(stream)):
             # Whatever its exit code: rank 0 has seen that the job failed, and says when all ends.
-            run_rank(placement, message["command"], message["rendezvous"])
+            if run_rank(placement, message["command"], message["rendezvous"]) != ExitCode.PASS:
+                # Rank 0's job ends with ours: its command has no more to wait for than that, unless its host is gone.
+                connection.settimeout(_LAST_WORD_SECONDS)
         return int(message.get("end", ExitCode.RUN_FAILED))
 
 
