@@ -66,7 +66,7 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root, to mount file systems and to make networks of its own; run: sudo make test-site" >&2; exit 69; }
 
 .PHONY: test-site
-test-site: as-root build $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-network
+test-site: as-root build $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-site
 	@unshare --mount $(BIN)/python -m pytest tests/site $(ARGS)
 
 .PHONY: lint

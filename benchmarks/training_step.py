@@ -75,7 +75,9 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.875, weight_decay=1 / 32768)
 
 
-def ours(model: nn.Module, loss: Callable[[nn.Module], Tensor], ranks: Communicator, settings: Any) -> tuple[Step, int]:
+def ours(
+    model: nn.Module, loss: Callable[[nn.Module], Tensor], ranks: Communicator, settings: Any
+) -> tuple[Step, Reducer, int]:
     """A step with the reducer, and the bucket size that was chosen for it."""
     optimizer = sgd(model)
     candidates = bucket_candidates(model.parameters())
@@ -95,7 +97,7 @@ def ours(model: nn.Module, loss: Callable[[nn.Module], Tensor], ranks: Communica
     seconds_of(step)
     choice, _ = choose_bucket_bytes(candidates, measure, ranks)
     reducer.set_bucket_bytes(choice)
-    return step, choice
+    return step, reducer, choice
 
 
 def rival(model: nn.Module, loss: Callable[[nn.Module], Tensor], backend: str) -> Step:
@@ -133,7 +135,7 @@ def run_rank(folder: Path, backend: str, rounds: int) -> None:
     ranks = connect(recipe, find_placement(os.environ))
     results = []
     for name, (model, loss) in cases().items():
-        step, bucket_bytes = ours(copy.deepcopy(model), loss, ranks, recipe.communication)
+        step, reducer, bucket_bytes = ours(copy.deepcopy(model), loss, ranks, recipe.communication)
         steps = {"ours": step, "rival": rival(copy.deepcopy(model), loss, backend)}
         seconds: dict[str, list[float]] = {name: [] for name in steps}
         for turn in range(rounds + 2):
@@ -143,6 +145,7 @@ def run_rank(folder: Path, backend: str, rounds: int) -> None:
                 # The first two rounds set things up: DistributedDataParallel orders its buckets anew after one step.
                 if turn >= 2:
                     seconds[contestant].append(slowest)
+        reducer.close()
         ratios = [theirs / mine for mine, theirs in zip(seconds["ours"], seconds["rival"], strict=True)]
         results.append(
             {
@@ -158,10 +161,7 @@ def run_rank(folder: Path, backend: str, rounds: int) -> None:
         )
     if ranks.rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
-    # Rivals leave no way to end their own groups; the processes end with their work done.
-    ranks.barrier()
-    sys.stdout.flush()
-    os._exit(0)
+    ranks.close()
 
 
 def start_ranks(backend: str, rounds: int) -> list[dict[str, Any]]:
@@ -196,6 +196,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.as_rank:
         run_rank(Path(options.as_rank[0]), options.as_rank[1], options.rounds)
+        return
     results = []
     for backend in options.backends:
         for row in start_ranks(backend, options.rounds):

@@ -47,10 +47,15 @@ class Conversation:
         with self._lane.after(update.last_ready[number]):
             marks = [self._lane.mark()]
             packed = self._wire.pack(gradients, self._padded(bucket.elements), scale=1 / self._all.size, bucket=number)
+            targets = self._wire.targets(gradients, number)
+            if targets is not gradients:
+                self._lane.let_go(gradients)
+                update.replace(bucket, targets)
+                del gradients
             marks.append(self._lane.mark())
             packed = self._topology.sum(packed, number)
             marks.append(self._lane.mark())
-            self._wire.unpack(packed, gradients)
+            self._wire.unpack(packed, targets)
             marks.append(self._lane.mark())
         update.stages[number] = marks
 
@@ -70,6 +75,10 @@ class Conversation:
     def sent_between_nodes(self, bucket: Bucket) -> int:
         """The part of `sent` that goes to other hosts."""
         return self._topology.sent_between_nodes(self._packed_bytes(bucket), bucket.number)
+
+    def forget(self) -> None:
+        """Other buckets come."""
+        self._wire.forget()
 
     def close(self) -> None:
         """Leave the groups."""

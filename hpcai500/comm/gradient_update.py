@@ -16,8 +16,7 @@ from hpcai500.errors import RunError
 class GradientUpdate:
     """What the training thread and the exchange thread know about one update.
 
-    Exchange threads write `stages`, `sums` and `exchange_end`; the training thread writes the rest, and nothing about a
-    bucket once it has left.
+    Once a bucket has left, its gradients, `stages`, `sums` and `exchange_end` are the exchange threads' until the end.
 
     Attributes:
         used: 1 for each parameter that a backward pass of this rank has reached.
@@ -93,6 +92,14 @@ class GradientUpdate:
             assert gradient is not None
             found.append(gradient)
         return found
+
+    def replace(self, bucket: Bucket, tensors: Sequence[Tensor]) -> None:
+        """The averages of `bucket` come to be in `tensors`."""
+        for index, tensor in zip(bucket.members, tensors, strict=True):
+            if index in self._absent:
+                self._absent[index] = tensor
+            else:
+                self._parameters[index].grad = tensor
 
     def hand_over(self) -> None:
         """All sums are there: parameters that only other ranks used get theirs."""

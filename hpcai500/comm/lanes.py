@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 # A moment of the work, before it is known when that was; made and read by the same lane.
 Mark = Any
@@ -22,6 +23,9 @@ class Lane(Protocol):
     @contextmanager
     def after(self, mark: Mark) -> Iterator[None]:
         """What the calling thread does inside is done beside the computation, after `mark`."""
+
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """The computation's `tensors`, which work given so far reads, may be freed from now on. Inside `after`."""
 
     def settle(self) -> None:
         """Wait until everything given is done. Called inside `after`; then `seconds` knows all marks."""
@@ -42,6 +46,9 @@ class HostLane:
         """As the protocol."""
         yield
 
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """As the protocol."""
+
     def settle(self) -> None:
         """As the protocol."""
 
@@ -53,8 +60,8 @@ class HostLane:
 class StreamLane:
     """On a CUDA device, work is put on a stream of its own, which waits for events of the stream that computes.
 
-    Gradients belong to the computing stream and are held by their parameters until `settle` has returned, so that the
-    allocator cannot give their memory away while this stream still reads it.
+    Gradients belong to the computing stream: the allocator would give their memory away while this stream still reads
+    it. So they are held by their parameters until `settle` has returned, or let go by name.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -77,6 +84,11 @@ class StreamLane:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             self._stream.wait_event(mark)
             yield
+
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """As the protocol."""
+        for tensor in tensors:
+            tensor.record_stream(self._stream)
 
     def settle(self) -> None:
         """As the protocol."""

@@ -43,9 +43,18 @@ class QuantisedWire:
         packed[self.packed_bytes(count) :].zero_()
         return packed
 
-    def unpack(self, packed: Tensor, gradients: Sequence[Tensor]) -> None:
+    def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
         """As the protocol."""
-        kernels.dequantise(packed, gradients, threads=self._threads)
+        return gradients
+
+    def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
+        """As the protocol."""
+        kernels.dequantise(packed, targets, threads=self._threads)
+
+    def forget(self) -> None:
+        """As the protocol."""
+        if self._residuals:
+            self._residuals.forget()
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
         """As the protocol."""

@@ -33,9 +33,9 @@ class Reducer:
     Threads pack, sum and unpack them; buckets take turns on the threads, so that each has the same order on all ranks.
     The averages are the same on all ranks to the bit; a value that is no number on one rank is none on all.
 
-    Averages are written into the tensors that autograd left in `parameter.grad`, but: a gradient whose memory layout is
-    not its parameter's is replaced by a copy that has it; where only other ranks used a parameter, `parameter.grad` is
-    replaced by the average, to which this rank gives zeros; where no rank did, it stays as it was.
+    Averages are in `parameter.grad`, as tensors that have the parameter's memory layout. Without compression those are
+    views of buffers, which the next update overwrites; with it, what autograd left there. Where only other ranks used a
+    parameter, this rank gives zeros to the average and gets it; where no rank did, `parameter.grad` stays as it was.
 
     Outside `begin` and `finish`, backward passes are this rank's own affair.
 
@@ -157,8 +157,8 @@ class Reducer:
         """Let gradients travel in other buckets, on all ranks alike, between updates. Residuals begin again with 0."""
         assert self._update is None
         self._set_buckets(bucket_bytes)
-        if self._residuals:
-            self._residuals.forget()
+        for conversation in self._conversations:
+            conversation.forget()
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: what compression lost on this rank and is still to be added (error feedback)."""

@@ -34,8 +34,14 @@ class Wire(Protocol):
     def pack(self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int) -> Tensor:
         """`scale` times the gradients (float32), one after the other in memory order, then 0 up to `elements`."""
 
-    def unpack(self, packed: Tensor, gradients: Sequence[Tensor]) -> None:
-        """Write what `pack` took back into the gradients."""
+    def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
+        """Where the averages of packed `gradients` come to be: there, or in what takes their place."""
+
+    def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
+        """Write a packed buffer to its bucket's targets."""
+
+    def forget(self) -> None:
+        """Other buckets come: nothing kept for these is of use."""
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
         """The sum over `group`, on all its members the same bits."""
@@ -57,7 +63,7 @@ class Wire(Protocol):
 
 
 class PlainWire:
-    """fp32, fp16 or bf16: the library sums buffers in their own type.
+    """fp16 or bf16, and what they share with fp32: the library sums buffers in their own type.
 
     Gradients are multiplied by the scale before they are rounded, so that no sum of fp16 overflows where the average
     would not. With residuals, what the cast took away is added to the next step's gradients; what the sums take away in
@@ -95,9 +101,18 @@ class PlainWire:
         # An overflow is seen by all ranks in the sum; remembered, it would never go away.
         residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
-    def unpack(self, packed: Tensor, gradients: Sequence[Tensor]) -> None:
+    def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
         """As the protocol."""
-        kernels.unpack(packed, gradients, threads=self._threads)
+        return gradients
+
+    def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
+        """As the protocol."""
+        kernels.unpack(packed, targets, threads=self._threads)
+
+    def forget(self) -> None:
+        """As the protocol."""
+        if self._residuals:
+            self._residuals.forget()
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
         """As the protocol."""

@@ -164,27 +164,27 @@ def test_gradients_that_lie_differently_in_memory_are_averaged_element_by_elemen
         assert torch.equal(gradient, torch.arange(12.0).view(3, 4) * 1.5)
 
 
-def test_channels_last_weights_are_averaged_in_place() -> None:
-    def on_rank(communicator: Communicator) -> tuple[Tensor, Tensor, bool]:
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_channels_last_weights_are_averaged_where_they_lie(compression: str) -> None:
+    def on_rank(communicator: Communicator) -> tuple[Tensor, Tensor]:
         torch.manual_seed(0)
         convolution = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
         images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(communicator.rank))
         images = images.contiguous(memory_format=torch.channels_last)
         (own,) = torch.autograd.grad(convolution(images).square().sum(), convolution.weight)
-        reducer = Reducer(convolution.parameters(), communicator, settings(), bucket_bytes=ALL_IN_ONE)
+        table = settings(compression=compression)
+        reducer = Reducer(convolution.parameters(), communicator, table, bucket_bytes=ALL_IN_ONE)
         reducer.begin(0)
         convolution(images).square().sum().backward()
-        before = convolution.weight.grad.data_ptr()
         reducer.finish([])
         gradient = convolution.weight.grad
         assert gradient.is_contiguous(memory_format=torch.channels_last)
-        return own, gradient, gradient.data_ptr() == before
+        return own, gradient
 
     results = run_threads(on_rank, TWO)
     average = (results[0][0] + results[1][0]) / 2
-    for _, gradient, in_place in results:
-        torch.testing.assert_close(gradient, average)
-        assert in_place
+    for _, gradient in results:
+        torch.testing.assert_close(gradient, average, rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("to_none", [True, False])

@@ -165,34 +165,34 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("manager", "line"),
     [
-        ("apt-get", "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2"),
-        ("dnf", "run: sudo dnf install -y openmpi openmpi-devel iproute-tc"),
-        ("zypper", "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2"),
+        ("apt-get", "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge"),
+        ("dnf", "run: sudo dnf install -y openmpi openmpi-devel iproute-tc slurm-slurmctld slurm-slurmd slurm munge"),
+        ("zypper", "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge"),
     ],
 )
 def test_what_only_some_targets_need_is_asked_for_by_name(machine: Machine, manager: str, line: str) -> None:
     with_compiler(machine)
     machine.script(manager, "#!/bin/sh\nexit 99\n")
     assert machine.run().returncode == 0, "without --with nobody needs MPI"
-    result = machine.run("--with", "mpi", "--with", "network")
+    result = machine.run("--with", "mpi", "--with", "site")
     assert result.returncode == 69
     assert result.stderr.splitlines()[-1] == f"bootstrap: {line}"
 
 
 def test_what_is_here_is_not_asked_for(machine: Machine) -> None:
     with_compiler(machine)
-    for tool in ("mpirun", "mpicxx", "ip", "tc"):
+    for tool in ("mpirun", "mpicxx", "ip", "tc", "slurmctld", "slurmd", "srun", "sinfo", "munged"):
         machine.script(tool, "#!/bin/sh\n")
-    result = machine.run("--check", "--with", "mpi", "--with", "network")
+    result = machine.run("--check", "--with", "mpi", "--with", "site")
     assert result.returncode == 0, result.stderr
-    assert "libdeflate and mpi and network are here" in result.stdout
+    assert "libdeflate and mpi and site are here" in result.stdout
 
 
 def test_unknown_extra_is_usage(machine: Machine) -> None:
     for words in (["--with", "mpii"], ["--with"]):
         result = machine.run(*words)
         assert result.returncode == 64
-        assert "--with takes mpi or network" in result.stderr
+        assert "--with takes mpi or site" in result.stderr
 
 
 def test_unknown_argument_is_usage(machine: Machine) -> None:

@@ -18,7 +18,7 @@ STAMPS = [
     ".extra-dev",
     ".extra-benchmark",
     ".horovod",
-    ".with-network",
+    ".with-site",
 ]
 # Of the make that runs the tests; they would reach the make under test.
 INHERITED = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "ARGS"}
