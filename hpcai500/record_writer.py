@@ -41,6 +41,7 @@ class RecordWriter:
         # A rank that is lost may be noticed by another thread, which then closes the record.
         self._turn = threading.RLock()
         self._failure: str | None = None
+        self._is_complete = False
         self._lock()
         self._set_ballast()
 
@@ -143,19 +144,23 @@ class RecordWriter:
         """Write `result.json` and mark the run complete; nothing is written after this.
 
         Raises:
-            RunError: the disk is full; `--resume` then only writes what is missing.
+            RunError: the disk is full; `--resume` then only writes what is missing. Or the run was marked as failed.
         """
-        self.close()
-        self._write("result.json", _pretty(result))
-        self._write("DONE", f"{self._previous}\n".encode())
+        with self._turn:
+            if self._failure is not None:
+                raise RunError(self._failure)
+            self.close()
+            self._write("result.json", _pretty(result))
+            self._write("DONE", f"{self._previous}\n".encode())
+            self._is_complete = True
 
     def fail(self, reason: str) -> None:
-        """Mark the run ended without a result; the first reason stays.
+        """Mark the run ended without a result; the first reason stays, and a complete run stays complete.
 
         Never raises: the reason itself is on its way to the user.
         """
         with self._turn:
-            if self._failure is not None:
+            if self._failure is not None or self._is_complete:
                 return
             self._failure = reason
             try:

@@ -2,7 +2,7 @@
 
 The order is a function of (seed, epoch) alone. A global batch is a slice of that order, so it holds the same samples
 whatever the number of ranks that share it. The one exception is an order by windows (`windowed_order`), which gives
-each rank windows of its own and so depends on their number.
+each share of an update (`data.shares`) windows of its own and so depends on their number.
 """
 
 from __future__ import annotations

@@ -120,10 +120,15 @@ def _telling(ranks: Ranks) -> Iterator[None]:
             raise explained from error
         if ranks.leads:
             raise
-        raise type(error)(f"{ranks.name}: {error}") from error
+        raise _of_ours(error)(f"{ranks.name}: {error}") from error
     except BaseException as error:
         ranks.explained(RunError(_in_words(error)))
         raise
+
+
+def _of_ours(error: HpcAi500Error) -> type[HpcAi500Error]:
+    """The class of `error` that takes a message and nothing else."""
+    return next(kind for kind in type(error).__mro__ if kind.__module__ == HpcAi500Error.__module__)
 
 
 @contextmanager
@@ -178,9 +183,12 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
         communicator=ranks.world,
         total_shares=recipe.shards,
         shares=tuple(range(ranks.world.rank, recipe.shards, ranks.world.size)),
+        tracker=ranks.tracker(),
     )
     workload = factory(recipe.benchmark)(recipe, job.data, place)
     checkpoints = CheckpointStore(journal.path, state_bytes(workload.model))
+    if ranks.leads:
+        ranks.on_lost(lambda reason: checkpoints.release())
     costs = Costs(recipe.communication, ranks)
     try:
         announce(journal, recipe, workload, job.old, ranks)
@@ -207,7 +215,12 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 rehearsed = trainer.rehearse()
                 if ranks.leads:
                     checkpoints.reserve()
-                _say_rehearsed(journal, rehearsed, time.perf_counter() - started)
+                _say_rehearsed(
+                    journal,
+                    rehearsed,
+                    time.perf_counter() - started,
+                    talks_within_steps=getattr(recipe.workload, "norm", None) == "sync-batch",
+                )
                 costs.begin()
                 _start_clock(job, ranks, console, epoch, step)
                 trainer.run()
@@ -251,13 +264,15 @@ def _company(ranks: Ranks) -> dict[str, object]:
     }
 
 
-def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float) -> None:
+def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float, *, talks_within_steps: bool) -> None:
     if rehearsed.bucket_bytes is not None:
         journal.event("rehearsal", facts(rehearsed))
-        journal.event(
-            "parallel_efficiency",
-            {"step_seconds_alone": rehearsed.alone_seconds, "step_seconds": rehearsed.together_seconds},
-        )
+        # Synchronised batch norm talks within a step: without it there is none that could be compared.
+        if not talks_within_steps:
+            journal.event(
+                "parallel_efficiency",
+                {"step_seconds_alone": rehearsed.alone_seconds, "step_seconds": rehearsed.together_seconds},
+            )
     journal.event("init_stop", {"seconds": round(seconds, 6), "compile_seconds": round(rehearsed.compile_seconds, 6)})
 
 

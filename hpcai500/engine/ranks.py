@@ -16,6 +16,7 @@ from hpcai500.engine.watched import WatchedCommunicator
 from hpcai500.errors import CommunicationError, HpcAi500Error, RecipeError, RunError, StoppedError, UsageError
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
+from hpcai500.progress import Progress, Tracker, silent, track
 
 # A collective fails as soon as a connection breaks; who is gone is known a moment later.
 _VERDICT_SECONDS = 10.0
@@ -27,14 +28,15 @@ class Ranks:
     """All processes of the job.
 
     Attributes:
-        world: collectives over all ranks.
+        world: collectives over all ranks, for the training thread.
+        unwatched: the same for other threads.
         placement: where this process stands.
     """
 
     def __init__(self, placement: Placement, communicator: Communicator, timeout_seconds: float) -> None:
         self.placement = placement
-        self._communicator = communicator
-        self._last_words: Callable[[str], None] = lambda message: None
+        self.unwatched = communicator
+        self._last_words: list[Callable[[str], None]] = []
         self._phase = STARTING
         self._monitor: Monitor | None = None
         self.world = communicator
@@ -42,7 +44,7 @@ class Ranks:
             self._monitor = Monitor(
                 communicator,
                 timeout_seconds,
-                on_lost=lambda lost: self._last_words(lost.message),
+                on_lost=lambda lost: self._say_last_words(lost.message),
                 last_words=_print_error,
             )
             self.world = WatchedCommunicator(communicator, self._waiting)
@@ -69,8 +71,23 @@ class Ranks:
             self._monitor.progress()
 
     def on_lost(self, last_words: Callable[[str], None]) -> None:
-        """Have `last_words` called with the reason, in another thread, as soon as another rank is lost."""
-        self._last_words = last_words
+        """Have `last_words` too called with the reason, in another thread, as soon as another rank is lost."""
+        self._last_words.append(last_words)
+
+    def tracker(self) -> Tracker:
+        """For work that takes long before training: rank 0 shows it, and on all ranks it counts as a sign of life."""
+        shown = track if self.leads else silent
+
+        @contextmanager
+        def tracked(total: int, description: str, unit: str) -> Iterator[Progress]:
+            with shown(total, description, unit) as bar:
+                yield _SignOfLife(bar, self.progress)
+
+        return tracked
+
+    def _say_last_words(self, message: str) -> None:
+        for say in self._last_words:
+            say(message)
 
     def explained(self, error: HpcAi500Error) -> HpcAi500Error:
         """`error`, or, if it came about because another rank is lost, one that names that rank.
@@ -79,8 +96,7 @@ class Ranks:
         """
         if self._monitor is None or isinstance(error, StoppedError):
             return error
-        failed_together = isinstance(error, CommunicationError)
-        lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if failed_together else self._monitor.verdict()
+        lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if isinstance(error, CommunicationError) else None
         if lost is not None and lost.rank != self.world.rank:
             return RunError(lost.message)
         self._monitor.failed(str(error))
@@ -103,7 +119,7 @@ class Ranks:
         """Say goodbye."""
         if self._monitor:
             self._monitor.close()
-        self._communicator.close()
+        self.unwatched.close()
 
 
 @contextmanager
@@ -123,15 +139,33 @@ def joined(recipe: Recipe, placement: Placement) -> Iterator[Ranks]:
         ranks.close()
 
 
+class _SignOfLife:
+    def __init__(self, bar: Progress, alive: Callable[[], None]) -> None:
+        self._bar, self._alive = bar, alive
+
+    def advance(self, n: int = 1) -> None:
+        """Count, and be alive."""
+        self._alive()
+        self._bar.advance(n)
+
+
 def require_size(recipe: Recipe, size: int, *, going_on: bool) -> None:
     """Make sure that `size` processes can do what the recipe says.
 
-    A run that goes on may have fewer or more ranks as long as each update's shares can be dealt out evenly: the
-    mathematics stays the same.
+    A run that goes on may have fewer or more ranks as long as each update's shares can be dealt out evenly, and nothing
+    is computed over the samples of all ranks: the mathematics of an update stays the same.
 
     Raises:
-        RecipeError: they cannot.
+        RecipeError: a new run has another number of ranks than its recipe.
+        UsageError: a run cannot go on with as many.
     """
+    over_ranks = getattr(recipe.workload, "norm", None) == "sync-batch"
+    over_ranks = over_ranks or getattr(recipe.workload, "norm_statistics", None) == "last-batch"
+    if going_on and over_ranks and size != recipe.world_size:
+        raise UsageError(
+            f"batch norm over all ranks was begun on {recipe.world_size} ranks and would be another on {size}: go on "
+            f"with {recipe.world_size}"
+        )
     if going_on and recipe.shards % size:
         possible = ", ".join(str(count) for count in range(1, recipe.shards + 1) if recipe.shards % count == 0)
         raise UsageError(

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hpcai500.comm.base import Communicator
 from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.tuning import bucket_candidates, choose_bucket_bytes
+from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.updates import Updater
 from hpcai500.layers import Communication
 from hpcai500.workloads.base import TrainingBatch
@@ -52,7 +52,7 @@ class Rehearsed:
 class Rehearsal:
     """Runs blank steps of one updater."""
 
-    def __init__(self, updater: Updater, bare: nn.Module, ranks: Communicator, settings: Communication) -> None:
+    def __init__(self, updater: Updater, bare: nn.Module, ranks: Ranks, settings: Communication) -> None:
         self._updater, self._bare, self._ranks, self._settings = updater, bare, ranks, settings
         blank = TrainingBatch(np.empty(0, np.int64), 0, updater.workload.blank_payload())
         self._blanks: Iterator[TrainingBatch] = repeat(blank)
@@ -78,6 +78,8 @@ class Rehearsal:
             self._reduce_by(found.bucket_bytes)
             self._seconds()
             together = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
+            # What compression lost of blank gradients must not enter the first update.
+            self._reduce_by(found.bucket_bytes)
             return replace(found, together_seconds=together)
 
     def _choose(self, found: Rehearsed) -> Rehearsed:
@@ -91,14 +93,14 @@ class Rehearsal:
             self._reduce_by(bucket_bytes)
             return self._seconds()
 
-        choice, table = choose_bucket_bytes(bucket_candidates(self._bare.parameters()), measure, self._ranks)
+        choice, table = choose_bucket_bytes(bucket_candidates(self._bare.parameters()), measure, self._ranks.world)
         return replace(found, bucket_bytes=choice, tuning=table)
 
     def _reduce_by(self, bucket_bytes: int) -> None:
         if self._updater.reducer is None:
             self._updater.reducer = Reducer(
                 self._bare.parameters(),
-                self._ranks,
+                self._ranks.unwatched,
                 self._settings,
                 bucket_bytes=bucket_bytes,
                 threads=torch.get_num_threads(),
@@ -113,7 +115,7 @@ class Rehearsal:
         return time.perf_counter() - start
 
     def _slowest(self, seconds: float) -> float:
-        slowest: float = max(self._ranks.gather_objects(seconds))
+        slowest: float = max(self._ranks.world.gather_objects(seconds))
         return slowest
 
     @contextmanager

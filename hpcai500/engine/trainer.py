@@ -85,7 +85,8 @@ class Trainer:
             reducer=None,
             stop=stop,
             sink=None,
-            phase=ranks.phase,
+            # Until training begins, all that is done may take long: a compiler is at work.
+            phase=lambda name: None,
         )
         self._losses = torch.zeros(_LOSSES_AT_ONCE, device=place.device)
         self._first_epoch = 1
@@ -111,7 +112,7 @@ class Trainer:
         Raises:
             RunError: another rank is lost.
         """
-        rehearsal = Rehearsal(self._updater, self._bare, self._place.communicator, self._recipe.communication)
+        rehearsal = Rehearsal(self._updater, self._bare, self._ranks, self._recipe.communication)
         if self._place.world_size > 1:
             found = rehearsal.with_ranks()
             assert self._updater.reducer is not None
@@ -128,6 +129,7 @@ class Trainer:
             DataError: a sample cannot be read.
         """
         self._console.start()
+        self._updater.phase = self._ranks.phase
         for epoch in range(self._first_epoch, self._epochs + 1):
             if self._checkpoints:
                 self._checkpoints.reserve()

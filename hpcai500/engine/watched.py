@@ -12,9 +12,9 @@ from hpcai500.comm.base import Communicator
 
 
 class WatchedCommunicator:
-    """Does what `communicator` does, each time in a context of `waiting`.
+    """Does what `communicator` does, each time in a context of `waiting`; so do its groups.
 
-    Its groups are not watched, because other threads may use them.
+    For the training thread. Another thread takes the communicator itself: its waiting says nothing about training.
     """
 
     def __init__(self, communicator: Communicator, waiting: Callable[[], AbstractContextManager[None]]) -> None:
@@ -71,7 +71,8 @@ class WatchedCommunicator:
     def group(self, members: Sequence[int]) -> Communicator | None:
         """As the protocol."""
         with self._waiting():
-            return self._communicator.group(members)
+            group = self._communicator.group(members)
+        return WatchedCommunicator(group, self._waiting) if group else None
 
     def close(self) -> None:
         """As the protocol."""

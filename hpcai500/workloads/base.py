@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.local import LocalCommunicator
 from hpcai500.layers import Recipe
+from hpcai500.progress import Tracker, track
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Place:
         communicator: the other ranks; a workload may talk through it while it is built and while it evaluates.
         total_shares: backward passes of an update over all ranks (`data.shares`).
         shares: numbers of those that this rank does, one after the other.
+        tracker: shows what takes long before training.
     """
 
     device: torch.device
@@ -70,6 +72,7 @@ class Place:
     communicator: Communicator = field(default_factory=LocalCommunicator)
     total_shares: int = 1
     shares: tuple[int, ...] = (0,)
+    tracker: Tracker = track
 
     def second_conversation(self) -> Communicator | None:
         """All ranks once more, for what talks during backward passes while gradients are summed; None for one rank."""

@@ -27,7 +27,6 @@ from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
-from hpcai500.progress import silent, track
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
 from hpcai500.workloads.ewa_model import build_model, example_inputs
 from hpcai500.workloads.ewa_picture import Scene, draw
@@ -54,9 +53,8 @@ class ExtremeWeatherWorkload:
         self._seed = recipe.hyperparameters.seed
         self._channels_last = recipe.framework.channels_last
         channels = [CHANNELS.index(name) for name in options.channels]
-        progress = track if place.rank == 0 else silent
         with leader_first(place.communicator):
-            self._index = load_climate_index(data, progress=progress)
+            self._index = load_climate_index(data, progress=place.tracker)
         training, evaluation = (
             self._index.select(*years) for years in (problem.training_years, problem.evaluation_years)
         )
@@ -80,7 +78,7 @@ class ExtremeWeatherWorkload:
         self.steps_per_epoch = self._shares.steps_per_epoch
         # Of both sets: a damaged chunk or a NaN in the evaluation years would show after the first epoch only.
         with leader_first(place.communicator):
-            measured = load_or_measure([*training, *evaluation], channels=channels, progress=progress)
+            measured = load_or_measure([*training, *evaluation], channels=channels, progress=place.tracker)
         values = combined(measured[: len(training)])
         require_varied(values, channels, str(data))
         self._training, self._evaluation = (

@@ -22,7 +22,6 @@ from hpcai500.data.samplers import epoch_order, evaluation_shard
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.progress import silent, track
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
 from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet
@@ -60,7 +59,7 @@ class ImageClassificationWorkload:
         self._seed = recipe.hyperparameters.seed
         self._channels_last = recipe.framework.channels_last
         with leader_first(place.communicator):
-            self._index = load_index(data, progress=track if place.rank == 0 else silent)
+            self._index = load_index(data, progress=place.tracker)
         conversation = place.second_conversation() if options.norm == "sync-batch" else None
         self.model: nn.Module = build_model(options, len(self._index.classes), conversation)
         batch_size, samples = recipe.hyperparameters.batch_size, len(self._index.train.paths)

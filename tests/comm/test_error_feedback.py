@@ -180,7 +180,13 @@ def test_a_state_of_other_ranks_buckets_or_compression_is_not_taken() -> None:
         assert not reducer.restore(two[1 - communicator.rank])
         assert reducer.restore(two[communicator.rank])
 
-    run_threads(on_fewer, "ab")
+    # Hosts by another name are as good, ranks that share one are not.
+    run_threads(on_fewer, "xy")
+
+    def on_one_host(communicator: Communicator) -> None:
+        assert not state_of(communicator)[0].restore(two[communicator.rank])
+
+    run_threads(on_one_host, "aa")
 
 
 def test_without_error_feedback_there_is_nothing_to_keep() -> None:

@@ -286,6 +286,32 @@ def test_the_training_thread_may_have_collectives_of_its_own_meanwhile() -> None
     assert run_threads(on_rank, TWO)[0][0] == [4.0, 6.0, 8.0]
 
 
+@pytest.mark.parametrize("compression", ["none", "fp16", "bf16", "int8"])
+def test_a_loss_scaler_skips_the_same_step_on_all_ranks(compression: str) -> None:
+    def on_rank(communicator: Communicator) -> list[tuple[float, float]]:
+        weights = Weights((2,), (300,)).all
+        optimizer = torch.optim.SGD(weights, lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+        table = settings(compression=compression, error_feedback=compression != "none")
+        reducer = Reducer(weights, communicator, table, bucket_bytes=EACH_ALONE)
+        found = []
+        for number in range(3):
+            optimizer.zero_grad()
+            reducer.begin(number)
+            factor = float("inf") if number == communicator.rank == 1 else 1.0
+            scaler.scale(weights[0].sum() + factor * weights[1].sum()).backward()
+            reducer.finish([])
+            scaler.step(optimizer)
+            scaler.update()
+            found.append((float(weights[1][7]), scaler.get_scale()))
+        return found
+
+    # The weight begins at 8 and goes down by 1, but for the step in between.
+    assert (
+        run_threads(on_rank, TWO) == [[(pytest.approx(7), 16.0), (pytest.approx(7), 8.0), (pytest.approx(6), 8.0)]] * 2
+    )
+
+
 def test_other_buckets_may_be_chosen_between_updates() -> None:
     def on_rank(communicator: Communicator) -> list[int]:
         weights = Weights((2,), (3,), (4,)).all

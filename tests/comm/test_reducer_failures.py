@@ -98,8 +98,8 @@ def test_closing_leaves_nothing_behind() -> None:
         threads = reducer._threads._threads
         assert all(thread.is_alive() for thread in threads)
         reducer.close()
-        # For each of two conversations: all ranks, a row, a column.
-        assert [(group.size, group.closed) for group in made] == [(4, True), (2, True), (2, True)] * 2
+        # For each of three conversations: all ranks, a row, a column.
+        assert [(group.size, group.closed) for group in made] == [(4, True), (2, True), (2, True)] * 3
         assert not communicator.closed
         communicator.barrier()
         assert not any(thread.is_alive() for thread in threads)

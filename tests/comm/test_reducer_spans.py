@@ -34,16 +34,16 @@ def late(gradient: Tensor) -> None:
 
 
 def spans_of_rank(communicator: Communicator) -> tuple[list[BucketSpan], float, tuple[float, float]]:
-    """Three weights, a bucket each; on rank 1 the gradient of the second bucket is late, and weight 0 is not used."""
-    weights = nn.ParameterList(torch.ones(1000) for _ in range(3))
+    """Four weights, a bucket each; on rank 1 the gradient of the second bucket is late, and weight 0 is not used."""
+    weights = nn.ParameterList(torch.ones(1000) for _ in range(4))
     sink = Sink()
     reducer = Reducer(weights, communicator, settings(compression="fp16"), bucket_bytes=4000, sink=sink)
     start = time.perf_counter()
     reducer.begin(17)
-    middle = weights[1] * 1.0
+    middle = weights[2] * 1.0
     if communicator.rank:
         middle.register_hook(late)
-    loss = (0.0 if communicator.rank else weights[0].sum()) + middle.sum() + weights[2].sum()
+    loss = (0.0 if communicator.rank else weights[0].sum()) + weights[1].sum() + middle.sum() + weights[3].sum()
     reducer.backward_begins()
     loss.backward()
     reducer.finish([])
@@ -52,7 +52,7 @@ def spans_of_rank(communicator: Communicator) -> tuple[list[BucketSpan], float, 
 
 def test_each_bucket_passes_its_stages_in_order() -> None:
     for spans, _, (start, end) in run_threads(spans_of_rank, ("a", "b")):
-        assert [(span.step, span.bucket, span.gradient_bytes) for span in spans] == [(17, n, 4000) for n in range(3)]
+        assert [(span.step, span.bucket, span.gradient_bytes) for span in spans] == [(17, n, 4000) for n in range(4)]
         for span in spans:
             stages = (span.first_ready, span.last_ready, span.copy_start, span.sent, span.received, span.done)
             assert start <= span.backward_start <= span.first_ready
@@ -60,8 +60,8 @@ def test_each_bucket_passes_its_stages_in_order() -> None:
             assert span.done <= end
             # A ring of two, fp16.
             assert span.sent_bytes == 2000
-        # Two conversations: bucket 2 follows bucket 0.
-        assert spans[0].done <= spans[2].copy_start
+        # Three conversations: bucket 3 follows bucket 0.
+        assert spans[0].done <= spans[3].copy_start
 
 
 def test_spans_tell_a_late_gradient_from_a_late_rank() -> None:

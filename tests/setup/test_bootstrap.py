@@ -165,7 +165,10 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("manager", "line"),
     [
-        ("apt-get", "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge"),
+        (
+            "apt-get",
+            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge",
+        ),
         ("dnf", "run: sudo dnf install -y openmpi openmpi-devel iproute-tc slurm-slurmctld slurm-slurmd slurm munge"),
         ("zypper", "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge"),
     ],

@@ -44,16 +44,16 @@ class Timeline:
         lock: for whoever reads the totals while training goes on.
         steps: all steps.
         buckets: totals of each bucket.
-        all_reduce_seconds: time in which at least one bucket was being summed.
     """
 
     def __init__(self, trace_steps: int) -> None:
         self.lock = threading.Lock()
         self.steps = StepTotals()
         self.buckets: dict[int, BucketTotals] = {}
-        self.all_reduce_seconds = 0.0
+        self._all_reduce_seconds = 0.0
         self._trace_steps = trace_steps
-        self._busy_until = 0.0
+        self._step_of_sums: int | None = None
+        self._sums: list[tuple[float, float]] = []
         self._traced_until: int | None = None
         self._traced_buckets: list[BucketSpan] = []
         self._traced_steps: list[StepSpan] = []
@@ -73,10 +73,10 @@ class Timeline:
             totals.stages.add(stage_seconds(span))
             totals.gradient_bytes += span.gradient_bytes
             totals.sent_bytes += span.sent_bytes
-            # Buckets are sent in order, so what overlaps a sum overlaps the one before it.
-            if span.received > self._busy_until:
-                self.all_reduce_seconds += span.received - max(span.sent, self._busy_until)
-                self._busy_until = span.received
+            if span.step != self._step_of_sums:
+                self._add_up_sums()
+                self._step_of_sums = span.step
+            self._sums.append((span.sent, span.received))
             if self._is_traced(span.step):
                 self._traced_buckets.append(span)
 
@@ -90,6 +90,20 @@ class Timeline:
             steps.samples.add((span.seconds, span.data_wait_seconds, span.compute_seconds, wait))
             if self._is_traced(span.step):
                 self._traced_steps.append(span)
+
+    @property
+    def all_reduce_seconds(self) -> float:
+        """Time in which at least one bucket was being summed. The caller holds `lock`."""
+        self._add_up_sums()
+        return self._all_reduce_seconds
+
+    def _add_up_sums(self) -> None:
+        """The union of one step's sums: several may be on their way at once, and end in any order."""
+        busy_until = 0.0
+        for sent, received in sorted(self._sums):
+            self._all_reduce_seconds += max(0.0, received - max(sent, busy_until))
+            busy_until = max(busy_until, received)
+        self._sums.clear()
 
     def traced(self) -> tuple[list[StepSpan], list[BucketSpan]]:
         """The spans of the first steps."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,12 +15,10 @@ class Topology(ABC):
     """Sums packed buffers over all ranks. Made by all of them alike, used by one thread at a time.
 
     Attributes:
-        name: the recipe's word.
         pieces: a buffer has this many equal pieces, each a whole number of the wire's grains.
         groups: the communicators that it made, for whoever closes them.
     """
 
-    name: ClassVar[str]
     pieces: int = 1
 
     def __init__(self) -> None:

@@ -13,8 +13,6 @@ from hpcai500.comm.wires import Wire
 class Flat(Topology):
     """One all-reduce, by the library's algorithm where the library can sum."""
 
-    name = "flat"
-
     def __init__(self, communicator: Communicator, wire: Wire) -> None:
         super().__init__()
         self._all, self._wire = communicator, wire

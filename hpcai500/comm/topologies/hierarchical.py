@@ -16,8 +16,6 @@ class Hierarchical(Topology):
     A node is what has one host name. Nodes may have different numbers of ranks.
     """
 
-    name = "hierarchical"
-
     def __init__(self, communicator: Communicator, wire: Wire) -> None:
         super().__init__()
         self._wire = wire

@@ -16,8 +16,6 @@ class ParameterServer(Topology):
     Servers sum gradients; the update is computed by all ranks alike, as in the other topologies.
     """
 
-    name = "parameter-server"
-
     def __init__(self, communicator: Communicator, wire: Wire) -> None:
         super().__init__()
         self._all, self._wire = communicator, wire

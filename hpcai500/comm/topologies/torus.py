@@ -27,8 +27,6 @@ class Torus(Topology):
         RecipeError: the ranks do not fill the rows, or nodes differ where a row is a node.
     """
 
-    name = "torus"
-
     def __init__(self, communicator: Communicator, wire: Wire, buffers: Buffers, *, columns: int) -> None:
         super().__init__()
         self._wire, self._buffers = wire, buffers
