@@ -303,7 +303,7 @@ def test_a_loss_scaler_skips_the_same_step_on_all_ranks(compression: str) -> Non
             reducer.finish([])
             scaler.step(optimizer)
             scaler.update()
-            found.append((float(weights[1][7]), scaler.get_scale()))
+            found.append((weights[1][7].item(), scaler.get_scale()))
         return found
 
     # The weight begins at 8 and goes down by 1, but for the step in between.
