@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,10 @@ from hpcai500.comm.buckets import BYTES_AN_ELEMENT, trained
 _MIB = 2**20
 _SIZES = (_MIB, 4 * _MIB, 16 * _MIB, 64 * _MIB)
 _ROUNDS = 3
+# What other libraries settled on (torch's DistributedDataParallel): good on most machines.
+USUAL = 25 * _MIB
+# Medians of three rounds on a busy machine differ by as much without a reason.
+_SAME = 1.05
 
 
 def bucket_candidates(parameters: Iterable[Tensor]) -> list[int]:
@@ -29,7 +34,7 @@ def bucket_candidates(parameters: Iterable[Tensor]) -> list[int]:
 def choose_bucket_bytes(
     candidates: Sequence[int], measure: Callable[[int], float], communicator: Communicator, *, rounds: int = _ROUNDS
 ) -> tuple[int, dict[int, float]]:
-    """The fastest of `candidates`, the same on all ranks.
+    """The fastest of `candidates`, of equally fast ones the most usual; the same on all ranks.
 
     Candidates are measured in turn, `rounds` times over, so that whatever else the machine does meets all alike; what
     counts is the slowest rank of each round, and the median over rounds.
@@ -53,5 +58,12 @@ def choose_bucket_bytes(
             slowest[candidate].append(max(communicator.gather_objects(measure(candidate))))
     table = {candidate: statistics.median(seconds) for candidate, seconds in slowest.items()}
     # All have the same table, as far as libraries deliver what they are given; what follows must agree for certain.
-    found: tuple[int, dict[int, float]] = communicator.broadcast_object((min(candidates, key=table.__getitem__), table))
+    found: tuple[int, dict[int, float]] = communicator.broadcast_object((_fastest(table), table))
     return found
+
+
+def _fastest(table: dict[int, float]) -> int:
+    """Of the sizes that are as fast as the fastest, as far as a few steps can tell, the most usual one."""
+    limit = min(table.values()) * _SAME
+    fast = [size for size, seconds in table.items() if seconds <= limit]
+    return min(fast, key=lambda size: abs(math.log(size / USUAL)))

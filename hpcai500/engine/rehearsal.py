@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from hpcai500.comm.reducer import Reducer
-from hpcai500.comm.tuning import bucket_candidates, choose_bucket_bytes
+from hpcai500.comm.tuning import USUAL, bucket_candidates, choose_bucket_bytes
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.updates import Updater
 from hpcai500.layers import Communication
@@ -25,8 +25,6 @@ from hpcai500.workloads.base import TrainingBatch
 
 # A step that takes longer than this is not repeated many times only to choose a bucket size.
 _LONGEST_STEP_SECONDS = 5.0
-# What other libraries settled on (torch's DistributedDataParallel): good on most machines.
-_USUAL_BUCKET_BYTES = 25 * 2**20
 _REPEATS = 3
 
 
@@ -87,7 +85,7 @@ class Rehearsal:
             return replace(found, bucket_bytes=self._settings.bucket_bytes)
         assert found.alone_seconds is not None
         if found.alone_seconds > _LONGEST_STEP_SECONDS:
-            return replace(found, bucket_bytes=_USUAL_BUCKET_BYTES)
+            return replace(found, bucket_bytes=USUAL)
 
         def measure(bucket_bytes: int) -> float:
             self._reduce_by(bucket_bytes)

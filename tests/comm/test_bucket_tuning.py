@@ -36,6 +36,12 @@ def test_what_counts_is_the_slowest_rank_and_the_median_round() -> None:
         assert order == [1, 2, 3] * 3
 
 
+def test_of_sizes_that_are_as_fast_as_each_other_the_usual_one_is_taken() -> None:
+    seconds = {2**20: 1.0, 16 * 2**20: 1.04, 64 * 2**20: 1.06}
+    choices = run_threads(lambda ranks: choose_bucket_bytes(list(seconds), seconds.__getitem__, ranks)[0], "ab")
+    assert choices == [16 * 2**20] * 2
+
+
 def test_candidates_end_with_the_whole_model() -> None:
     mib = 2**20 // 4
     assert bucket_candidates([nn.Parameter(torch.zeros(100))]) == [400]
