@@ -34,12 +34,11 @@ class Placement:
 
     Attributes:
         rank: 0 to size - 1.
-        size: processes of the job.
+        size: processes of the job, as the launcher says. A communicator of another size means that the two do not know
+            each other: so many copies of one job.
         local_rank: position among the processes of this host, from 0.
         local_size: how many processes this host has; None where the launcher does not say.
         launcher: who started the process; `torchrun` also for RANK and WORLD_SIZE that were set by hand.
-        scheduler_tasks: how many processes the launcher says that it started. A communicator of another size means
-            that the two do not know each other: so many copies of one job.
         rendezvous: `host:port` where rank 0 listens; None where that cannot be known (MASTER_ADDR tells it).
         listen_fd: on rank 0, the socket that already listens there; None where rank 0 has to bind it.
     """
@@ -49,7 +48,6 @@ class Placement:
     local_rank: int
     local_size: int | None
     launcher: Launcher
-    scheduler_tasks: int
     rendezvous: str | None
     listen_fd: int | None
 
@@ -87,7 +85,7 @@ def find_placement(environment: Environment) -> Placement:
     claims = [claim for source in _SOURCES if (claim := source(environment)) is not None]
     _check_half_pair(environment, claims)
     if not claims:
-        return Placement(0, 1, 0, 1, "none", 1, None, None)
+        return Placement(0, 1, 0, 1, "none", None, None)
     taken = claims[0]
     for claim in claims:
         _check_range(claim)
@@ -104,7 +102,6 @@ def find_placement(environment: Environment) -> Placement:
         local_rank=local_ranks[0] if local_ranks else 0,
         local_size=1 if taken.size == 1 else taken.local_size,
         launcher=taken.launcher,
-        scheduler_tasks=taken.size,
         rendezvous=_rendezvous(environment, taken) if taken.size > 1 else None,
         listen_fd=_whole(environment, LISTEN_FD) if taken.rank == 0 else None,
     )

@@ -55,8 +55,7 @@ def connect(recipe: Recipe, placement: Placement) -> Communicator:
 
 
 def _connect_nobody(recipe: Recipe, placement: Placement) -> Communicator:
-    copies = max(placement.size, placement.scheduler_tasks)
-    if copies > 1:
+    if (copies := placement.size) > 1:
         raise EnvironmentLacksError(
             f"{placement.launcher} started {copies} processes, but communication.backend is local: that would be "
             f"{copies} runs of one process each; start one process, or --set communication.backend=torch with as many "
@@ -67,11 +66,6 @@ def _connect_nobody(recipe: Recipe, placement: Placement) -> Communicator:
 
 
 def _connect_torch(recipe: Recipe, placement: Placement) -> Communicator:
-    if placement.size < placement.scheduler_tasks:
-        raise EnvironmentLacksError(
-            f"{placement.launcher} started {placement.scheduler_tasks} processes, but each is rank "
-            f"{placement.rank} of {placement.size}: give each its own RANK and WORLD_SIZE"
-        )
     device = recipe.accelerator.device
     switch_on(switches(recipe.communication.algorithm, "NCCL" if device == "cuda" else "Gloo"), os.environ)
     if placement.size == 1:

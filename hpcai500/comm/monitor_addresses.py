@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
-import struct
 from dataclasses import dataclass
 
-# <linux/sockios.h>: the IPv4 address of an interface.
-_SIOCGIFADDR = 0x8915
+from hpcai500.comm.interfaces import interface_addresses
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,8 @@ def own_addresses() -> tuple[str, ...]:
     """This host's addresses, likeliest first: the interface of GLOO_SOCKET_IFNAME, MASTER_ADDR if it is ours, what the
     host name stands for, every other interface, and loopback addresses last.
     """
-    by_interface = {name: _address_of(name) for _, name in socket.if_nameindex()}
-    ours = [address for address in by_interface.values() if address]
+    by_interface = interface_addresses()
+    ours = list(by_interface.values())
     named = [by_interface.get(name.strip(), "") for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")]
     master = [address for address in _resolved(os.environ.get("MASTER_ADDR", "")) if address in ours]
     found = [address for address in (*named, *master, *_resolved(socket.gethostname()), *ours) if address]
@@ -58,17 +55,6 @@ def is_loopback(address: str) -> bool:
 def candidates(offer: Offer, own_host: str) -> list[str]:
     """Addresses of `offer` that are worth a try from host `own_host`."""
     return [one for one in offer.addresses if own_host == offer.host or not is_loopback(one)]
-
-
-def _address_of(interface: str) -> str:
-    """IPv4 address of an interface, or "" where it has none."""
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
 
 
 def _resolved(name: str) -> list[str]:

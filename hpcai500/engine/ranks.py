@@ -129,10 +129,10 @@ def joined(recipe: Recipe, placement: Placement) -> Iterator[Ranks]:
     Raises:
         EnvironmentLacksError: they cannot be brought together; the message says what to do.
     """
-    alone = placement.size == 1 and placement.scheduler_tasks == 1
-    ranks = Ranks(
-        placement, LocalCommunicator() if alone else connect(recipe, placement), recipe.communication.timeout_seconds
-    )
+    # One process may go on with the run of several, whose recipe names a backend that it has no use for.
+    left_alone = placement.is_alone and recipe.world_size > 1
+    communicator = LocalCommunicator() if left_alone else connect(recipe, placement)
+    ranks = Ranks(placement, communicator, recipe.communication.timeout_seconds)
     try:
         yield ranks
     finally:

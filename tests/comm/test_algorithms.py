@@ -75,7 +75,7 @@ def test_a_users_own_switch_is_never_overruled() -> None:
 def test_one_process_has_no_algorithm() -> None:
     recipe = load_recipe("ic/smoke", ["communication.algorithm=ring"])
     with pytest.raises(RecipeError, match=r"`ring` cannot be had: one process has no all-reduce"):
-        connect(recipe, Placement(0, 1, 0, 1, "none", 1, None, None))
+        connect(recipe, Placement(0, 1, 0, 1, "none", None, None))
 
 
 def rounded_sum(communicator: Communicator) -> Tensor:

@@ -174,7 +174,7 @@ def test_several_hosts_without_a_meeting_place_is_told_with_the_line_to_add() ->
 
 
 def at(port: int, rank: int, size: int, listen_fd: int | None = None) -> Placement:
-    return Placement(rank, size, rank, size, "torchrun", size, f"127.0.0.1:{port}", listen_fd)
+    return Placement(rank, size, rank, size, "torchrun", f"127.0.0.1:{port}", listen_fd)
 
 
 def meet_in_threads(placements: list[Placement]) -> list[object]:

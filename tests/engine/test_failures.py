@@ -60,6 +60,13 @@ def test_cuda_without_a_device_is_an_error_and_never_a_silent_cpu_run(
     assert read_record(path).status == "error"
 
 
+def test_an_algorithm_that_one_process_cannot_have_is_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, path = run("communication.algorithm=ring")
+    assert code == 64
+    assert "communication.algorithm: `ring` cannot be had" in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_missing_data_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tiny_runs import train_arguments
 

@@ -52,7 +52,7 @@ def test_copies_are_told_of_an_end_before_the_first_job(tmp_path: Path) -> None:
 
 @pytest.fixture
 def placement() -> Placement:
-    return Placement(0, 3, 0, 3, "mpirun", 3, f"127.0.0.1:{free_port()}", None)
+    return Placement(0, 3, 0, 3, "mpirun", f"127.0.0.1:{free_port()}", None)
 
 
 @pytest.fixture
