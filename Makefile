@@ -15,7 +15,7 @@ endif
 
 CORE       := CMakeLists.txt $(shell find csrc cmake -type f 2>/dev/null)
 CPP        := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CORE))
-SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* 2>/dev/null)
+SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* containers/* 2>/dev/null)
 BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/climate_reader.py benchmarks/compression.py benchmarks/detection_operators.py benchmarks/engine_step.py benchmarks/training_step.py
 
 .DEFAULT_GOAL := help
@@ -33,6 +33,10 @@ help:
 ##   make test         run every test that needs no root
 ##   make test-site    run the tests of a whole site, which need root
 ##
+## The image (docs/site-guide.md):
+##   make image        build build/image/hpcai500-cpu.sif; FLAVOUR=cuda builds the one for GPUs
+##   make wheelhouse   only collect what it is built from: carry build/image to a site without network, `make image` there
+##
 ## While you change things:
 ##   make build        compile the C++ core into .venv (Python files need no rebuild)
 ##   make horovod      build Horovod for this torch and this MPI, once (minutes), and install it; also after either changed
@@ -44,6 +48,7 @@ help:
 ##
 ## Variables:
 ##   PYTHON=python3.12 the interpreter that .venv is made with (3.11 to 3.13)
+##   FLAVOUR=cuda      the image of `make image` and `make wheelhouse` (cpu, cuda)
 ##   ARGS="..."        passed on: make ic ARGS="--out runs/first", make test ARGS="tests/core -k crop"
 ##
 ## A missing system package is installed on Debian and Ubuntu as root; elsewhere the line to run is printed.
@@ -66,7 +71,7 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root, to mount file systems and to make networks of its own; run: sudo make test-site" >&2; exit 69; }
 
 .PHONY: test-site
-test-site: as-root build $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-site
+test-site: as-root build $(VENV)/.extra-test $(VENV)/.extra-harness $(VENV)/.horovod $(VENV)/.with-site image
 	@unshare --mount $(BIN)/python -m pytest tests/site $(ARGS)
 
 .PHONY: lint
@@ -125,8 +130,37 @@ endef
 horovod: build
 	$(get_horovod)
 
-$(VENV)/.horovod: $(VENV)/.runtime scripts/horovod
+$(VENV)/.horovod: $(VENV)/.runtime scripts/horovod scripts/horovod-source
 	$(get_horovod)
+
+FLAVOUR   ?= cpu
+IMAGES    := build/image
+PACKAGES  := containers/packages
+SOURCES   := $(CORE) $(shell find hpcai500 recipes -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml constraints.txt
+
+.PHONY: image
+image: $(IMAGES)/hpcai500-$(FLAVOUR).sif
+
+.PHONY: wheelhouse
+wheelhouse: $(IMAGES)/base-$(FLAVOUR).squashfs $(IMAGES)/wheelhouse-$(FLAVOUR)/.complete
+
+# A site that was handed base files and wheelhouse builds from them, also where their times tell that sources are newer.
+$(IMAGES)/hpcai500-%.sif: $(IMAGES)/base-%.squashfs $(IMAGES)/wheelhouse-%/.complete containers/hpcai500-%.def scripts/image
+	@scripts/image $* $(IMAGES)
+
+$(IMAGES)/base-build.squashfs: $(addprefix $(PACKAGES)/,runtime build) scripts/base | $(VENV)/.with-image
+	@scripts/base $@ $(addprefix $(PACKAGES)/,runtime build)
+
+$(IMAGES)/base-cpu.squashfs: $(PACKAGES)/runtime scripts/base | $(VENV)/.with-image
+	@scripts/base $@ $(PACKAGES)/runtime
+
+$(IMAGES)/base-cuda.squashfs: $(addprefix $(PACKAGES)/,runtime cuda) scripts/base | $(VENV)/.with-image
+	@scripts/base $@ $(addprefix $(PACKAGES)/,runtime cuda)
+
+$(IMAGES)/wheelhouse-%/.complete: $(SOURCES) scripts/wheelhouse containers/build-wheels $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod
+	@$(BIN)/python scripts/wheelhouse $* $(@D)
+	@scripts/build-wheels $(IMAGES)/base-build.squashfs $(@D) $*
+	@touch $@
 
 $(VENV)/.with-%: $(MADE)
 	@PYTHON='$(BIN)/python' scripts/bootstrap --with $*

@@ -15,6 +15,7 @@ import typer
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.launch.in_job import become, module_command
+from hpcai500.launch.slurm_cli import app as slurm
 from hpcai500.placement import find_placement
 from hpcai500.streams import open_missing_streams
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(slurm, name="slurm")
 # Passed through untouched: the in-job half parses these arguments itself.
 _PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -177,6 +179,7 @@ def timeline(
         if record is None:
             raise UsageError("--trace: Horovod's file is a trace already; give a record")
         export_trace(record, trace)
+        print(f"hpcai500: {trace}: written; open it in ui.perfetto.dev", file=sys.stderr)  # noqa: T201
     print(json.dumps(document) if as_json else "\n".join(timeline_lines(document)))  # noqa: T201
 
 
@@ -227,6 +230,38 @@ def _one(what: list[str]) -> str:
     return what[0]
 
 
+@app.command(short_help="What this machine and container lack for a run.")
+def doctor(
+    benchmark: Annotated[str | None, typer.Argument(metavar="[ic|ewa]", help="Look at what its command needs.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    out: _Out = None,
+    set_: _Set = None,
+    as_json: _Json = False,
+) -> None:
+    """Look at container, folders, launcher and devices, and say what to type where something is wrong: docs/doctor.md.
+
+    Exit code 69 where a run could not start. `ic` and `ewa` look at the same before they start.
+    """
+    from hpcai500.launch.examination import Patient, examine_command  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.system.checks import document, lines, verdict  # noqa: PLC0415
+
+    checks = examine_command(Patient(benchmark, recipe, data, out, set_ or ()))
+    print(json.dumps(document(checks)) if as_json else "\n".join(lines(checks)))  # noqa: T201
+    raise typer.Exit(ExitCode.ENVIRONMENT if verdict(checks) == "error" else ExitCode.PASS)
+
+
+@app.command(short_help="Image, package, rules and libraries, by hash and version.")
+def version(as_json: _Json = False) -> None:
+    """Print which software this is: what `system.json` of each record has as `installation`."""
+    from hpcai500.system.container import find_container  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.system.mpi import installed_mpi  # noqa: PLC0415
+    from hpcai500.system.versions import version_document, version_lines  # noqa: PLC0415
+
+    found = version_document(find_container(os.environ), installed_mpi(os.environ))
+    print(json.dumps(found) if as_json else "\n".join(version_lines(found)))  # noqa: T201
+
+
 @app.command(context_settings=_PASS_THROUGH, short_help="Make, check or repack a data set.")
 def data(context: typer.Context) -> None:
     """Make, check or repack a data set: `hpcai500 data --help`."""
@@ -237,6 +272,22 @@ def data(context: typer.Context) -> None:
 def flops(context: typer.Context) -> None:
     """Count the operations of a benchmark's model: `hpcai500 flops --help`."""
     become(module_command("measure.flops_command", *context.args))
+
+
+@app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")
+def self_test(
+    procs: Annotated[int, typer.Option(min=2, metavar="N", help="Ranks that add up.")] = 2,
+    as_json: _Json = False,
+) -> None:
+    """Hold every kernel against a reference, add up on several ranks, and train: half a minute on two cores.
+
+    It writes to temporary files only (TMPDIR), and ends with 2 where an answer is wrong, 1 where a part crashed.
+    """
+    from hpcai500.launch.self_test import run_self_test  # noqa: PLC0415 - keeps `--help` fast
+
+    ended = run_self_test(procs)
+    print(json.dumps(ended.document()) if as_json else "\n".join(ended.lines()))  # noqa: T201
+    raise typer.Exit(ended.exit_code)
 
 
 def _report(

@@ -2,67 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from hpcai500.editions import editions
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
+from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 _PACKAGE = Path(__file__).parent
-
-
-_HEADER = re.compile(r"""\s*\[\s*["']?([\w-]+)["']?\s*\]""")
-_KEY = re.compile(r"""\s*([\w."'\s-]+?)\s*=""")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the text of a recipe came from, so that an error can name the line."""
-
-    name: str
-    text: str
-    overrides: frozenset[tuple[str, str]] = frozenset()
-
-    def place(self, location: Sequence[str | int]) -> str:
-        """What the user should look at to mend `location`: a `--set`, or file and line."""
-        keys = [part for part in location if isinstance(part, str)]
-        if not keys and self.overrides:
-            return f"{self.name} with {', '.join(f'--set {table}.{key}' for table, key in sorted(self.overrides))}"
-        for table, key in sorted(self.overrides):
-            # An unknown table has no key that could be blamed.
-            if keys[:1] == [table] and keys[1:2] in ([key], []):
-                return f"--set {table}.{key}"
-        line = self.line_of(location)
-        return f"{self.name}:{line}" if line else self.name
-
-    def line_of(self, location: Sequence[str | int]) -> int | None:
-        """Line number (from 1) of `location` = (table, key, …), or of its table, or None."""
-        keys = [part for part in location if isinstance(part, str)]
-        table, found = "", None
-        for number, line in enumerate(self.text.splitlines(), 1):
-            if header := _HEADER.match(line):
-                table = header.group(1)
-                if keys and table == keys[0]:
-                    found = found or number
-            elif key := _KEY.match(line):
-                parts = [*filter(None, [table]), *(part.strip(" \"'") for part in key.group(1).split("."))]
-                if parts[:2] == keys[:2]:
-                    return number
-                if keys and parts[0] == keys[0] and not table:
-                    found = found or number
-        return found
 
 
 @dataclass(frozen=True)
@@ -93,8 +49,13 @@ def find_recipe(name: str | Path) -> Path:
     shipped = recipes_folder() / f"{name}.toml"
     if shipped.is_file():
         return shipped
-    known = sorted(str(p.relative_to(recipes_folder()).with_suffix("")) for p in recipes_folder().glob("*/*.toml"))
-    raise RecipeError(f"{name}: no such recipe file; the recipes that come with hpcai500 are {', '.join(known)}")
+    known = ", ".join(shipped_recipes())
+    raise RecipeError(f"{name}: no such recipe file; the recipes that come with hpcai500 are {known}")
+
+
+def shipped_recipes() -> list[str]:
+    """Short names of the recipes that come with hpcai500; what else lies in their folder (site files) is none."""
+    return sorted(f"{name}/{path.stem}" for name in RECIPE_TYPES for path in (recipes_folder() / name).glob("*.toml"))
 
 
 def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -108,13 +69,13 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: with file, line, table, key and the allowed values, a line for each mistake.
     """
     path = find_recipe(name)
-    source = Source(str(path), _read(path))
-    tables = _parse(source)
+    source = read_source(path, RecipeError)
+    tables = parse_tables(source, RecipeError)
     benchmark = tables.get("benchmark")
     if not isinstance(benchmark, str) or benchmark not in RECIPE_TYPES:
         raise RecipeError(f"{path}: benchmark: expected one of {', '.join(RECIPE_TYPES)}, got {benchmark!r}")
     reference_path = recipes_folder() / benchmark / "reference.toml"
-    reference = _parse(Source(str(reference_path), _read(reference_path)))
+    reference = parse_tables(read_source(reference_path, RecipeError), RecipeError)
     changes = [_override(text) for text in overrides]
     overridden = frozenset((table, key) for change in changes for table, keys in change.items() for key in keys)
     return _validate(_merge(reference, tables, *changes), replace(source, overrides=overridden))
@@ -128,7 +89,7 @@ def reference_recipe(benchmark: str) -> Recipe:
 def parse_resolved(text: str, name: str) -> Recipe:
     """A recipe from resolved TOML `text` (a record's `recipe.toml`): nothing is filled in from anywhere."""
     source = Source(name, text)
-    return _validate(_parse(source), source)
+    return _validate(parse_tables(source, RecipeError), source)
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -156,22 +117,6 @@ def differences(recipe: Recipe, reference: Recipe) -> list[Difference]:
         for key, value in ours[table].items()
         if theirs[table].get(key) != value
     ]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _parse(source: Source) -> dict[str, Any]:
-    try:
-        return tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{source.name}: not valid TOML: {error}") from error
 
 
 def _merge(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,41 +149,7 @@ def _validate(tables: Mapping[str, Any], source: Source) -> Recipe:
     try:
         recipe = kind.model_validate(tables)
     except ValidationError as error:
-        raise RecipeError("\n".join(_explain(kind, source, error))) from error
+        raise RecipeError(explain(kind, source, error)) from error
     if recipe.edition not in editions():
         raise RecipeError(f"{source.name}: edition: expected one of {', '.join(editions())}, got {recipe.edition!r}")
     return recipe
-
-
-def _explain(kind: type[Recipe], source: Source, error: ValidationError) -> Iterator[str]:
-    for detail in error.errors(include_url=False):
-        location = detail["loc"]
-        table, *keys = [str(part) for part in location] or [""]
-        name = f"[{table}] {'.'.join(keys)}: " if keys else f"{table}: " if table else ""
-        yield f"{source.place(location)}: {name}{_what_is_wrong(kind, table, keys, detail)}"
-
-
-def _what_is_wrong(kind: type[Recipe], table: str, keys: Sequence[str], detail: ErrorDetails) -> str:
-    fields = _fields(kind, table) if keys else list(kind.model_fields)
-    match detail["type"]:
-        case "extra_forbidden":
-            key = keys[-1] if keys else table
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            return f"unknown {'key' if keys else 'table or key'}; {hint}allowed: {', '.join(fields)}"
-        case "missing":
-            return "is missing"
-        case "value_error":
-            return str(detail["ctx"]["error"])
-        case "model_type" | "model_attributes_type":
-            return f"expected a table, got {detail['input']!r}"
-        case "literal_error":
-            return f"expected {detail['ctx']['expected']}, got {detail['input']!r}"
-        case _:
-            return f"{detail['msg'].lower().replace('input should be', 'expected')}, got {detail['input']!r}"
-
-
-def _fields(kind: type[Recipe], table: str) -> list[str]:
-    field = kind.model_fields.get(table)
-    model = field.annotation if field else None
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []

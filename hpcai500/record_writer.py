@@ -54,12 +54,7 @@ class RecordWriter:
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            log = path / "events.jsonl"
-            stillborn = {entry.name for entry in path.iterdir()} <= _STILLBORN and not (
-                log.exists() and log.stat().st_size
-            )
-            if not stillborn:
-                raise RecordError(f"{path}: not empty; give another --out, or go on with it: --resume --out {path}")
+            require_unused(path)
             (path / "checkpoints").mkdir(exist_ok=True)
             write_atomically(path / "recipe.toml", to_toml(recipe).encode())
             return cls(path, 0, FIRST_PREVIOUS)
@@ -222,6 +217,21 @@ class RecordWriter:
         except OSError as error:
             self.close()
             raise cannot_write(self.path, error) from error
+
+
+def require_unused(path: Path) -> None:
+    """Refuse the folder `path` for a new run if it holds anything, a run that was killed before its first event aside.
+
+    Raises:
+        RecordError: it does.
+        OSError: it cannot be listed.
+    """
+    if not path.exists():
+        return
+    log = path / "events.jsonl"
+    stillborn = {entry.name for entry in path.iterdir()} <= _STILLBORN and not (log.exists() and log.stat().st_size)
+    if not stillborn:
+        raise RecordError(f"{path}: not empty; give another --out, or go on with it: --resume --out {path}")
 
 
 def is_being_written(path: Path) -> bool:

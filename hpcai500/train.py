@@ -17,6 +17,7 @@ from typing import NoReturn
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, StoppedError, UsageError
 from hpcai500.placement import find_placement
+from hpcai500.scratch import scratch
 from hpcai500.streams import open_missing_streams
 
 # How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _options(arguments)
         placement = find_placement(os.environ)
         leads = placement.rank == 0
-        with StopRequest(announce=leads) as stop:
+        with scratch(os.environ, options.out), StopRequest(announce=leads) as stop:
             if "OMP_WAIT_POLICY" not in os.environ:
                 os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
             from hpcai500.engine.job import go_on, start  # noqa: PLC0415 - imports torch

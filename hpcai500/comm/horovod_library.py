@@ -6,7 +6,6 @@ import atexit
 import ctypes
 import importlib
 import os
-import re
 import threading
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from hpcai500.comm.algorithms import Carrier
 from hpcai500.comm.failures import as_run_error, first_line
 from hpcai500.errors import EnvironmentLacksError
+from hpcai500.system.mpi import short_name
 
 # Gloo's are 30 s; rank 0 may have data to make before it comes. Whether a rank is lost, the monitor judges.
 _GLOO_TIMEOUT_SECONDS = "1800"
@@ -56,6 +56,11 @@ class Horovod:
     def has_mpi(self) -> bool:
         """Whether it was built with MPI, so that MPI's launchers can start it."""
         return bool(self._basics.mpi_built())
+
+    @property
+    def has_gloo(self) -> bool:
+        """Whether it was built with Gloo, so that horovodrun can start it without MPI."""
+        return bool(self._basics.gloo_built())
 
     @property
     def takes_cuda_tensors(self) -> bool:
@@ -139,9 +144,7 @@ class Horovod:
         """`Open MPI 4.1.4`; of another MPI, the first line of what it says of itself. MPI need not be started."""
         text, length = ctypes.create_string_buffer(_LONGEST_VERSION), ctypes.c_int()
         self._basics.MPI_LIB_CTYPES.MPI_Get_library_version(text, ctypes.byref(length))
-        line = text.value.decode(errors="replace").splitlines()[0]
-        found = re.match(r"Open MPI v([\w.]+)", line)
-        return f"Open MPI {found.group(1)}" if found else " ".join(line.split())
+        return short_name(text.value.decode(errors="replace"))
 
 
 def _why_not(error: Exception) -> str:

@@ -6,17 +6,18 @@ import hashlib
 import platform
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 
 import torch
 
 import hpcai500
-from hpcai500 import _core
 from hpcai500.comm.base import Communicator
 from hpcai500.errors import UsageError
+from hpcai500.system.container import image_description
+from hpcai500.system.versions import core_hash, package_code_hash
 
 CODE = "code"
 CORE = "compiled core"
+IMAGE = "image"
 VERSION = "version of hpcai500"
 TORCH = "version of torch"
 PYTHON = "version of Python"
@@ -29,6 +30,7 @@ _SAME_FILES = "give every rank the same files: stage them again on that host, or
 _FIXES = {
     CODE: _SAME_SOFTWARE,
     CORE: _SAME_SOFTWARE,
+    IMAGE: "start every rank from the same image file: copy it to that host again, or keep it on a shared file system",
     VERSION: _SAME_SOFTWARE,
     TORCH: _SAME_SOFTWARE,
     PYTHON: _SAME_SOFTWARE,
@@ -44,11 +46,15 @@ _SHOWN_CHARACTERS = 12
 
 
 @cache
-def code_facts() -> Mapping[str, str]:
-    """Facts of this process's software: SHA-256 of hpcai500's Python files and of its compiled core; versions."""
+def code_facts() -> Mapping[str, str | None]:
+    """Facts of this process's software: SHA-256 of hpcai500's Python files and of its compiled core; versions; image.
+
+    An image is known by the hash of its content that was taken when it was built: that of its file takes seconds.
+    """
     return {
-        CODE: _code_hash(Path(hpcai500.__file__).parent),
-        CORE: hashlib.sha256(Path(_core.__file__).read_bytes()).hexdigest(),
+        CODE: package_code_hash(),
+        CORE: core_hash(),
+        IMAGE: _image_content(),
         VERSION: hpcai500.__version__,
         TORCH: torch.__version__,
         PYTHON: platform.python_version(),
@@ -103,11 +109,7 @@ def _shown(value: str) -> str:
     return f"{value[:_SHOWN_CHARACTERS]}..." if is_hash else value
 
 
-def _code_hash(folder: Path) -> str:
-    """SHA-256 (hex) over names and contents of all Python files below `folder`."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
+def _image_content() -> str:
+    """What tells one image from another; a process outside of any is told from those within."""
+    description = image_description()
+    return "none" if description is None else str(description.get("content_sha256") or description.get("revision"))

@@ -6,12 +6,14 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext
 from typing import TypeVar
 
 from hpcai500.errors import RunError
@@ -39,6 +41,10 @@ def map_in_order(
         return
     # Spawned, not forked: a forked child of a process that has run torch's threads can hang.
     context = multiprocessing.get_context("spawn")
+    if reason := _why_alone(context):
+        sys.stderr.write(f"hpcai500: {reason}: one process does the work of {workers}\n")
+        yield from map(function, tasks)
+        return
     resource_tracker.ensure_running()
     try:
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent) as pool:
@@ -52,6 +58,15 @@ def map_in_order(
             f"a process that {what} was killed, perhaps for memory: run the command again to continue, "
             "with fewer workers"
         ) from error
+
+
+def _why_alone(context: SpawnContext) -> str | None:
+    """Why processes cannot talk to each other here, or None: semaphores are files in /dev/shm."""
+    try:
+        context.Lock()
+    except OSError as error:
+        return f"/dev/shm cannot be used ({error.strerror})"  # noqa: S108 - its name, and not a file in it
+    return None
 
 
 def _die_with_parent() -> None:

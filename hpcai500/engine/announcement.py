@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import hpcai500
 from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, require_same
@@ -14,6 +15,9 @@ from hpcai500.measure.flops import CONVENTION, count_flops
 from hpcai500.measure.host import boot_id, capture_node
 from hpcai500.recipe import recipe_hash
 from hpcai500.record import Record, iterate
+from hpcai500.system.container import find_container
+from hpcai500.system.mpi import installed_mpi
+from hpcai500.system.versions import version_document
 from hpcai500.workloads.base import Workload
 
 
@@ -36,7 +40,14 @@ def announce_start(journal: Journal, recipe: Recipe, ranks: Ranks) -> None:
     )
     require_same(ranks.world, {**code_facts(), RECIPE: recipe_hash(recipe)})
     nodes = ranks.world.gather_objects(capture_node() if ranks.placement.local_rank == 0 else None)
-    journal.write_system({"nodes": [node for node in nodes if node is not None]})
+    journal.write_system({"nodes": [node for node in nodes if node is not None], "installation": _installation(ranks)})
+
+
+def _installation(ranks: Ranks) -> dict[str, Any] | None:
+    """The software of rank 0, which is that of all; the file of an image is read by this rank alone."""
+    if not ranks.leads:
+        return None
+    return version_document(find_container(os.environ), installed_mpi(os.environ))
 
 
 def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record | None, ranks: Ranks) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from hpcai500.placement import Placement
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.record_writer import RecordWriter
+from hpcai500.system.accelerator import Torch
+from hpcai500.system.doctor import why_no_device
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
@@ -291,12 +294,8 @@ def _device(recipe: Recipe, ranks: Ranks) -> torch.device:
     if recipe.accelerator.device != "cuda":
         return torch.device(recipe.accelerator.device)
     if not torch.cuda.is_available():
-        if torch.version.cuda is None:
-            reason = f"torch {torch.__version__} is built without CUDA: install a CUDA build of it"
-        else:
-            reason = "no driver or device answers: check `nvidia-smi` (in a container: apptainer --nv)"
         raise EnvironmentLacksError(
-            f"accelerator.device is cuda, but {reason}, or run on the CPU with --set accelerator.device=cpu"
+            why_no_device(os.environ, Torch(torch.__version__, torch.version.cuda), recipe.benchmark)
         )
     # A launcher may show each rank its own device only.
     devices = torch.cuda.device_count()

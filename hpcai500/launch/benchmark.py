@@ -24,7 +24,9 @@ from hpcai500.launch.trials import TrialPlan, is_series, read_plan, write_plan
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, iterate, read_record
-from hpcai500.record_writer import is_being_written
+from hpcai500.record_writer import is_being_written, require_unused
+from hpcai500.scratch import can_be_made
+from hpcai500.system.doctor import Subject, require_healthy
 
 _RUNS = Path("runs")
 _MADE_DATA = Path("data")
@@ -69,10 +71,11 @@ def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
     recipe = load_recipe(name, overrides)
     crew.check(recipe, request.trials)
     _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
-    if request.data and not request.data.is_dir():
-        raise DataError(f"{request.data}: no such folder; give the folder of {recipe.problem.dataset} with --data DIR")
-    data = request.data or _make_data(recipe)
     folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if request.trials == 1 and folder.is_dir():
+        require_unused(folder)
+    require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
+    data = request.data or _make_data(recipe, request.out)
     if request.trials > 1:
         plan = TrialPlan(request.trials, str(data.resolve()))
         yield from _run_series(folder, write_plan(folder, recipe, plan), recipe, plan, crew)
@@ -112,11 +115,22 @@ def _resume(request: Request, crew: Crew) -> Iterator[Outcome]:
         _check_benchmark(request, recipe.benchmark, f"{folder}: runs", f"--resume --out {folder}")
         left = [number for number in range(1, plan.trials + 1) if not (plan.record(folder, number) / "DONE").exists()]
         crew.check(recipe, len(left))
+        require_healthy(Subject(recipe, Path(plan.data), folder, sys.argv[1:]))
         yield from _run_series(folder, path, recipe, plan, crew)
     else:
-        benchmark = str(read_record(folder).tables.get("benchmark"))
+        record = read_record(folder)
+        benchmark = str(record.tables.get("benchmark"))
         _check_benchmark(request, benchmark, f"{folder}: a record", f"--resume --out {folder}")
+        # Without either, the job says what the record lacks.
+        if data := request.data or _data_of(record):
+            require_healthy(Subject(record.recipe(), data, folder, sys.argv[1:]))
         yield _go_on(crew, folder, request.data)
+
+
+def _data_of(record: Record) -> Path | None:
+    """The folder that a run was started on."""
+    dataset = next(iterate(record.events, "dataset"), None)
+    return Path(dataset["value"]["root"]) if dataset else None
 
 
 def _go_on(crew: Crew, record: Path, data: Path | None) -> Outcome:
@@ -160,12 +174,12 @@ def _records(folder: Path) -> list[Record]:
     return [read_record(path) for path in paths if (path / "events.jsonl").is_file()]
 
 
-def _make_data(recipe: Recipe) -> Path:
+def _make_data(recipe: Recipe, out: Path | None) -> Path:
     """The folder of the synthetic set that the recipe trains on, made now if it is not there."""
     dataset = recipe.problem.dataset
     if not dataset.startswith("synthetic-"):
         raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
-    folder = _MADE_DATA / f"{recipe.benchmark}-{dataset}"
+    folder = place_of_made_data(f"{recipe.benchmark}-{dataset}", out)
     code = run_to_end(module_command("data", "make", recipe.benchmark, folder))
     if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
         raise KeyboardInterrupt
@@ -174,6 +188,26 @@ def _make_data(recipe: Recipe) -> Path:
         kind = kinds.get(ExitCode(code), RunError) if code in list(ExitCode) else RunError
         raise kind(f"{folder}: the synthetic data could not be made (see above); give other data with --data DIR")
     return folder
+
+
+def place_of_made_data(name: str, out: Path | None) -> Path:
+    """Where the synthetic set `name` is, or is to be made: in `data/` here, or, where that cannot be, beside `out`.
+
+    Raises:
+        EnvironmentLacksError: neither can be written.
+    """
+    here = _MADE_DATA / name
+    if here.is_dir() or can_be_made(here):
+        return here
+    beside = out.absolute().parent / here if out else None
+    if beside and (beside.is_dir() or can_be_made(beside)):
+        _say(f"{Path.cwd()}: cannot be written: the synthetic data goes to {beside}")
+        return beside
+    tried = dict.fromkeys([str(Path.cwd()), *([str(out.absolute().parent)] if out else [])])
+    raise EnvironmentLacksError(
+        f"synthetic data cannot be made: {' and '.join(tried)}: not to be written by this user; start in a folder of "
+        "yours, or give --out DIR/RUN in one (in a container: `--bind DIR --pwd DIR`)"
+    )
 
 
 def _say(line: str) -> None:

@@ -7,6 +7,7 @@ and each job meets at a port of its own. The others say `{"hpcai500", "rank", "s
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Sequence
@@ -89,11 +90,16 @@ class Conductor:
             return
         self._gather(self._farewell_seconds)
         for connection in self._others.values():
-            with connection:
-                try:
-                    send(connection, {"end": int(code)})
-                except OSError:
-                    continue  # gone already, which is all that it would be told
+            # One that is gone already needs to be told nothing.
+            with contextlib.suppress(OSError):
+                send(connection, {"end": int(code)})
+        limit = time.monotonic() + self._farewell_seconds
+        for connection in self._others.values():
+            # Whoever has heard it hangs up. A launcher that kills all once we have failed must not come before: its
+            # exit code would be that of the killed.
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(max(0.01, limit - time.monotonic()))
+                connection.recv(1)
         self._listener.close()
 
     def _gather(self, patience_seconds: float) -> list[int]:

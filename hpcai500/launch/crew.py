@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,6 +94,8 @@ class _Here:
             return run_to_end(module_command(_JOB, *arguments))
         cores = cores_for(0, size) or os.sched_getaffinity(0)
         _say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
+        if warning := crowding(size, len(os.sched_getaffinity(0))):
+            _say(warning)
         if recipe.communication.backend == "horovod":
             return run_horovod_ranks(_JOB, arguments, size)
         return run_local_ranks(module_command(_JOB, *arguments), size, grace_seconds=_CLOSE_SECONDS)
@@ -149,7 +152,19 @@ class _Launched:
         return self._conductor.run(_JOB, arguments)
 
     def end(self, code: int) -> None:
+        # A launcher ends all ranks when the first has ended with a failure: the code of this one is told already.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._conductor.end(code)
+
+
+def crowding(size: int, cores: int) -> str | None:
+    """What to say where `size` ranks are more than the `cores` that they may run on."""
+    if size <= cores:
+        return None
+    return (
+        f"warning: {size} ranks share {cores} core{'s' if cores > 1 else ''}: this shows that they work together, not "
+        f"how fast; --procs {cores} gives each one of its own"
+    )
 
 
 def _check_size(recipe: Recipe, size: int | None) -> None:

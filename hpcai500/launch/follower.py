@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ def follow(placement: Placement) -> int:
             if run_rank(placement, message["command"], message["rendezvous"]) != ExitCode.PASS:
                 # Rank 0's job ends with ours: its command has no more to wait for than that, unless its host is gone.
                 connection.settimeout(_LAST_WORD_SECONDS)
+        # From here to our end, which has its code already, a launcher that ends all ranks because one failed is late.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return int(message.get("end", ExitCode.RUN_FAILED))
 
 

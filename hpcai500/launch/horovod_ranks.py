@@ -6,38 +6,53 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode
 from hpcai500.launch.child import SignalRelay, start_child
 from hpcai500.launch.in_job import module_command, told_code, wait_for
 from hpcai500.launch.launchers import Layout, horovodrun, mpirun
 from hpcai500.placement import without_placement
+from hpcai500.scratch import with_temporary_folder
 
 # mpirun takes SIGINT and SIGTERM as "kill all", and passes this one on to the ranks: "stop with a checkpoint".
 _TO_RANKS: dict[int, signal.Signals] = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR1}
 
 
-def run_horovod_ranks(module: str, arguments: Sequence[str | Path], size: int) -> int:
+def run_horovod_ranks(
+    module: str,
+    arguments: Sequence[str | Path],
+    size: int,
+    *,
+    launcher: Literal["mpirun", "horovodrun"] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> int:
     """Run `size` ranks of `python -m hpcai500.MODULE` under mpirun, or under horovodrun where there is none.
 
     Returns the exit code of the job.
+
+    Args:
+        launcher: this one and no other.
+        environment: what the ranks get; where they stand is their launcher's word.
 
     Raises:
         EnvironmentLacksError: there is neither.
     """
     command = module_command("launch.rank_command", module, *arguments)
     # The ranks are for this host, whatever a scheduler says of others.
-    environment = {
-        name: value for name, value in without_placement(os.environ).items() if not name.startswith("SLURM_")
-    }
+    environment = with_temporary_folder(
+        {name: value for name, value in without_placement(environment).items() if not name.startswith("SLURM_")},
+        Path.cwd(),
+    )
     layout = Layout(nodes=1, per_node=size)
-    if shutil.which("mpirun"):
+    if launcher != "horovodrun" and shutil.which("mpirun"):
         tokens = mpirun(layout, command, as_root=os.geteuid() == 0, oversubscribe=True)
         relay, last_will = SignalRelay(_TO_RANKS), signal.SIGUSR1
-    elif found := _horovodrun():
-        tokens = [found, *horovodrun(layout, command)[1:]]
+    elif launcher != "mpirun" and (found := _horovodrun()):
+        # It would remember in ~/.horovod which hosts it reached, and there is not always a home.
+        tokens = [found, "--disable-cache", *horovodrun(layout, command)[1:]]
         relay, last_will = SignalRelay(), signal.SIGTERM
     else:
         raise EnvironmentLacksError(

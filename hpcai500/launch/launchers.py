@@ -24,6 +24,7 @@ class Layout:
         cores_per_rank: cores that each rank is bound to; None leaves the ranks unbound (ours share a node's cores
             among themselves, docs/launching.md).
         environment: variables that every rank gets.
+        exported: names of variables that every rank gets with the value that the launcher's process has.
         interface: network interface that the launcher's own messages and MPI's take, where there are several.
     """
 
@@ -33,6 +34,7 @@ class Layout:
     cores_per_rank: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     interface: str | None = None
+    exported: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.hosts and len(self.hosts) != self.nodes:
@@ -65,6 +67,7 @@ def mpirun(layout: Layout, command: Sequence[str], *, as_root: bool = False, ove
         *(["-H", _slots(layout)] if layout.hosts else []),
         *[token for name, value in parameters for token in ("--mca", name, str(value))],
         *[token for name, value in layout.environment.items() for token in ("-x", f"{name}={value}")],
+        *[token for name in layout.exported for token in ("-x", name)],
         *command,
     ]
 

@@ -24,7 +24,9 @@ _POLL_SECONDS = 0.05
 _KILL_SECONDS = 10.0
 
 
-def run_local_ranks(command: Sequence[str], size: int, *, grace_seconds: float) -> int:
+def run_local_ranks(
+    command: Sequence[str], size: int, *, grace_seconds: float, environment: Mapping[str, str] = os.environ
+) -> int:
     """Run `size` ranks of `command` on this host and return the exit code of the job: 0, or the first that failed.
 
     Each rank has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and cores of its own
@@ -34,6 +36,7 @@ def run_local_ranks(command: Sequence[str], size: int, *, grace_seconds: float) 
     Args:
         grace_seconds: how long after the first failure the others may take to end by themselves, because they say
             what they lost and rank 0 closes the record; then SIGTERM, and 10 s later SIGKILL.
+        environment: what the ranks get, beside where they stand.
 
     Raises:
         KeyboardInterrupt: Ctrl-C killed a rank before it could catch it.
@@ -45,8 +48,8 @@ def run_local_ranks(command: Sequence[str], size: int, *, grace_seconds: float) 
         try:
             for rank in range(size):
                 inherit = [listener.fileno()] if rank == 0 else []
-                environment = _environment(rank, size, listener)
-                ranks.append(start_child(command, environment=environment, cores=cores[rank], inherit=inherit))
+                placed = without_placement(environment) | _place(rank, size, listener)
+                ranks.append(start_child(command, environment=placed, cores=cores[rank], inherit=inherit))
                 relay.add(ranks[-1])
             # From here on only rank 0 listens: when it dies, nobody can connect to a job that is gone.
             listener.close()
@@ -58,12 +61,12 @@ def run_local_ranks(command: Sequence[str], size: int, *, grace_seconds: float) 
     return told_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
 
 
-def _environment(rank: int, size: int, listener: socket.socket) -> Mapping[str, str]:
+def _place(rank: int, size: int, listener: socket.socket) -> dict[str, str]:
     port = listener.getsockname()[1]
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     meeting = {"MASTER_ADDR": _HOST, "MASTER_PORT": port, LAUNCHER: "hpcai500"}
     ours = place | meeting | ({LISTEN_FD: listener.fileno()} if rank == 0 else {})
-    return without_placement(os.environ) | {name: str(value) for name, value in ours.items()}
+    return {name: str(value) for name, value in ours.items()}
 
 
 def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:

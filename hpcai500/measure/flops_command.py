@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.layers import RECIPE_TYPES
 from hpcai500.measure.flops import CONVENTION, FlopsCount, Operator, count_flops
 from hpcai500.recipe import load_recipe
+from hpcai500.scratch import scratch
 from hpcai500.workloads import model_of
 
 _GIGA = 1e9
@@ -38,10 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
         model, example = model_of(recipe, options.classes)
+        with scratch(os.environ, Path.cwd()):
+            count = count_flops(model, *example)
     except HpcAi500Error as error:
         print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
-    count = count_flops(model, *example)
     shape = list(example[0].shape[1:])
     print(json.dumps({**_document(count), "input": shape}) if options.json else _table(count, shape))  # noqa: T201
     return ExitCode.PASS

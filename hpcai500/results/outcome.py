@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from hpcai500.errors import ExitCode
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
+from hpcai500.record import json_object
 from hpcai500.results.score import summarise_trials, why_no_mean
-from hpcai500.results.show import figure_of_merit_lines, summary_lines, trial_lines
+from hpcai500.results.show import figure_of_merit_lines, image_lines, summary_lines, trial_lines
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,12 @@ class RunOutcome:
     result: Result | None = None
     error: str | None = None
     exit_code: int = ExitCode.PASS
+
+    @property
+    def system(self) -> Mapping[str, Any]:
+        """What the record says of the machine and the software."""
+        path = self.record / "system.json"
+        return json_object(path) if path.is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class CommandOutcome:
                 yield f"error       {run.error}"
             if run.result:
                 yield from summary_lines(run.result)
+                yield from image_lines(run.system)
         if no_mean:
             yield f"no mean: {no_mean}"
         elif len(self._good) > 1:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
+from pathlib import Path
 from typing import Any
 
 from hpcai500.results.scaling import Scaling
 from hpcai500.results.show import PREFIXES
+from hpcai500.scratch import scratch
 
 _MEASURED, _IDEAL = "#0072b2", "#999999"
 
 
 def draw_scaling(scaling: Scaling) -> dict[str, bytes]:
     """The picture as files: `scaling.svg` and `scaling.png`."""
+    with scratch(os.environ, Path.cwd()):
+        return _files(scaling)
+
+
+def _files(scaling: Scaling) -> dict[str, bytes]:
     # Only who draws needs it, and it takes longer to load than all the rest.
     from matplotlib import rc_context  # noqa: PLC0415
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415

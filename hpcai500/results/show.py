@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
+from hpcai500.system.container import short_image
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # What a terminal shows in a line; `hpcai500 timeline` names all of them.
@@ -46,6 +48,13 @@ def summary_lines(result: Result) -> Iterator[str]:
         yield f"NOT RANKABLE: {result.reasons[0]}" + (
             f" (and {len(result.reasons) - 1} more)" if result.reasons[1:] else ""
         )
+
+
+def image_lines(system: Mapping[str, Any]) -> Iterator[str]:
+    """The image that a record's run was made with, of its system.json; nothing for an installation."""
+    image = (system.get("installation") or {}).get("image")
+    if image:
+        yield f"image       {short_image(image)}"
 
 
 def _communication_lines(result: Result) -> Iterator[str]:

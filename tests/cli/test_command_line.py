@@ -284,7 +284,7 @@ def test_a_signal_to_the_command_reaches_the_job_which_resume_goes_on_with(
         (["ic", "--trials", "0"], "--trials"),
         (["ic", "--recipe", "nope.toml"], "nope.toml: no such recipe file; the recipes that come with hpcai500 are"),
         (["ic", "--set", "problem.epochs=many"], "--set problem.epochs: [problem] epochs: expected a valid integer"),
-        (["ic", "--recipe", "ic/reference"], "the recipe trains on imagenet-1k: give its folder with --data DIR"),
+        (["ic", "--recipe", "ic/reference"], "the recipe trains on imagenet-1k; give its folder with --data DIR"),
         (["ic", "--data", "nowhere", "--set", "accelerator.device=cpu"], "nowhere"),
         (["ic", "--resume"], "no unfinished ic run to resume; name its record: --resume --out DIR"),
         (["ic", "--resume", "--trials", "2"], "leave out --recipe, --set and --trials"),

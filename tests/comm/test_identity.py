@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 from file_mailbox import communicator
 
 from hpcai500.comm import identity
@@ -77,20 +75,17 @@ def test_what_a_rank_does_not_know_is_not_compared(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("change", ["content", "name", "new file"])
-def test_any_change_of_the_code_changes_its_hash(tmp_path: Path, change: str) -> None:
-    package = Path(identity.__file__).parents[1]
-    copy = tmp_path / "copy"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    before = identity._code_hash(copy)
-    assert before == identity.code_facts()[identity.CODE]
-    victim = copy / "comm" / "identity.py"
-    match change:
-        case "content":
-            victim.write_text(victim.read_text().replace("another", "a different", 1))
-        case "name":
-            victim.rename(victim.with_name("sameness.py"))
-        case _:
-            victim.with_name("more.py").touch()
-    assert identity._code_hash(copy) != before
-    assert len(identity.code_facts()[identity.CORE]) == 64
+def test_the_facts_hold_the_hashes_of_this_software() -> None:
+    facts = identity.code_facts()
+    assert len(facts[identity.CODE] or "") == len(facts[identity.CORE] or "") == 64
+    assert facts[identity.IMAGE] == "none"
+
+
+def test_a_rank_in_another_image_is_told_to_take_the_same(tmp_path: Path) -> None:
+    facts: list[Mapping[str, str | None]] = [{identity.IMAGE: ONE}, {identity.IMAGE: OTHER}, {identity.IMAGE: "none"}]
+    told = refusals(tmp_path, ("n1", "n2", "n3"), facts)[0]
+    assert told.startswith(
+        "rank 1 on host n2 has another image (ab12ab12ab12... instead of cd34cd34cd34... on rank 0, host n1): start "
+        "every rank from the same image file"
+    )
+    assert "rank 2 on host n3 has another image (none instead of cd34cd34cd34..." in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -73,3 +74,14 @@ def _wait(condition: object, seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_without_semaphores_one_process_does_the_work_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_memory(self: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("multiprocessing.context.BaseContext.Lock", no_memory)
+    assert list(map_in_order(abs, [-1, -2], workers=2, what="counts")) == [1, 2]
+    assert "one process does the work of 2" in capsys.readouterr().err

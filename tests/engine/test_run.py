@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from hpcai500.data.coverage import Coverage
 from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
+from hpcai500.system.container import find_container
+from hpcai500.system.mpi import installed_mpi
+from hpcai500.system.versions import version_document
 
 Run = Callable[..., tuple[int, Path]]
 
@@ -87,10 +91,12 @@ def test_every_option_of_the_recipe_trains(run: Run, settings: tuple[str, ...]) 
 
 def test_the_system_is_captured_by_the_job(run: Run) -> None:
     _, path = run("problem.epochs=1")
-    (node,) = json.loads((path / "system.json").read_text())["nodes"]
+    system = json.loads((path / "system.json").read_text())
+    (node,) = system["nodes"]
     assert node["host"]
     assert node["memory_bytes"] > 0
     assert node["software"]["core_isa"] in ("avx512", "avx2", "portable")
+    assert system["installation"] == version_document(find_container(os.environ), installed_mpi(os.environ))
 
 
 def test_old_checkpoints_are_removed(run: Run) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,13 @@ def test_the_trace_is_given_out_as_the_run_wrote_it(tmp_path: Path) -> None:
 def test_a_record_without_a_trace_says_why(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no trace: the run had one process, .* or communication.trace_steps was 0"):
         export_trace(write_record(tmp_path / "r"), tmp_path / "out.json")
+
+
+def test_the_command_says_on_stderr_where_it_wrote_the_trace(tmp_path: Path) -> None:
+    record = write_record(tmp_path / "r", *ranks(2), costs=COSTS, trace=TRACE)
+    command = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
+    arguments = ["timeline", str(record), "--trace", "out.json", "--json"]
+    ended = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.stderr == "hpcai500: out.json: written; open it in ui.perfetto.dev\n"
+    assert json.loads(ended.stdout)
+    assert (tmp_path / "out.json").read_bytes() == TRACE

@@ -17,13 +17,16 @@ HEAVY = {"torch", "nvidia", "horovod", "mpi4py"}
 
 # A unit is a module or folder directly under hpcai500/. It may import itself, the package's face, and those named here.
 CORE = {"__init__", "_core"}
-BASE = CORE | {"errors", "files", "hostlist", "placement", "progress", "streams"}
+BASE = CORE | {"errors", "files", "findings", "hostlist", "placement", "progress", "scratch", "streams", "toml_source"}
 CONTRACTS = BASE | {"methodology", "editions", "layers", "recipe", "record", "record_writer"}
 LOGIN: dict[str, set[str]] = {
     "errors": set(),
     "files": {"errors"},
+    "findings": {"errors"},
     "progress": {"errors"},
+    "scratch": {"errors"},
     "streams": set(),
+    "toml_source": {"errors"},
     "hostlist": {"errors"},
     "placement": {"errors", "hostlist"},
     "methodology": {"errors"},
@@ -47,6 +50,7 @@ IN_JOB: dict[str, set[str]] = {
     "workloads": PARTS,
     "engine": PARTS | {"workloads"},
     "train": PARTS | {"engine", "workloads"},
+    "self_test": PARTS | {"engine", "train", "workloads"},
 }
 NEUTRAL: dict[str, set[str]] = {"__init__": {"_core"}, "_core": set()}
 MAY_IMPORT = LOGIN | IN_JOB | NEUTRAL

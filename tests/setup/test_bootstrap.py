@@ -195,7 +195,7 @@ def test_unknown_extra_is_usage(machine: Machine) -> None:
     for words in (["--with", "mpii"], ["--with"]):
         result = machine.run(*words)
         assert result.returncode == 64
-        assert "--with takes mpi or site" in result.stderr
+        assert "--with takes image, mpi or site" in result.stderr
 
 
 def test_unknown_argument_is_usage(machine: Machine) -> None:

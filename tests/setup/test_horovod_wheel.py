@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,9 @@ class Machine:
     folder: Path
 
     def run(self, torch: str = "2.13.0", **variables: str) -> subprocess.CompletedProcess[str]:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("HOROVOD_")}
+        inherited = {
+            key: value for key, value in os.environ.items() if not key.startswith(("HOROVOD_", "CXX", "CFLAGS"))
+        }
         own = {"XDG_CACHE_HOME": str(self.folder / "cache"), "STATE": str(self.folder), "TORCH": torch}
         environment = {**inherited, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **own, **variables}
         command = [SCRIPT, self.folder / "an environment"]
@@ -38,7 +41,9 @@ class Machine:
 
     def keep(self, content: str, torch: str = "2.13.0", mpi: str = "mpicxx-Open-MPI-4.1.4") -> Path:
         """A wheel of an earlier build; `content` is `good` if it loads."""
-        key = self.folder / "cache" / "hpcai500" / "wheels" / "horovod-0.28.1" / f"torch-{torch}" / "cp311-x86_64" / mpi
+        release = platform.freedesktop_os_release()
+        tag = f"cp311-x86_64-{release['ID']}{release.get('VERSION_ID', '')}"
+        key = self.folder / "cache" / "hpcai500" / "wheels" / "horovod-0.28.1" / f"torch-{torch}" / tag / mpi
         key.mkdir(parents=True, exist_ok=True)
         (key / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_text(content, encoding="utf-8")
         return key

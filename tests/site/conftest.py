@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hosts import Site, why_not
+from image import Image, why_no_image
 from slurm import Slurm, why_no_slurm
 
 
@@ -25,6 +26,16 @@ def slurm() -> Iterator[Slurm]:
         pytest.skip(reason)
     with Site("n1", "n2") as site:
         yield Slurm(site)
+
+
+@pytest.fixture(scope="session")
+def image() -> Iterator[Image]:
+    """The CPU image, where an ordinary user reaches it."""
+    if reason := why_no_image():
+        pytest.skip(reason)
+    image = Image()
+    yield image
+    image.close()
 
 
 @pytest.fixture

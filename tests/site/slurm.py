@@ -4,6 +4,7 @@ slurmctld, slurmd, slurm-client and munge.
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -11,16 +12,18 @@ from pathlib import Path
 
 from hosts import ROUTER, Site
 
-_TOOLS = ("slurmctld", "slurmd", "srun", "sinfo", "munged")
+_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "sinfo", "munged")
 
 # One machine plays all nodes, so nothing is confined (no cgroups) and nothing is measured; times are short because
-# tests wait for them. TmpFS of each node's own: there Slurm's PMIx keeps sockets by job and step, not by node.
+# tests wait for them: a requeued job until its credential has expired (5 s is the least). TmpFS of each node's own:
+# there Slurm's PMIx keeps sockets by job and step, not by node.
 _CONF = """
 ClusterName=site
 SlurmctldHost={router}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -88,6 +91,16 @@ class Slurm:
         variables = {**self._environment, **(environment or {})}
         return self.site.attempt(ROUTER, ["srun", *words], timeout, environment=variables)
 
+    def sbatch(self, script: Path, *words: str | Path, environment: Mapping[str, str] | None = None) -> Job:
+        """Submit `script`, with `words` as its arguments, to run in the script's folder."""
+        variables = {**self._environment, **(environment or {})}
+        command = ["sbatch", "--parsable", f"--chdir={script.parent}", script, *words]
+        return Job(self, self.site.run(ROUTER, command, environment=variables).strip().partition(";")[0])
+
+    def call(self, *command: str | Path) -> str:
+        """What one of Slurm's commands printed on the controller's host."""
+        return self.site.run(ROUTER, command, environment=self._environment)
+
     def _start_munge(self) -> None:
         """All hosts share one munged, by its socket: files are shared on this site."""
         folder = self._folder
@@ -113,3 +126,35 @@ class Slurm:
     def _logs(self) -> str:
         files = sorted([*self._folder.glob("*.log"), *self._folder.glob("*.out")])
         return "\n".join(f"{file.name}:\n{file.read_text(errors='replace')[-2000:]}" for file in files)
+
+
+class Job:
+    """A job in the queue."""
+
+    def __init__(self, slurm: Slurm, number: str) -> None:
+        self.number = number
+        self._slurm = slurm
+
+    def show(self, name: str) -> str:
+        """A value of `scontrol show job`: `JobState`, `ExitCode`, `Restarts`."""
+        found = re.search(rf"\b{name}=(\S+)", self._slurm.call("scontrol", "show", "job", self.number))
+        assert found, f"scontrol tells no {name}"
+        return found.group(1)
+
+    def signal(self, name: str, *words: str) -> None:
+        """Send a signal to its steps, or as `words` say: `--batch` to its script."""
+        self._slurm.call("scancel", f"--signal={name}", *words, self.number)
+
+    def wait(self, *states: str, timeout: float = 120) -> str:
+        """Wait until the job is in one of `states`, or has ended; returns its state.
+
+        Raises:
+            AssertionError: it is in another one after `timeout` seconds.
+        """
+        limit = time.monotonic() + timeout
+        while (state := self.show("JobState")) not in (*states, "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"):
+            if time.monotonic() > limit:
+                self._slurm.call("scancel", self.number)
+                raise AssertionError(f"job {self.number} is {state}, not {' or '.join(states) or 'at an end'}")
+            time.sleep(0.2)
+        return state

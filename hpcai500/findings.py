@@ -1,0 +1,122 @@
+"""What checks found: lines of JSON in a file, which one half appends to and the other one reads.
+
+A line before each check says that it begins, so that a check that crashes its process is known by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from hpcai500.errors import ExitCode, HpcAi500Error
+
+Status = Literal["pass", "fail", "skip"]
+_BEGINS = "begins"
+
+
+class CannotBeChecked(Exception):  # noqa: N818 - nothing went wrong
+    """What a check needs cannot be here; the text says what. It is shown as skipped, never as passed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The end of one check.
+
+    Attributes:
+        name: what was checked.
+        status: `skip` where it cannot be checked here.
+        detail: what was seen, or what is wrong, and the fix.
+        seconds: how long it took.
+        exit_code: what a command with this finding alone ends with.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    seconds: float = 0.0
+    exit_code: int = ExitCode.PASS
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    def line(self) -> str:
+        """For people: what failed or was skipped says why."""
+        why = "" if self.status == "pass" else f": {self.detail}"
+        return f"hpcai500: self-test: {self.status} {self.name} ({self.seconds:.1f} s){why}"
+
+
+class FindingsLog:
+    """Appends to the file `path`; `told` gets a line for people when a check has ended."""
+
+    def __init__(self, path: Path, told: TextIO | None = None) -> None:
+        self._path = path
+        self._told = told
+
+    def check(self, name: str, body: Callable[[], str]) -> Finding:
+        """Run one check, whose text is what it saw, and write how it ended.
+
+        An error of ours is a failure with its own exit code (2 for a wrong answer), any other one with 1.
+        """
+        self._append({_BEGINS: name})
+        started = time.perf_counter()
+        with _judged(name) as ended:
+            ended.append(Finding(name, "pass", body()))
+        last = ended[-1]
+        finding = Finding(name, last.status, last.detail, round(time.perf_counter() - started, 3), last.exit_code)
+        self._append(finding.document())
+        if self._told:
+            print(finding.line(), file=self._told, flush=True)
+        return finding
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+@contextmanager
+def _judged(name: str) -> Iterator[list[Finding]]:
+    """The list gets the finding for what is raised within."""
+    ended: list[Finding] = []
+    try:
+        yield ended
+    except CannotBeChecked as reason:
+        ended.append(Finding(name, "skip", str(reason)))
+    except HpcAi500Error as error:
+        ended.append(Finding(name, "fail", str(error), exit_code=error.exit_code))
+    except Exception as error:  # noqa: BLE001 - whatever a kernel raises is a finding
+        said = f"{type(error).__name__}: {error}".strip()
+        ended.append(Finding(name, "fail", " ".join(said.split()), exit_code=ExitCode.RUN_FAILED))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a file of findings says.
+
+    Attributes:
+        ended: checks that ended, in order.
+        running: the check that had begun and not ended.
+    """
+
+    ended: tuple[Finding, ...]
+    running: str | None
+
+
+def read_findings(path: Path) -> Findings:
+    """What `path` holds by now; nothing if it is not there yet. A last line without its end is not read."""
+    content = path.read_text(encoding="utf-8") if path.is_file() else ""
+    ended: list[Finding] = []
+    running: str | None = None
+    for line in content.split("\n")[:-1]:
+        values = json.loads(line)
+        if _BEGINS in values:
+            running = str(values[_BEGINS])
+        else:
+            running = None
+            ended.append(Finding(**values))
+    return Findings(tuple(ended), running)

@@ -1,0 +1,227 @@
+"""`hpcai500 self-test`: what an installation computes here, held against references, each part in processes of its own.
+
+A part that crashes or hangs is a finding, and the others still run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, NoReturn
+
+from hpcai500 import _core
+from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
+from hpcai500.findings import Finding, read_findings
+from hpcai500.launch.child import SignalRelay, start_child
+from hpcai500.launch.horovod_ranks import run_horovod_ranks
+from hpcai500.launch.in_job import module_command, wait_for
+from hpcai500.launch.local_ranks import run_local_ranks
+from hpcai500.placement import without_placement
+from hpcai500.scratch import VARIABLE, scratch_folder
+
+# Each part takes a few seconds; where torch comes from a busy file system, its import alone may take a minute.
+_LIMIT_SECONDS = 180
+# The processes of a part end themselves at the limit. This is for a launcher that hangs before they begin.
+_GRACE_SECONDS = 20
+_RANKS = "self_test.ranks_command"
+_LOG_LINES = 15
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part: `start` gets the folder that it may write, and returns an exit code (negative for a signal).
+
+    `absent` says why it cannot be here, where it cannot.
+    """
+
+    name: str
+    start: Callable[[Path], int]
+    absent: str | None = None
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """How all checks ended."""
+
+    findings: Sequence[Finding]
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """A wrong answer comes before a crash, and that before what the environment lacks."""
+        codes = {finding.exit_code for finding in self.findings if finding.status == "fail"}
+        order = (ExitCode.WRONG_ANSWER, ExitCode.RUN_FAILED, ExitCode.ENVIRONMENT)
+        return next((code for code in order if code in codes), ExitCode.RUN_FAILED if codes else ExitCode.PASS)
+
+    @property
+    def verdict(self) -> Literal["pass", "fail"]:
+        """`pass` if nothing failed."""
+        return "fail" if self.exit_code else "pass"
+
+    def document(self) -> dict[str, Any]:
+        """As --json prints it."""
+        checks = [finding.document() for finding in self.findings]
+        return {"verdict": self.verdict, "seconds": round(self.seconds, 3), "checks": checks}
+
+    def lines(self) -> Iterator[str]:
+        """A table for people; the last line is for harnesses."""
+        width = max(len(finding.name) for finding in self.findings)
+        for finding in self.findings:
+            yield f"{finding.status}  {finding.name:{width}}  {finding.seconds:6.1f} s  {finding.detail}"
+        counts = {status: sum(f.status == status for f in self.findings) for status in ("pass", "fail", "skip")}
+        shown = ", ".join(f"{count} {status}" for status, count in counts.items())
+        yield f"{shown} in {self.seconds:.0f} s"
+        yield f"HPCAI500 SELF-TEST {self.verdict.upper()}"
+
+
+def run_self_test(procs: int) -> SelfTest:
+    """Run every part; `procs` ranks add up. All that is written lies in a temporary folder, which is removed."""
+    started = time.monotonic()
+    findings: list[Finding] = []
+    try:
+        with scratch_folder(os.environ, Path.cwd()) as folder:
+            findings += run_parts(parts(procs, without_placement(os.environ), folder), Path(folder))
+    except EnvironmentLacksError as error:
+        findings.append(_told(Finding("temporary files", "fail", str(error), exit_code=error.exit_code)))
+    return SelfTest(findings, time.monotonic() - started)
+
+
+def run_parts(parts: Iterable[Part], folder: Path) -> Iterator[Finding]:
+    """Run `parts`, each in a folder of its own below `folder`; none keeps the next one from running."""
+    for number, part in enumerate(parts):
+        yield from _run(part, folder / str(number))
+
+
+def parts(procs: int, environment: Mapping[str, str], folder: str) -> Iterator[Part]:
+    """All parts; temporary files go to `folder`."""
+    surroundings = {**environment, VARIABLE: folder}
+    for isa in _instruction_sets():
+        start = _alone("self_test.kernels_command", {**surroundings, "HPCAI500_ISA": isa})
+        yield Part(f"kernels [{isa}]", start)
+    yield Part("libraries", _alone("self_test.libraries_command", surroundings))
+    yield Part("all-reduce: torch, Gloo", _torch_ranks(procs, surroundings))
+    lacking = None if importlib.util.find_spec("horovod") else "Horovod is not installed (`make horovod`)"
+    no_mpi = None if shutil.which("mpirun") else "no mpirun on PATH"
+    yield Part("all-reduce: Horovod, MPI", _horovod_ranks("mpi", procs, surroundings), lacking or no_mpi)
+    yield Part("all-reduce: Horovod, Gloo", _horovod_ranks("gloo", procs, surroundings), lacking)
+    for benchmark in ("ic", "ewa"):
+        yield Part(f"training run: {benchmark}", _alone("self_test.training_command", surroundings, benchmark))
+
+
+def _instruction_sets() -> Sequence[str]:
+    """Those that this processor has."""
+    kernels = _core.build_info()["isa"]
+    return kernels[kernels.index(_core.cpu_isa()) :]
+
+
+def _alone(module: str, environment: Mapping[str, str], *words: str) -> Callable[[Path], int]:
+    def start(folder: Path) -> int:
+        with SignalRelay() as relay:
+            child = start_child(module_command(module, *_arguments(folder), *words), environment=environment)
+            relay.add(child)
+            code = wait_for(child)
+        if code in (-signal.SIGINT, -signal.SIGTERM):
+            raise KeyboardInterrupt
+        return code
+
+    return start
+
+
+def _torch_ranks(procs: int, environment: Mapping[str, str]) -> Callable[[Path], int]:
+    def start(folder: Path) -> int:
+        command = module_command(_RANKS, *_arguments(folder), "torch", str(procs))
+        return run_local_ranks(command, procs, grace_seconds=_GRACE_SECONDS, environment=environment)
+
+    return start
+
+
+def _horovod_ranks(over: Literal["mpi", "gloo"], procs: int, environment: Mapping[str, str]) -> Callable[[Path], int]:
+    launcher: Literal["mpirun", "horovodrun"] = "mpirun" if over == "mpi" else "horovodrun"
+
+    def start(folder: Path) -> int:
+        arguments = [*_arguments(folder), f"horovod-{over}", str(procs)]
+        return run_horovod_ranks(_RANKS, arguments, procs, launcher=launcher, environment=environment)
+
+    return start
+
+
+def _arguments(folder: Path) -> list[str]:
+    return [str(folder), str(_LIMIT_SECONDS)]
+
+
+def _run(part: Part, folder: Path) -> Iterator[Finding]:
+    """What `part` found, its own end included where that was no good one."""
+    if part.absent:
+        yield _told(Finding(part.name, "skip", part.absent))
+        return
+    folder.mkdir()
+    started = time.monotonic()
+    trouble = _trouble(part, folder)
+    seconds = round(time.monotonic() - started, 3)
+    found = read_findings(folder / "findings.jsonl")
+    yield from found.ended
+    failed_already = any(finding.status == "fail" for finding in found.ended)
+    if found.running or not found.ended or (trouble and not failed_already):
+        name, (code, reason) = found.running or part.name, trouble or (ExitCode.RUN_FAILED, "it ended without a word")
+        yield _told(Finding(name, "fail", f"{reason}{_last_words(folder / 'log')}", seconds, code))
+
+
+def _trouble(part: Part, folder: Path) -> tuple[int, str] | None:
+    """Exit code and reason, where the processes of `part` did not end well."""
+    try:
+        with _time_limit(_LIMIT_SECONDS + _GRACE_SECONDS):
+            code = part.start(folder)
+    except TimeoutError:
+        return ExitCode.RUN_FAILED, f"stopped: it did not end within {_LIMIT_SECONDS + _GRACE_SECONDS} s"
+    except (HpcAi500Error, OSError) as error:
+        return getattr(error, "exit_code", ExitCode.RUN_FAILED), str(error)
+    if code == -signal.SIGALRM:
+        return ExitCode.RUN_FAILED, f"stopped: it did not end within {_LIMIT_SECONDS} s"
+    if code < 0:
+        return (
+            ExitCode.RUN_FAILED,
+            f"killed by {signal.Signals(-code).name}; what comes after it in its process did not run",
+        )
+    return (code, f"a process ended with exit code {code}") if code else None
+
+
+def _last_words(log: Path) -> str:
+    """The line of the log that most likely says why; the last lines go to stderr."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    lines = [line for line in lines if line.strip()]
+    for line in lines[-_LOG_LINES:]:
+        print(f"  {line}", file=sys.stderr)  # noqa: T201
+    fatal = [line for line in lines if line.startswith(("Fatal Python error", "hpcai500: error"))]
+    said = (fatal or lines)[-1:]
+    return f" ({said[0].strip()})" if said else " (see what it printed)"
+
+
+def _told(finding: Finding) -> Finding:
+    """Print what no process of its own could print."""
+    print(finding.line(), file=sys.stderr)  # noqa: T201
+    return finding
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError within after `seconds`."""
+
+    def expire(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,92 @@
+"""`hpcai500 slurm …`: scripts are written here, and submitted on the host: nothing here needs Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpcai500.errors import UsageError
+
+app = typer.Typer(help="Write batch scripts for Slurm.", rich_markup_mode=None, add_completion=False)
+
+
+class _Benchmark(StrEnum):
+    IC = "ic"
+    EWA = "ewa"
+
+
+@app.callback()
+def _slurm() -> None:
+    """Write batch scripts for Slurm."""
+
+
+@app.command(short_help="Write a batch script for one benchmark.")
+def render(
+    benchmark: Annotated[_Benchmark, typer.Argument(help="The benchmark to run.")],
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes of the job.")],
+    site: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Site file: partition, ranks of a node, launcher, image.  [default: srun, one rank a node, in the "
+            "image that this command runs in]",
+        ),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set, the same on every node.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<job>, where sbatch is called]"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Runs, one after the other, each with its own seed.")] = 1,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write there instead of to stdout.")] = None,
+) -> None:
+    """Write a batch script that runs a benchmark: check it, change it, then `sbatch FILE`.
+
+    Write a site file first: `recipes/sites/example.toml` explains every field (docs/site-guide.md). Recipe and site are
+    checked now, so that no mistake waits in the queue. Warned by Slurm before the time is up, the job stops with a
+    checkpoint, goes back to the queue and goes on.
+
+    hpcai500 slurm render ic --nodes 4 --site mysite.toml --data /data/imagenet -o ic.sh && sbatch ic.sh
+    """
+    from hpcai500.launch.slurm_job import RenderRequest, plan_job  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.slurm_script import render as rendered  # noqa: PLC0415
+
+    command = ["hpcai500", *sys.argv[1:]]
+    request = RenderRequest(benchmark, nodes, site, recipe, data, out, set_ or (), trials, command)
+    planned = plan_job(request)
+    script = rendered(planned.job)
+    for warning in planned.warnings:
+        _say(f"warning: {warning}")
+    if output is None:
+        print(script, end="")  # noqa: T201
+    else:
+        write_new(output, script)
+        _say(f"submit it on the host: sbatch {shlex.quote(str(output))}")
+
+
+def write_new(path: Path, script: str) -> None:
+    """Write `script` to a file that is not there yet: the one that is may have been changed by hand.
+
+    Raises:
+        UsageError: it exists, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(script)
+    except FileExistsError as error:
+        raise UsageError(f"-o {path}: exists already; remove it, or give another name") from error
+    except OSError as error:
+        raise UsageError(f"-o {path}: cannot be written: {error.strerror}; give another folder") from error
+
+
+def _say(line: str) -> None:
+    print(f"hpcai500: {line}", file=sys.stderr)  # noqa: T201

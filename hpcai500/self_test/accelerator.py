@@ -1,0 +1,143 @@
+"""The kernels on a device against those on the CPU, which `kernels_command` holds against their references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hpcai500 import _core
+from hpcai500.comm import kernels
+from hpcai500.errors import EnvironmentLacksError
+from hpcai500.findings import CannotBeChecked
+from hpcai500.self_test.checking import require, require_close, require_equal
+from hpcai500.workloads.operators import batched_nms, roi_align
+
+# Sums in another order, and on a device in no fixed one.
+_POOLING_TOLERANCE = 1e-4
+_NORM_TOLERANCE = 1e-10
+_WIRES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def find_device() -> torch.device:
+    """The first CUDA device.
+
+    Raises:
+        CannotBeChecked: there is none.
+        EnvironmentLacksError: there is one, and the core has no kernels for it.
+    """
+    if not torch.cuda.is_available():
+        why = "" if torch.version.cuda else f" for torch {torch.__version__}"
+        raise CannotBeChecked(f"no CUDA device{why}")
+    if not _core.cuda_architectures():
+        raise EnvironmentLacksError(
+            "there is a CUDA device, but hpcai500 is built without CUDA: put nvcc on PATH (or set CUDACXX) and run "
+            "`make build` again"
+        )
+    return torch.device("cuda", 0)
+
+
+def check_packing(device: torch.device) -> str:
+    """Buckets on the device have the CPU's bits."""
+    tensors = _tensors()
+    count, there = sum(t.numel() for t in tensors), [t.to(device) for t in tensors]
+    for wire in _WIRES:
+        ours, theirs = (torch.empty(count, dtype=wire, device=place) for place in (torch.device("cpu"), device))
+        norms = torch.empty(len(tensors), dtype=torch.float64, device=device)
+        kernels.pack(tensors, ours, scale=0.3)
+        kernels.pack(there, theirs, scale=0.3, norms=norms)
+        _require_same_bits(f"packed {wire}", theirs, ours)
+        _require_norms(norms, tensors)
+        back, back_there = [torch.empty_like(t) for t in tensors], [torch.empty_like(t) for t in there]
+        kernels.unpack(ours, back, scale=3.0)
+        kernels.unpack(theirs, back_there, scale=3.0)
+        for one, other in zip(back_there, back, strict=True):
+            _require_same_bits(f"unpacked {wire}", one, other)
+    return f"{count} values; float32, float16, bfloat16; exactly (norms to 1e-10)"
+
+
+def check_quantising(device: torch.device) -> str:
+    """The int8 form on the device has the CPU's bits, residuals included."""
+    tensors = _tensors()
+    count, there = sum(t.numel() for t in tensors), [t.to(device) for t in tensors]
+    size = kernels.quantised_bytes(count)
+    ours, theirs = (torch.empty(size, dtype=torch.uint8, device=place) for place in (torch.device("cpu"), device))
+    rest, rest_there = torch.zeros(count), torch.zeros(count, device=device)
+    for _ in range(2):
+        kernels.quantise(tensors, ours, scale=1.7, residual=rest)
+        kernels.quantise(there, theirs, scale=1.7, residual=rest_there)
+        _require_same_bits("quantised", theirs, ours)
+        _require_same_bits("residual", rest_there, rest)
+    back, back_there = torch.ones(count), torch.ones(count, device=device)
+    kernels.dequantise(ours, [back], scale=0.5, accumulate=True)
+    kernels.dequantise(theirs, [back_there], scale=0.5, accumulate=True)
+    _require_same_bits("dequantised", back_there, back)
+    return f"{count} values, int8 with error feedback, twice; exactly"
+
+
+def check_norms(device: torch.device) -> str:
+    """Norms of all layers."""
+    tensors = _tensors()
+    norms = torch.empty(len(tensors), dtype=torch.float64, device=device)
+    kernels.layer_norms([t.to(device) for t in tensors], norms)
+    _require_norms(norms, tensors)
+    return f"{len(tensors)} tensors, to 1e-10"
+
+
+def check_nms(device: torch.device) -> str:
+    """The same boxes stay, in the same order."""
+    generator = torch.Generator().manual_seed(4)
+    corners = torch.rand(5000, 2, generator=generator) * 100
+    boxes = torch.cat([corners, corners + torch.rand(5000, 2, generator=generator) * 30], dim=1)
+    scores, groups = torch.rand(5000, generator=generator), torch.randint(0, 4, (5000,), generator=generator)
+    for threshold in (0.3, 0.7):
+        there = batched_nms(boxes.to(device), scores.to(device), groups.to(device), threshold)
+        require_equal(f"kept above {threshold}", there.cpu().numpy(), batched_nms(boxes, scores, groups, threshold))
+    return "5000 boxes in 4 groups; the same stay"
+
+
+def check_roi_align(device: torch.device) -> str:
+    """Bins and gradients."""
+    generator = torch.Generator().manual_seed(6)
+    features = torch.randn(2, 35, 20, 30, generator=generator)
+    corners = torch.rand(40, 2, generator=generator) * 50 - 8
+    image = torch.randint(0, 2, (40, 1), generator=generator)
+    rois = torch.cat([image, corners, corners + torch.rand(40, 2, generator=generator) * 20], dim=1)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        results = []
+        for place in (torch.device("cpu"), device):
+            leaf = features.to(place).clone(memory_format=memory_format).requires_grad_()
+            pooled = roi_align(leaf, rois.to(place), (7, 7), 0.5, 2, True)
+            pooled.square().sum().backward()
+            results.append([leaf.grad, pooled])
+        for name, ours, theirs in zip(("gradient", "pooled rois"), *results, strict=True):
+            require_close(name, theirs.detach().cpu().numpy(), ours.detach().numpy(), _POOLING_TOLERANCE)
+    return "40 rois, both layouts, with gradients; to 1e-4"
+
+
+CHECKS: dict[str, Callable[[torch.device], str]] = {
+    "gradient packing": check_packing,
+    "gradient quantisation": check_quantising,
+    "layer norms": check_norms,
+    "non-maximum suppression": check_nms,
+    "RoIAlign and gradient": check_roi_align,
+}
+
+
+def _tensors() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    sizes = (1, 255, 4096, 4097, 100_003)
+    tensors = [torch.randn(n, generator=generator) * 10.0**power for power, n in enumerate(sizes, -3)]
+    return [*tensors, torch.randn(3, 5, 2, 7, generator=generator).contiguous(memory_format=torch.channels_last)]
+
+
+def _require_same_bits(what: str, there: Tensor, here: Tensor) -> None:
+    bits = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[here.element_size()]
+    require_equal(what, there.cpu().view(bits).numpy(), here.view(bits).numpy())
+
+
+def _require_norms(norms: Tensor, tensors: list[Tensor]) -> None:
+    expected = torch.stack([t.double().norm() for t in tensors])
+    off = (norms.cpu() - expected).abs() > _NORM_TOLERANCE * expected
+    require(not bool(off.any()), f"norms: {norms.cpu()[off].tolist()} instead of {expected[off].tolist()}")

@@ -1,0 +1,63 @@
+"""Which libraries a job of this installation loads: facts, by the libraries' own word."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+import torch
+
+from hpcai500 import _core
+from hpcai500.comm.horovod_library import Horovod
+from hpcai500.findings import CannotBeChecked
+
+_PACKAGES = ("numpy", "pillow", "h5py")
+_PATIENCE_SECONDS = 10.0
+
+
+def core_facts() -> str:
+    """What the compiled core was linked with, and the instruction set in use."""
+    info = _core.build_info()
+    cuda = ", ".join(_core.cuda_architectures()) or "none"
+    return (
+        f"libjpeg-turbo {info['libjpeg_turbo']}, libdeflate {info['libdeflate']}, {info['compiler']}; kernels "
+        f"{', '.join(info['isa'])}, here {_core.cpu_isa()}; CUDA architectures: {cuda}"
+    )
+
+
+def python_facts() -> str:
+    """The interpreter, torch, and the packages that read data."""
+    python = sys.version.split()[0]
+    return f"Python {python}, torch {torch.__version__}, " + ", ".join(f"{p} {metadata.version(p)}" for p in _PACKAGES)
+
+
+def mpi_facts() -> str:
+    """The launcher on PATH.
+
+    Raises:
+        CannotBeChecked: there is none.
+    """
+    path = shutil.which("mpirun")
+    if path is None:
+        raise CannotBeChecked("no mpirun on PATH: ranks meet over TCP, or by srun; Horovod over MPI is not checked")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
+    return f"{path}: {(said.stdout or said.stderr).strip().splitlines()[0]}"
+
+
+def horovod_facts() -> str:
+    """Horovod's build.
+
+    Raises:
+        CannotBeChecked: it is not installed.
+        EnvironmentLacksError: it is, and does not load.
+    """
+    try:
+        version = metadata.version("horovod")
+    except metadata.PackageNotFoundError as error:
+        raise CannotBeChecked("Horovod is not installed (`make horovod`)") from error
+    library = Horovod("cpu")
+    parts = {"MPI": library.has_mpi, "Gloo": library.has_gloo, "CUDA": library.takes_cuda_tensors}
+    shown = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in parts.items())
+    return f"{version}: {shown}; moves gradients by {library.library}"

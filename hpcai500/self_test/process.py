@@ -1,0 +1,52 @@
+"""What each process of a self-test does first: a log for what is printed, an end to waiting, and a place for files."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcai500.findings import FindingsLog
+from hpcai500.streams import open_missing_streams
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the login half gave.
+
+    Attributes:
+        findings: where the results of checks go.
+        folder: this process may write here.
+        words: what it is asked to do.
+    """
+
+    findings: FindingsLog
+    folder: Path
+    words: Sequence[str]
+
+
+def begin(arguments: Sequence[str] | None = None) -> Surroundings:
+    """Take `FOLDER LIMIT [WORD…]`: findings go to FOLDER/findings.jsonl, all that is printed to FOLDER/log.
+
+    Only a line for each check that ends goes where stderr was.
+
+    After LIMIT seconds the kernel ends this process by SIGALRM, also where it hangs in a library.
+    """
+    open_missing_streams()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("limit_seconds", type=int)
+    parser.add_argument("words", nargs="*")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(options.limit_seconds)
+    told = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    log = os.open(options.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    faulthandler.enable()
+    return Surroundings(FindingsLog(options.folder / "findings.jsonl", told), options.folder, options.words)

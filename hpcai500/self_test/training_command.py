@@ -1,0 +1,24 @@
+"""`python -m hpcai500.self_test.training_command FOLDER LIMIT BENCHMARK`: a tiny run of the real engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from hpcai500.errors import ExitCode
+from hpcai500.self_test.process import begin
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train; how it ended is in the findings, whatever the exit code."""
+    here = begin(arguments)
+    (benchmark,) = here.words
+    # Processes that the run starts import this file again, and would wait for torch.
+    from hpcai500.self_test.training import train_tiny  # noqa: PLC0415
+
+    here.findings.check(f"training run: {benchmark}", lambda: train_tiny(benchmark, here.folder))
+    return ExitCode.PASS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

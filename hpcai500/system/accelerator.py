@@ -1,0 +1,184 @@
+"""Whether this process can train on the device that its recipe names: driver, library, torch, container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpcai500.system.checks import Check, Status
+from hpcai500.system.container import Container
+from hpcai500.system.driver import Driver, Traces
+
+NAME = "accelerator"
+_ON_CPU = "--set accelerator.device=cpu"
+_GPU_IMAGE = "hpcai500-cuda.sif"
+_CPU_IMAGE = "hpcai500-cpu"
+
+# The oldest branch of the driver for each major version of CUDA (CUDA Compatibility, minor version compatibility).
+_OLDEST_BRANCH = {11: 450, 12: 525, 13: 580}
+# CUresult, as cuda.h names them: what the codes that cuInit returns mean to whoever can mend it.
+_CODES = {
+    46: (
+        "CUDA_ERROR_DEVICE_UNAVAILABLE: another process holds the device alone",
+        "`nvidia-smi` shows which one; compute mode EXCLUSIVE_PROCESS allows one process a device",
+    ),
+    100: (
+        "CUDA_ERROR_NO_DEVICE: this process may use no device",
+        "ask the scheduler for one (`sbatch --gpus-per-node=N`), and look at CUDA_VISIBLE_DEVICES",
+    ),
+    802: (
+        "CUDA_ERROR_SYSTEM_NOT_READY: the devices are not ready",
+        "have the administrator start nvidia-fabricmanager on this node",
+    ),
+    803: (
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module are of different drivers",
+        "have the administrator reboot this node after the driver's update; `nvidia-smi` says the same",
+    ),
+    804: (
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: forward compatibility is not for this device",
+        "take the compat folder out of LD_LIBRARY_PATH",
+    ),
+    999: ("CUDA_ERROR_UNKNOWN", "see `nvidia-smi` and `dmesg` on this node; loading nvidia-uvm often mends it"),
+}
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The torch that is installed: its version, and the CUDA that it was built with (None: it has no CUDA)."""
+
+    version: str
+    cuda: str | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the check looks at.
+
+    Attributes:
+        torch: None where there is none.
+        traces: whether the host has a device.
+        ask: asks the driver; called only where the answer counts.
+        container: that of this process.
+        arguments: what the user typed after `hpcai500`, for the line to type.
+    """
+
+    torch: Torch | None
+    traces: Traces
+    ask: Callable[[], Driver]
+    container: Container | None = None
+    arguments: Sequence[str] = ()
+
+    def line(self, *options: str) -> str:
+        """The line that starts this again in its container, with more `options`."""
+        return (
+            self.container.line(options, self.arguments) if self.container else "apptainer run … (not in a container)"
+        )
+
+
+def accelerator_check(wanted: str | None, machine: Machine) -> Check:
+    """Whether `wanted`, the recipe's accelerator.device, can be had; None looks what there is."""
+    if wanted == "cpu":
+        return _for_cpu(machine)
+    if wanted is None and not machine.traces.any:
+        return Check(NAME, "ok", "no NVIDIA device on this host: recipes with accelerator.device=cpu run")
+    # Without a recipe nothing is broken: what is not usable may not be wanted.
+    status: Status = "error" if wanted else "warning"
+    ask = "accelerator.device is cuda, but " if wanted else ""
+    problem = _torch_problem(machine) or _missing(machine)
+    if problem is None:
+        driver = machine.ask()
+        problem = _driver_problem(driver, machine)
+        if problem is None:
+            assert machine.torch is not None
+            devices = f"{driver.devices} device{'s' if driver.devices != 1 else ''}"
+            return Check(
+                NAME, "ok", f"{devices}, driver for CUDA {driver.cuda}, torch built for CUDA {machine.torch.cuda}"
+            )
+    detail, fix = problem
+    return Check(NAME, status, f"{ask}{detail}", f"{fix}, or run on the CPU: {_ON_CPU}" if wanted else fix)
+
+
+Problem = tuple[str, str]
+
+
+def _for_cpu(machine: Machine) -> Check:
+    if not machine.traces.any:
+        return Check(NAME, "ok", "no NVIDIA device on this host, and the recipe asks for none")
+    fix = "--set accelerator.device=cuda (and a precision that it is fast in)"
+    if machine.torch is not None and machine.torch.cuda is None:
+        fix = f"{fix}, with {_cuda_build(machine)}"
+    return Check(
+        NAME,
+        "warning",
+        f"this host has an NVIDIA device ({machine.traces.words}), but accelerator.device is cpu: this run measures "
+        "the CPU",
+        fix,
+    )
+
+
+def _torch_problem(machine: Machine) -> Problem | None:
+    if machine.torch is None:
+        return "torch is not installed", "run `make build` in the source tree"
+    if machine.torch.cuda is None:
+        return f"torch {machine.torch.version} is built without CUDA", f"use {_cuda_build(machine)}"
+    return None
+
+
+def _cuda_build(machine: Machine) -> str:
+    if machine.container and machine.container.description:
+        return f"the image {_GPU_IMAGE} with --nv instead of {machine.container.description.get('name', _CPU_IMAGE)}"
+    return "a CUDA build of torch"
+
+
+def _missing(machine: Machine) -> Problem | None:
+    """No device, without having to ask the driver."""
+    # With a device file, the driver's library may still be missing; without any trace it may still be there (WSL).
+    if machine.traces.any or machine.ask().loaded:
+        return None
+    inside = " (or none that this container shows)" if machine.container else ""
+    return f"this host has no NVIDIA device{inside}", "run it on a node that has one"
+
+
+def _driver_problem(driver: Driver, machine: Machine) -> Problem | None:
+    if not driver.loaded:
+        if machine.container:
+            return (
+                f"the container was started without the driver: {machine.traces.words} is here, libcuda.so.1 is not",
+                machine.line("--nv"),
+            )
+        return (
+            f"the driver's library cannot be loaded ({driver.reason}), though {machine.traces.words} is here",
+            "have the driver's user-space libraries installed on this host, or their folder added to LD_LIBRARY_PATH",
+        )
+    if driver.reason is not None:
+        return f"the NVIDIA driver does not work: {driver.reason}", "see `nvidia-smi` and `dmesg` on this host"
+    if old := _too_old(driver, machine):
+        return old
+    if driver.code or not driver.devices:
+        what, fix = _CODES.get(
+            driver.code or 100, (f"error {driver.code} of cuInit (CUresult in cuda.h)", "see `dmesg`")
+        )
+        return f"the NVIDIA driver gives no device: {what}", fix
+    return None
+
+
+def _too_old(driver: Driver, machine: Machine) -> Problem | None:
+    """A driver runs what was built for its own major version of CUDA, and for older ones."""
+    built = machine.torch.cuda if machine.torch else None
+    if built is None or driver.version is None:
+        return None
+    major = int(built.partition(".")[0])
+    if driver.version // 1000 >= major:
+        return None
+    module = f" {machine.traces.kernel_module}" if machine.traces.kernel_module else ""
+    branch = _OLDEST_BRANCH.get(major)
+    return (
+        f"the NVIDIA driver{module} is for CUDA {driver.cuda}, too old for torch {_version(machine)}, built for CUDA "
+        f"{built}",
+        (f"have driver {branch} or later installed" if branch else f"have a driver for CUDA {major} installed")
+        + f", or use a build of torch for CUDA {driver.version // 1000}",
+    )
+
+
+def _version(machine: Machine) -> str:
+    return machine.torch.version if machine.torch else "unknown"

@@ -1,0 +1,58 @@
+"""What the scheduler and the container leave to this process: cores and memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hpcai500.placement import Launcher
+from hpcai500.system.checks import Check
+
+# A smaller machine may well be one of one core.
+_LEAST_NODE_CORES = 4
+_FIXES: dict[Launcher, str] = {
+    "srun": "srun --cpus-per-task=N --cpu-bind=cores …",
+    "mpirun": "mpirun --bind-to none …, or --map-by ppr:RANKS:node:PE=N",
+}
+
+
+def cores_check(available: int, total: int, local_size: int, launcher: Launcher) -> Check:
+    """Whether this process may run on more than a sliver of its node.
+
+    Args:
+        available: cores that it may run on.
+        total: cores of the node.
+        local_size: ranks on this node.
+        launcher: who started it.
+    """
+    found = f"{available} of {total} cores"
+    if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
+        return Check("cores", "ok", found)
+    fix = _FIXES.get(launcher, "ask the scheduler for more (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
+    return Check("cores", "warning", f"{found} for this rank: decoding and training share one core", fix)
+
+
+def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
+    """How much memory there is: for people, nothing is required."""
+    if limit_bytes is None or limit_bytes >= total_bytes:
+        return Check("memory", "ok", f"{total_bytes / 1e9:.3g} GB")
+    return Check("memory", "ok", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The smallest limit of the control groups of this process (bytes); None where there is none."""
+    path = root / "proc" / "self" / "cgroup"
+    groups = path.read_text() if path.is_file() else ""
+    mounted = root / "sys" / "fs" / "cgroup"
+    found: list[int] = []
+    for line in groups.splitlines():
+        _, kind, group = line.split(":", 2)
+        if kind and "memory" not in kind.split(","):
+            continue
+        base, name = (mounted / "memory", "memory.limit_in_bytes") if kind else (mounted, "memory.max")
+        folder = Path(group.lstrip("/"))
+        for one in (folder, *folder.parents):
+            limit = base / one / name
+            if limit.is_file() and re.fullmatch(r"\d+\s*", text := limit.read_text()):
+                found.append(int(text))
+    return min(found, default=None)

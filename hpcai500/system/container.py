@@ -1,0 +1,127 @@
+"""Which container this process runs in, as Apptainer and Singularity say; and the line that starts it otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import EnvironmentLacksError
+
+# Where an image expects its own file: `--bind IMAGE:/image.sif:ro`. It holds an empty file there, to bind on.
+IMAGE_FILE = "image.sif"
+_IMAGE_WORD = "hpcai500.sif"
+_TOLD = ("CONTAINER", "COMMAND", "BIND")
+# A hash is told from another one by its beginning.
+_SHOWN_CHARACTERS = 12
+
+
+@dataclass(frozen=True)
+class Container:
+    """The container of this process.
+
+    Attributes:
+        program: what started it: `apptainer` or `singularity`.
+        path: where the image lies on the host; None where that is not said.
+        file: the image's file where it can be seen from inside; None where it cannot, or is a folder.
+        is_sandbox: whether the image is a folder, which has no hash of its own.
+        action: `run`, `exec` or `shell`: how it was started.
+        binds: folders that were bound into it, as it says (their names inside).
+        has_driver: whether it was started with the NVIDIA driver (`--nv`).
+        description: content of `image.json`; None where this image is none of ours.
+    """
+
+    program: str
+    path: str | None = None
+    file: Path | None = None
+    is_sandbox: bool = False
+    action: str = "run"
+    binds: tuple[str, ...] = ()
+    has_driver: bool = False
+    description: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def name(self) -> str:
+        """What people call the image."""
+        if self.description:
+            return f"{self.description.get('name')} {self.description.get('version')}"
+        return Path(self.path).name if self.path else "an image without a name"
+
+    def line(self, options: Sequence[str], arguments: Sequence[str]) -> str:
+        """The line to type on the host that starts `hpcai500 ARGUMENTS` again, with more `options`."""
+        driver = ["--nv"] if self.has_driver and "--nv" not in options else []
+        start = ["run"] if self.action == "run" else ["exec"]
+        command = list(arguments) if self.action == "run" else ["hpcai500", *arguments]
+        line = shlex.join([self.program, *start, *driver, *options, self.path or _IMAGE_WORD, *command])
+        # Only the names inside are known here: where they came from, the user knows.
+        return f"{line} (beside the --bind that you gave)" if self.binds else line
+
+
+def find_container(
+    environment: Mapping[str, str], root: Path = Path("/"), prefix: Path = Path(sys.prefix)
+) -> Container | None:
+    """The container that this process runs in, or None.
+
+    Args:
+        environment: variables of this process.
+        root: `/`.
+        prefix: folder of the Python environment.
+
+    Raises:
+        EnvironmentLacksError: `image.json` is damaged.
+    """
+    program = next((name for name in ("apptainer", "singularity") if f"{name.upper()}_CONTAINER" in environment), None)
+    if program is None and not (root / ".singularity.d").is_dir():
+        return None
+    told = {key: environment.get(f"{program.upper()}_{key}", "") if program else "" for key in _TOLD}
+    path = told["CONTAINER"] or None
+    libraries = root / ".singularity.d" / "libs"
+    return Container(
+        program=program or "apptainer",
+        path=path,
+        file=next(_visible(root, path), None),
+        is_sandbox=path is not None and (root / path.lstrip("/")).is_dir(),
+        action=told["COMMAND"] or "run",
+        binds=tuple(filter(None, told["BIND"].split(","))),
+        has_driver=libraries.is_dir() and any(libraries.glob("libcuda.so*")),
+        description=image_description(prefix),
+    )
+
+
+def image_description(prefix: Path = Path(sys.prefix)) -> dict[str, Any] | None:
+    """What an image of hpcai500 says of itself (`image.json`); None outside one.
+
+    Raises:
+        EnvironmentLacksError: the file is damaged.
+    """
+    path = prefix / "share" / "hpcai500" / "image.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise EnvironmentLacksError(f"{path}: cannot be read ({error}): get the image again") from error
+    if not isinstance(document, dict):
+        raise EnvironmentLacksError(f"{path}: expected a JSON object: get the image again")
+    return document
+
+
+def short_image(image: Mapping[str, Any]) -> str:
+    """`hpcai500-cpu 0.1.0, content 0123456789ab, file ba9876543210`: as much as tells one image from another."""
+    hashes = [("content", image.get("content_sha256")), ("file", image.get("file_sha256"))]
+    shown = [f"{name} {value[:_SHOWN_CHARACTERS]}" for name, value in hashes if isinstance(value, str)]
+    name = " ".join(str(image[key]) for key in ("name", "version") if image.get(key))
+    return ", ".join([name or "an image without a name", *shown])
+
+
+def _visible(root: Path, path: str | None) -> Iterator[Path]:
+    candidates = [root / IMAGE_FILE, *([root / path.lstrip("/")] if path else [])]
+    for candidate in candidates:
+        # Empty: nothing is bound on it. Another user's folder may keep even its names to itself.
+        if os.access(candidate, os.R_OK) and candidate.is_file() and candidate.stat().st_size > 0:
+            yield candidate

@@ -1,0 +1,133 @@
+"""All checks of what a run needs: for `hpcai500 doctor`, and before every run."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
+from hpcai500.layers import Recipe
+from hpcai500.placement import find_placement
+from hpcai500.system import folders
+from hpcai500.system.accelerator import Machine, Torch, accelerator_check
+from hpcai500.system.backend import backend_check
+from hpcai500.system.capacity import cores_check, memory_check, memory_limit
+from hpcai500.system.checks import Check
+from hpcai500.system.container import Container, find_container
+from hpcai500.system.container_checks import container_check, image_check, python_check
+from hpcai500.system.driver import Driver, ask_driver, find_traces
+from hpcai500.system.mpi import installed_mpi
+from hpcai500.system.process_manager import Ranks, process_manager_check
+from hpcai500.system.versions import installed, installed_torch
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to run.
+
+    Attributes:
+        recipe: None where only the machine is looked at.
+        data: folder of the data set; None where the recipe's is made.
+        out: folder of the record, or the one that it will be made in.
+        arguments: what the user typed after `hpcai500`, for the line to type.
+    """
+
+    recipe: Recipe | None = None
+    data: Path | None = None
+    out: Path = Path()
+    arguments: Sequence[str] = ()
+
+
+def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> list[Check]:
+    """All checks, in the order in which people should mend what they find."""
+    recipe, arguments = subject.recipe, subject.arguments
+    container = find_container(environment)
+    return [
+        container_check(container, read_only=folders.is_read_only(Path("/"))),
+        image_check(container, arguments),
+        python_check(container, environment, user_site=bool(site.ENABLE_USER_SITE)),
+        folders.data_check(subject.data, recipe, container, arguments),
+        folders.out_check(subject.out, container, arguments),
+        folders.temporary_check(environment, container),
+        backend_check(recipe, installed("horovod")),
+        process_manager_check(
+            Ranks(environment, _control_groups(), lambda: installed_mpi(environment), container), recipe
+        ),
+        accelerator_check(
+            recipe.accelerator.device if recipe else None,
+            machine(environment, container, installed_torch(), arguments),
+        ),
+        *_capacity(environment, recipe, container),
+    ]
+
+
+def machine(
+    environment: Mapping[str, str], container: Container | None, torch: Torch | None, arguments: Sequence[str]
+) -> Machine:
+    """What the check of the accelerator looks at, on this machine."""
+
+    @cache
+    def ask() -> Driver:
+        return ask_driver(environment)
+
+    return Machine(torch, find_traces(), ask, container, arguments)
+
+
+def require_healthy(subject: Subject) -> None:
+    """Refuse to start `subject` where it cannot run; what may trouble it is said on stderr. Silent where all is well.
+
+    Raises:
+        DataError: its data set is not there.
+        EnvironmentLacksError: the machine or the container lacks something.
+    """
+    checks = examine(subject)
+    for check in checks:
+        if check.status == "warning":
+            _warn(check.sentence)
+    errors = [check for check in checks if check.status == "error"]
+    if not errors:
+        return
+    more = f" (and {len(errors) - 1} more: see `hpcai500 doctor`)" if errors[1:] else ""
+    kind = DataError if errors[0].name == folders.DATA else EnvironmentLacksError
+    raise kind(f"{errors[0].sentence}{more}")
+
+
+def why_no_device(environment: Mapping[str, str], torch: Torch, benchmark: str) -> str:
+    """Why a rank's torch finds no CUDA device, and what to do about it; asked by the rank itself."""
+    found = accelerator_check("cuda", machine(environment, find_container(environment), torch, (benchmark,)))
+    if found.status == "error":
+        return found.sentence
+    return (
+        f"accelerator.device is cuda, but torch finds no device, though the driver does ({found.detail}): see `dmesg`"
+    )
+
+
+def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: Container | None) -> list[Check]:
+    try:
+        placement = find_placement(environment)
+        local_size, launcher = placement.local_size or 1, placement.launcher
+    except UsageError:
+        local_size, launcher = 1, "none"  # the check of the launcher says why
+    ranks = max(local_size, recipe.hardware.accelerators_per_node if recipe else 1)
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return [
+        cores_check(len(os.sched_getaffinity(0)), os.cpu_count() or 1, ranks, launcher),
+        memory_check(memory_limit(), memory_bytes),
+        folders.shared_memory_check(folders.shared_memory_bytes(), ranks, container),
+    ]
+
+
+def _control_groups() -> str:
+    path = Path("/proc/self/cgroup")
+    return path.read_text() if path.is_file() else ""
+
+
+@cache
+def _warn(sentence: str) -> None:
+    """Say it once: a series of runs has one machine."""
+    print(f"hpcai500: warning: {sentence}", file=sys.stderr)  # noqa: T201

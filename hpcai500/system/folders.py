@@ -1,0 +1,185 @@
+"""The folders that a run reads and writes: whether they are there, can be written, and have space."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpcai500.layers import Recipe
+from hpcai500.system.checks import Check
+from hpcai500.system.container import Container
+
+DATA = "data"
+OUT = "out"
+# A few checkpoints of ResNet-50 with its momentum (205 MB each), and what a run writes beside them.
+_LEAST_FREE_BYTES = 2 * 10**9
+# Docker's default, which is too small for the messages between ranks of a node, is 64 MiB.
+_LEAST_SHARED_BYTES = 256 * 2**20
+
+
+def data_check(
+    data: Path | None, recipe: Recipe | None, container: Container | None, arguments: Sequence[str]
+) -> Check:
+    """Whether the data set's folder is there and can be read; its content is read later."""
+    if data is None:
+        return _no_data_named(recipe)
+    dataset = f"the folder of {recipe.problem.dataset}" if recipe else "the folder of the data set"
+    if not _exists(data):
+        if container:
+            return _not_visible(DATA, data, container, arguments)
+        return Check(DATA, "error", f"{data}: no such folder", f"give {dataset} with --data DIR")
+    if not data.is_dir():
+        return Check(DATA, "error", f"{data}: not a folder", f"give {dataset} with --data DIR")
+    if not os.access(data, os.R_OK | os.X_OK):
+        fix = f"chmod -R u+rX {shlex.quote(str(data))}, or ask its owner"
+        return Check(DATA, "error", f"{data}: you may not read it", fix)
+    return Check(DATA, "ok", f"{data} can be read")
+
+
+def _no_data_named(recipe: Recipe | None) -> Check:
+    if recipe is None:
+        return Check(DATA, "ok", "none named")
+    dataset = recipe.problem.dataset
+    if dataset.startswith("synthetic-"):
+        return Check(DATA, "ok", f"{dataset}: hpcai500 makes it itself")
+    return Check(
+        DATA, "error", f"{recipe.benchmark}: the recipe trains on {dataset}", "give its folder with --data DIR"
+    )
+
+
+def out_check(out: Path, container: Container | None, arguments: Sequence[str]) -> Check:
+    """Whether the record can be written: `out` itself, or the folder that it will be made in."""
+    folder = nearest(out)
+    other = "give another folder with --out DIR"
+    if not folder.is_dir():
+        return Check(OUT, "error", f"{folder}: not a folder", other)
+    if os.access(folder, os.W_OK | os.X_OK):
+        return _lasting(out, folder, container) or _space(out, folder)
+    if not is_read_only(folder):
+        return Check(OUT, "error", f"{folder}: you may not write there", other)
+    if container is None:
+        return Check(OUT, "error", f"{folder}: on a file system that is read-only", other)
+    return _read_only_inside(out, folder, container, arguments)
+
+
+def _read_only_inside(out: Path, folder: Path, container: Container, arguments: Sequence[str]) -> Check:
+    root = Path("/")
+    if folder == root and out.absolute() != root:
+        # What is wanted lies below a folder that the container does not have.
+        return _not_visible(OUT, out, container, arguments)
+    if folder.stat().st_dev != root.stat().st_dev:
+        fix = f"bind it without :ro: --bind {shlex.quote(str(folder))}"
+        return Check(OUT, "error", f"{folder}: read-only inside the container", fix)
+    options = ["--bind", "DIR"] if out.is_absolute() else ["--bind", "DIR", "--pwd", "DIR"]
+    return Check(
+        OUT,
+        "error",
+        f"{folder}: lies in the image, which is read-only",
+        f"add --out DIR with a folder of the host, or start in one: {container.line(options, arguments)}",
+    )
+
+
+def temporary_check(environment: Mapping[str, str], container: Container | None) -> Check:
+    """Whether there is a folder for temporary files where every library looks for it."""
+    name = "TMPDIR" if environment.get("TMPDIR") else "/tmp"  # noqa: S108 - the folder itself is what is looked at
+    folder = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return Check("temporary", "ok", f"{folder} can be written")
+    why = "it is not there" if not folder.exists() else "it cannot be written"
+    place = f"TMPDIR={folder}" if name == "TMPDIR" else name
+    fix = "set TMPDIR to a folder that exists on every node"
+    if container:
+        fix = f"{container.program} {container.action} --bind {shlex.quote(str(folder))} …, or --env TMPDIR=/tmp"
+    return Check("temporary", "warning", f"{place}: {why}: MPI and torch may fail to start", fix)
+
+
+def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:
+    """Whether the ranks of a node have room to talk through memory (/dev/shm)."""
+    if size_bytes is None:
+        return Check("shared memory", "unknown", "/dev/shm is not there")  # noqa: S108
+    size = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
+    if size_bytes >= _LEAST_SHARED_BYTES or ranks < 2:
+        return Check("shared memory", "ok", size)
+    fix = "have a larger one mounted"
+    if container:
+        fix = f"leave out --contain, or {container.program} {container.action} --bind /dev/shm …"
+    return Check("shared memory", "warning", f"{size}: NCCL and MPI need more for {ranks} ranks", fix)
+
+
+def shared_memory_bytes(folder: Path = Path("/dev/shm")) -> int | None:  # noqa: S108
+    """Size of the file system at /dev/shm; None where there is none."""
+    return shutil.disk_usage(folder).total if folder.is_dir() else None
+
+
+def nearest(path: Path) -> Path:
+    """`path`, or what there is above it."""
+    path = path.absolute()
+    return next(one for one in (path, *path.parents) if _exists(one))
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether the file system of `folder` is mounted read-only, whoever asks."""
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
+def _lasting(out: Path, folder: Path, container: Container | None) -> Check | None:
+    """A warning where the container will take the record with it."""
+    if container is None:
+        return None
+    in_image = folder.stat().st_dev == Path("/").stat().st_dev
+    if in_image or file_system_type(folder) == "tmpfs":
+        where = "the container's own layer" if in_image else "memory (tmpfs)"
+        return Check(
+            OUT,
+            "warning",
+            f"{out.absolute()} lies in {where}: the record is gone when the container ends, or the node",
+            f"{container.program} {container.action} --bind DIR …, and --out DIR with that folder of the host",
+        )
+    return None
+
+
+def file_system_type(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
+    """`ext4`, `lustre`, `tmpfs`: what `folder` lies on; None where the kernel does not say."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.read_text().splitlines() if mounts.is_file() else []:
+        # Optional fields end with a dash (proc(5)).
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            return after.split()[0]
+    return None
+
+
+def _space(out: Path, folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_FREE_BYTES:
+        return Check(
+            OUT,
+            "warning",
+            f"{folder} has {free / 1e9:.2g} GB left: checkpoints may not fit",
+            "make space, or give another folder with --out DIR",
+        )
+    return Check(OUT, "ok", f"{out.absolute()} can be written, {free / 1e9:.3g} GB free")
+
+
+def _not_visible(name: str, path: Path, container: Container, arguments: Sequence[str]) -> Check:
+    """What the host has there, the container does not show."""
+    path = path.absolute()
+    top = Path(*path.parts[:2])
+    bound, what = (top, "not visible") if not _exists(top) else (path, "no such folder")
+    return Check(
+        name,
+        "error",
+        f"{path}: {what} inside the container",
+        f"add --bind {shlex.quote(str(bound))}: {container.line(['--bind', str(bound)], arguments)}",
+    )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False

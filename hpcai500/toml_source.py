@@ -1,0 +1,127 @@
+"""TOML files that people write: a mistake in one is told by file, line and key, with what is allowed there."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from hpcai500.errors import UsageError
+
+_HEADER = re.compile(r"""\s*\[\s*["']?([\w-]+)["']?\s*\]""")
+_KEY = re.compile(r"""\s*([\w."'\s-]+?)\s*=""")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the text of a file came from, so that an error can name the line.
+
+    Attributes:
+        name: its path.
+        text: what stands in it.
+        overrides: (table, key) of what a `--set` has changed.
+    """
+
+    name: str
+    text: str
+    overrides: frozenset[tuple[str, str]] = frozenset()
+
+    def place(self, location: Sequence[str | int]) -> str:
+        """What the user should look at to mend `location`: a `--set`, or file and line."""
+        keys = [part for part in location if isinstance(part, str)]
+        if not keys and self.overrides:
+            return f"{self.name} with {', '.join(f'--set {table}.{key}' for table, key in sorted(self.overrides))}"
+        for table, key in sorted(self.overrides):
+            # An unknown table has no key that could be blamed.
+            if keys[:1] == [table] and keys[1:2] in ([key], []):
+                return f"--set {table}.{key}"
+        line = self.line_of(location)
+        return f"{self.name}:{line}" if line else self.name
+
+    def line_of(self, location: Sequence[str | int]) -> int | None:
+        """Line number (from 1) of `location` = (table, key, …), or of its table, or None."""
+        keys = [part for part in location if isinstance(part, str)]
+        table, found = "", None
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if header := _HEADER.match(line):
+                table = header.group(1)
+                if keys and table == keys[0]:
+                    found = found or number
+            elif key := _KEY.match(line):
+                parts = [*filter(None, [table]), *(part.strip(" \"'") for part in key.group(1).split("."))]
+                if parts[:2] == keys[:2]:
+                    return number
+                if keys and parts[0] == keys[0] and not table:
+                    found = found or number
+        return found
+
+
+def read_source(path: Path, kind: type[UsageError]) -> Source:
+    """The text of the file `path`.
+
+    Raises:
+        UsageError: of class `kind`; it cannot be read, or is no text.
+    """
+    try:
+        return Source(str(path), path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise kind(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise kind(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parse_tables(source: Source, kind: type[UsageError]) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        UsageError: of class `kind`; it is not TOML.
+    """
+    try:
+        return tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        raise kind(f"{source.name}: not valid TOML: {error}") from error
+
+
+def explain(model: type[BaseModel], source: Source, error: ValidationError) -> str:
+    """What is wrong with the tables of `source`, which are not those of `model`: a line for each mistake."""
+    return "\n".join(_line(model, source, detail) for detail in error.errors(include_url=False))
+
+
+def _line(model: type[BaseModel], source: Source, detail: ErrorDetails) -> str:
+    location = detail["loc"]
+    table, *keys = [str(part) for part in location] or [""]
+    name = f"[{table}] {'.'.join(keys)}: " if keys else f"{table}: " if table else ""
+    return f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}"
+
+
+def _what_is_wrong(model: type[BaseModel], table: str, keys: Sequence[str], detail: ErrorDetails) -> str:
+    fields = _fields(model, table) if keys else list(model.model_fields)
+    match detail["type"]:
+        case "extra_forbidden":
+            key = keys[-1] if keys else table
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            return f"unknown {'key' if keys else 'table or key'}; {hint}allowed: {', '.join(fields)}"
+        case "missing":
+            return "is missing"
+        case "value_error":
+            return str(detail["ctx"]["error"])
+        case "model_type" | "model_attributes_type":
+            return f"expected a table, got {detail['input']!r}"
+        case "literal_error":
+            return f"expected {detail['ctx']['expected']}, got {detail['input']!r}"
+        case _:
+            return f"{detail['msg'].lower().replace('input should be', 'expected')}, got {detail['input']!r}"
+
+
+def _fields(model: type[BaseModel], table: str) -> list[str]:
+    field = model.model_fields.get(table)
+    kind = field.annotation if field else None
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []

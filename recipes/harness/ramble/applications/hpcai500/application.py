@@ -1,0 +1,64 @@
+"""Ramble's definition of the benchmarks of hpcai500: reads the lines that docs/harness.md promises."""
+
+from ramble.appkit import (
+    ExecutableApplication,
+    executable,
+    figure_of_merit,
+    success_criteria,
+    workload,
+    workload_variable,
+)
+
+_FIGURES = {
+    "vflops": "FLOPS",
+    "flops": "FLOPS",
+    "images_per_second": "images/s",
+    "top1": "fraction",
+    "map50": "fraction",
+    "map50_tropical_depression": "fraction",
+    "map50_tropical_cyclone": "fraction",
+    "map50_extratropical_cyclone": "fraction",
+    "map50_atmospheric_river": "fraction",
+    "seconds": "s",
+    "time_to_quality_seconds": "s",
+    "data_wait_fraction": "fraction",
+    "communication_fraction": "fraction",
+    "parallel_efficiency": "fraction",
+    "gradient_bytes_per_step": "B",
+    "sent_bytes_per_step": "B",
+    "stragglers": "ranks",
+}
+
+
+class Hpcai500(ExecutableApplication):
+    """HPC AI500: train to the target epochs, score, compare."""
+
+    name = "hpcai500"
+
+    # Empty options are left out by the shell: `{data}` may be nothing.
+    executable(
+        "train",
+        "{hpcai500} {workload_name} --out {experiment_run_dir}/record {options}",
+        use_mpi=True,
+    )
+    workload("ic", executables=["train"])
+    workload("ewa", executables=["train"])
+
+    workload_variable(
+        "hpcai500",
+        default="hpcai500",
+        description="The command; in the image: apptainer run /apps/hpcai500.sif",
+        workloads=["ic", "ewa"],
+    )
+    workload_variable(
+        "options",
+        default="",
+        description="Of the command: --data /data/imagenet --recipe ic/lars-4096 --set os.threads=8",
+        workloads=["ic", "ewa"],
+    )
+
+    for figure, unit in _FIGURES.items():
+        figure_of_merit(figure, fom_regex=rf"HPCAI500 FOM {figure}=(?P<value>\S+) ", group_name="value", units=unit)
+
+    # Printed only where the exit code is 0, which Ramble does not look at.
+    success_criteria("passed", mode="string", match=r"HPCAI500 RESULT PASS$")

@@ -1,0 +1,116 @@
+#!/bin/bash
+# hpcai500 ic on 2 nodes, 8 ranks.
+#
+#     sbatch FILE                               submits it
+#     sbatch FILE --set hyperparameters.seed=2  the same with another seed: what follows FILE goes to hpcai500
+#     HPCAI500_RECORD=runs/ic-17 sbatch FILE    goes on with the run of job 17
+#     scancel --signal=USR1 JOB                 stops it with a checkpoint
+#
+# Change what you like; what shall stay belongs into the site file. Written by hpcai500 VERSION with:
+#
+#     hpcai500 slurm render ic --nodes 2 --data '/data/image net'
+
+#SBATCH --job-name=hpcai500-ic
+#SBATCH --partition=gpu
+#SBATCH --account=project123
+#SBATCH --qos=normal
+#SBATCH --time=04:00:00
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=16
+#SBATCH --gres=gpu:a100:4
+#SBATCH --exclusive
+#SBATCH --output=hpcai500-ic-%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@300
+#SBATCH --constraint=a100
+#SBATCH --hint=nomultithread
+
+set -euo pipefail
+say() { echo "hpcai500: $*" >&2; }
+
+# `module` is a function of login shells, and was not written for set -u.
+set +u
+type module >/dev/null 2>&1 || . /etc/profile || true
+module load openmpi/4.1 apptainer
+set -u
+
+export GLOO_SOCKET_IFNAME=ib0
+export NCCL_SOCKET_IFNAME=ib0
+export OMPI_MCA_btl_tcp_if_include=ib0
+export APPTAINERENV_LD_LIBRARY_PATH=/opt/openmpi/lib:/opt/ucx/lib
+export APPTAINERENV_OPAL_PREFIX=/opt/openmpi
+export NCCL_DEBUG=WARN
+
+# The same folder when the job comes back from the queue.
+record="runs/ic-$SLURM_JOB_ID"
+record=${HPCAI500_RECORD:-"$record"}
+[[ $record == /* ]] || record=$PWD/$record
+mkdir -p -- "$(dirname -- "$record")"
+
+if ! command -v apptainer >/dev/null; then
+    say 'apptainer: no such command on this node: load its module, or give its path in the site file'
+    exit 69
+fi
+needed=(/apps/hpcai500.sif /scratch /etc/site /opt/openmpi /opt/ucx/lib '/data/image net')
+for path in "${needed[@]}"; do
+    [[ -e $path ]] || { say "$path: not on $HOSTNAME: image, binds, data must be on all nodes"; exit 69; }
+done
+if [[ $PWD$record == *[,:]* ]]; then
+    say "$PWD, $record: a path with , or : cannot be bound into a container: submit from another folder"
+    exit 64
+fi
+
+launcher=(
+    srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --mpi=pmix
+    --kill-on-bad-exit=1 --export=ALL
+)
+hpcai500=(
+    apptainer exec --nv --bind /scratch --bind /etc/site:/etc/site:ro --bind /apps/hpcai500.sif:/image.sif:ro
+    --bind /opt/openmpi:/opt/openmpi:ro --bind /opt/ucx/lib:/opt/ucx/lib:ro --bind '/data/image net' --bind "$PWD"
+    --bind "${record%/*}" --pwd "$PWD" /apps/hpcai500.sif hpcai500
+)
+
+if [[ -e $record/DONE ]]; then
+    say "$record is done already; its score:"
+    exec "${hpcai500[@]}" score "$record"
+fi
+
+arguments=(ic --data '/data/image net' --out "$record")
+if [[ -e $record/events.jsonl || -e $record/trials.json ]]; then
+    arguments+=(--resume)
+else
+    arguments+=(--recipe ic/reference --set communication.backend=horovod "$@")
+fi
+
+# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as USR1: at TERM,
+# launchers kill their ranks.
+warned='' heard='' ranks=''
+pass_on() { heard=yes; if [[ $ranks ]]; then kill -USR1 "$ranks" 2>/dev/null || true; fi; }
+trap 'warned=yes; pass_on' USR1
+trap pass_on TERM
+"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}" &
+ranks=$!
+if [[ $heard ]]; then pass_on; fi
+while true; do
+    heard='' code=0
+    wait "$ranks" || code=$?
+    # A signal ends the wait, not the ranks.
+    [[ $heard ]] || break
+done
+
+# Stopped because time is up (1, or by a signal) and not because something is wrong: there is more to do.
+if [[ $warned ]] && (( code == 1 || code > 128 )); then
+    most=20
+    if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
+        say "the job has come back $most times already: no more"
+        say "go on with: HPCAI500_RECORD=$record sbatch FILE"
+    elif scontrol requeue "$SLURM_JOB_ID"; then
+        say "time is up: job $SLURM_JOB_ID goes back to the queue, and goes on with $record"
+    else
+        say "go on with: HPCAI500_RECORD=$record sbatch FILE"
+    fi
+fi
+
+exit "$code"

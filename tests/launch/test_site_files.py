@@ -1,0 +1,125 @@
+"""Site files: what is in them, and what is said of a mistake."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from hpcai500.errors import UsageError
+from hpcai500.launch.site import Site, find_site, load_site, parse_site, seconds, sites_folder
+from hpcai500.recipe import shipped_recipes
+from hpcai500.toml_source import Source
+
+EXAMPLE = sites_folder() / "example.toml"
+
+
+def tables() -> dict[str, type[BaseModel]]:
+    kinds = {name: field.annotation for name, field in Site.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
+
+
+def site(text: str) -> Site:
+    return parse_site(Source("my.toml", text))
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [(table, key) for table, kind in tables().items() for key in kind.model_fields]
+)
+def test_the_example_explains_every_field(table: str, key: str) -> None:
+    text = EXAMPLE.read_text()
+    body = re.split(r"^\[", text.partition(f"\n[{table}]")[2], flags=re.MULTILINE)[0]
+    line = re.search(rf"^{key} = .*$", body, re.MULTILINE)
+    assert line, f"[{table}] {key} is not in {EXAMPLE}"
+    comment = line.group().partition("# ")[2]
+    assert len(comment) > 15
+    default = tables()[table].model_fields[key].get_default(call_default_factory=True)
+    words = body[line.start() :].partition("\n\n")[0]
+    assert "default" in words
+    if isinstance(default, int) and not isinstance(default, bool) and default:
+        assert f"default {default}" in words
+
+
+@pytest.mark.parametrize("path", sorted(sites_folder().glob("*.toml")), ids=lambda path: path.stem)
+def test_every_site_file_that_is_shipped_loads(path: Path) -> None:
+    assert load_site(path.stem) == load_site(str(path))
+
+
+def test_a_site_file_is_no_recipe() -> None:
+    assert shipped_recipes()
+    assert not [name for name in shipped_recipes() if name.startswith("sites")]
+
+
+def test_an_empty_site_file_has_the_defaults() -> None:
+    assert site("") == Site()
+
+
+def test_an_unknown_site_is_told_which_are_known() -> None:
+    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are .*example.*local; write your"):
+        find_site("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[slurm]\npartitoin = "x"',
+            r"my.toml:2: \[slurm\] partitoin: unknown key; did you mean partition\? allowed: ",
+        ),
+        ("[slurmm]\n", r"my.toml:1: slurmm: unknown table or key; did you mean slurm\?"),
+        ('[slurm]\npartition = "a b"', r"my.toml:2: \[slurm\] partition: expected one word"),
+        ('[slurm]\ntime_limit = "4h"', r"my.toml:2: \[slurm\] time_limit: expected a time of Slurm, as in"),
+        ("[slurm]\ntime_limit = 04:00:00", r"my.toml:2: \[slurm\] time_limit: expected a valid string"),
+        ('[slurm]\ntime_limit = "5"', r"my.toml:1: slurm: warning_seconds is 300, but time_limit 5 is 300 s"),
+        ('[slurm]\nextra = ["a\\n#SBATCH b"]', r"my.toml:2: \[slurm\] extra.0: expected options on one line"),
+        ('[slurm]\nextra = ["--a\\nrm"]', r"my.toml:2: \[slurm\] extra.0: expected options on one line"),
+        ("[node]\ntasks = 0", r"my.toml:2: \[node\] tasks: expected greater than or equal to 1, got 0"),
+        ('[node]\ntasks = "4"', r"my.toml:2: \[node\] tasks: expected a valid integer, got '4'"),
+        ('[launcher]\nprogram = "ibrun"', r"my.toml:2: \[launcher\] program: expected 'srun' or 'mpirun', got 'ibrun'"),
+        ('[container]\nimage = "hpcai500.sif"', r"my.toml:2: \[container\] image: expected an absolute path"),
+        ('[container]\nflags = ["--cleanenv"]', r"my.toml:1: container: flags: --cleanenv keeps the launcher's"),
+        ('[container]\nbinds = ["/a,/b"]', r"my.toml:2: \[container\] binds.0: expected one \"/source\""),
+        ('[container]\nbinds = ["data"]', r"my.toml:2: \[container\] binds.0: expected an absolute path"),
+        ('[mpi]\nmodel = "bind"', r"my.toml:1: mpi: folder: model = \"bind\" needs the folder"),
+        ('[mpi]\nfolder = "/opt/mpi"', r"my.toml:1: mpi: folder and library_folders are for model = \"bind\""),
+        ('[environment]\n"A B" = "c"', r"\[environment\] 'A B' is no name of a variable"),
+        ("[environment]\nA = 1", r"my.toml:2: \[environment\] A: expected a valid string, got 1"),
+        ('[environment]\nA = "b\\nc"', r"my.toml:2: \[environment\] A: expected one line"),
+        ("x y", "my.toml: not valid TOML"),
+    ],
+)
+def test_a_mistake_is_told_by_line_and_key_with_what_is_allowed(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        site(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30", 1800),
+        ("10:30", 630),
+        ("04:00:00", 14400),
+        ("2-12", 216000),
+        ("1-00:30", 88200),
+        ("1-00:00:01", 86401),
+        ("UNLIMITED", None),
+    ],
+)
+def test_times_are_those_of_slurm(text: str, expected: int | None) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "1:2:3:4", "-5", "1-", "½"])
+def test_what_is_no_time_of_slurm_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        seconds(text)
+
+
+def test_the_site_file_of_the_guide_is_one() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "site-guide.md").read_text()
+    block = re.search(r"\n\n(    \[slurm\]\n.*?)\n\n(?! )", guide, re.DOTALL)
+    assert block
+    assert site(textwrap.dedent(block.group(1))).node.gpus == 4

@@ -1,0 +1,193 @@
+"""Batch scripts: the text as a whole, and that bash reads every word as it was meant."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcai500 import __version__
+from hpcai500.launch.bash_words import Expression, array, comment, word
+from hpcai500.launch.site import Site, load_site
+from hpcai500.launch.slurm_script import BatchJob, render
+
+GOLDEN = Path(__file__).with_name("slurm_script.golden.sh")
+# What a process can be given as an argument.
+TOKEN = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+
+
+def example(**changes: object) -> BatchJob:
+    job = {
+        "benchmark": "ic",
+        "nodes": 2,
+        "site": load_site("example"),
+        "arguments": ["--data", "/data/image net"],
+        "new_arguments": ["--recipe", "ic/reference", "--set", "communication.backend=horovod"],
+        "binds": ["/data/image net"],
+        "rendered_by": ["hpcai500", "slurm", "render", "ic", "--nodes", "2", "--data", "/data/image net"],
+    }
+    return BatchJob(**{**job, **changes})  # type: ignore[arg-type]
+
+
+def bash(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run(
+        ["bash", "-c", script, "job.sh", *arguments], capture_output=True, text=True, check=False, env=variables
+    )
+
+
+def site(**tables: dict[str, object]) -> Site:
+    return Site.model_validate({"container": {"command": "none"}, **tables})
+
+
+def test_the_whole_script_of_the_example_site() -> None:
+    """After a change that is meant: write the new text to the golden file and read it."""
+    assert render(example()).replace(__version__, "VERSION") == GOLDEN.read_text()
+
+
+def test_bash_reads_the_script() -> None:
+    for job in (example(), example(site=site()), example(site=site(launcher={"program": "mpirun"}), record="/a b/c'd")):
+        checked = subprocess.run(["bash", "-n"], input=render(job), capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_slurm_reads_its_lines_up_to_the_first_command() -> None:
+    lines = render(example()).splitlines()
+    commands = [number for number, line in enumerate(lines) if line and not line.startswith("#")]
+    directives = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
+    assert max(directives) < min(commands)
+
+
+@pytest.mark.parametrize(
+    ("node", "line"),
+    [
+        ({"gpus": 4}, "#SBATCH --gpus-per-node=4"),
+        ({"gpus": 4, "gpu_type": "a100"}, "#SBATCH --gpus-per-node=a100:4"),
+        ({"gpus": 4, "gpu_request": "gres"}, "#SBATCH --gres=gpu:4"),
+        ({"gpus": 4, "gpu_request": "gres", "gpu_type": "a100"}, "#SBATCH --gres=gpu:a100:4"),
+        ({"gpus": 4, "gpu_request": "none"}, None),
+        ({}, None),
+    ],
+)
+def test_gpus_are_asked_for_as_the_site_wants(node: dict[str, object], line: str | None) -> None:
+    asked = [text for text in render(example(site=site(node=node))).splitlines() if "gpu" in text.lower()]
+    assert asked == ([line] if line else [])
+
+
+def test_what_a_site_does_not_say_is_not_in_the_script() -> None:
+    script = render(example(site=site(slurm={"exclusive": False, "requeue": False, "warning_seconds": 0})))
+    for text in ("--partition", "--account", "--qos", "--exclusive", "--signal", "\nmodule ", "export ", "scontrol"):
+        assert text not in script.partition("# Change")[2]
+    assert "#SBATCH --no-requeue" in script
+
+
+def test_mpirun_is_told_where_rank_0_is() -> None:
+    script = render(example(site=site(launcher={"program": "mpirun", "interface": "ib0"}, node={"tasks": 2})))
+    assert 'export MASTER_ADDR="$SLURMD_NODENAME"' in script
+    assert "mpirun -np 4 --map-by ppr:2:node --bind-to none" in script
+    assert "-x MASTER_ADDR" in script
+    assert "--mca btl_tcp_if_include ib0" in script
+
+
+@given(TOKEN)
+def test_a_command_line_of_any_text_stays_a_comment(text: str) -> None:
+    script = render(example(rendered_by=["hpcai500", text], site=site()))
+    head = script.partition("\n#SBATCH")[0]
+    assert all(line.startswith("#") or not line for line in head.split("\n"))
+    assert not any(line.startswith("#SBATCH") for line in head.split("\n"))
+    assert "\r" not in head
+
+
+@given(st.lists(TOKEN, max_size=5))
+def test_bash_reads_an_array_as_the_tokens_that_it_was_made_of(tokens: list[str]) -> None:
+    script = "\n".join([*array("a", tokens[:2]), *array("a", tokens[2:], append=True, indent="  ")])
+    read = subprocess.run(
+        ["bash", "-c", script + '\n[ ${#a[@]} -eq 0 ] || printf "%s\\0" "${a[@]}"'], capture_output=True, check=True
+    )
+    assert read.stdout.split(b"\0")[:-1] == [token.encode() for token in tokens]
+
+
+def test_an_expression_is_one_word_with_the_value_of_its_variables() -> None:
+    script = f"set -- {word(Expression('$A/x'))}; printf '%s|' $# \"$@\""
+    assert bash(script, A="a b*").stdout == "1|a b*/x|"
+
+
+def test_a_comment_of_many_lines_has_a_mark_on_each() -> None:
+    assert list(comment("a\n\nb\r\nc\x0cd")) == ["# a", "#", "# b", "# c", "# d"]
+
+
+FAKE_SRUN = """#!/bin/bash
+# Stands for srun (tests/site has the real one): shows what it was given, and ends as it was told.
+for argument in "$@"; do printf '<%s>' "$argument"; done; echo
+exit ${SRUN_CODE:-0}
+"""
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a script of a site without container, with stand-ins for Slurm, as the batch script of job 17."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in {"srun": FAKE_SRUN, "hpcai500": "#!/bin/bash\necho hpcai500 $*\n"}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    def ran(job: BatchJob, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        variables = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n1", **environment}
+        command = ["bash", "-c", render(job), "job.sh", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=variables, cwd=tmp_path)
+
+    return ran
+
+
+def test_a_new_job_gets_recipe_and_words_and_a_record_named_by_its_number(run: Run, tmp_path: Path) -> None:
+    ended = run(example(site=site()), "--set", "a.b=c d")
+    assert ended.stderr == ""
+    assert ended.stdout.endswith(
+        f"<hpcai500><ic><--data></data/image net><--out><{tmp_path}/runs/ic-17><--recipe><ic/reference><--set>"
+        "<communication.backend=horovod><--set><a.b=c d>\n"
+    )
+
+
+def test_a_job_with_a_record_goes_on(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs/ic-17").mkdir(parents=True)
+    (tmp_path / "runs/ic-17/events.jsonl").touch()
+    ended = run(example(site=site()), "--set", "a.b=c")
+    assert ended.stdout.endswith(f"<--out><{tmp_path}/runs/ic-17><--resume>\n")
+
+
+@pytest.mark.parametrize("record", ["it's $HOME/here", "/tmp/`x` y"])
+def test_a_record_of_any_name_is_taken_as_it_is(run: Run, tmp_path: Path, record: str) -> None:
+    whole = record if record.startswith("/") else f"{tmp_path}/{record}"
+    assert f"<--out><{whole}>" in run(example(site=site(), record=record)).stdout
+    other = run(example(site=site(), record=record), HPCAI500_RECORD="o ther")
+    assert f"<--out><{tmp_path}/o ther>" in other.stdout
+
+
+def test_a_finished_record_is_only_scored(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs/ic-17").mkdir(parents=True)
+    (tmp_path / "runs/ic-17/DONE").touch()
+    ended = run(example(site=site()))
+    assert ended.stdout == f"hpcai500 score {tmp_path}/runs/ic-17\n"
+
+
+@pytest.mark.parametrize("code", ["0", "1", "2", "5", "64", "69"])
+def test_the_exit_code_is_that_of_the_ranks(run: Run, code: str) -> None:
+    assert run(example(site=site()), SRUN_CODE=code).returncode == int(code)
+
+
+def test_a_missing_image_is_told_before_the_ranks_start(run: Run) -> None:
+    container = {"command": "env", "image": "/nowhere/h.sif"}
+    ended = run(example(site=site(container=container)))
+    assert ended.returncode == 69
+    assert "/nowhere/h.sif: not on" in ended.stderr
+    ended = run(example(site=site(container={**container, "command": "apptainer-of-nobody"})))
+    assert ended.returncode == 69
+    assert "apptainer-of-nobody: no such command on this node: load its module" in ended.stderr

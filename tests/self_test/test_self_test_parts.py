@@ -1,0 +1,150 @@
+"""The login half of the self-test: each part in processes of its own, whose crash or silence is a finding."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcai500.errors import EnvironmentLacksError, ExitCode, WrongAnswerError
+from hpcai500.findings import CannotBeChecked, Finding, FindingsLog, read_findings
+from hpcai500.launch import self_test
+from hpcai500.launch.self_test import Part, SelfTest, run_parts
+
+HPCAI500 = Path(sys.executable).with_name("hpcai500")
+
+
+def part(script: str) -> Part:
+    """A part that runs `script` after `here = begin()`."""
+
+    def start(folder: Path) -> int:
+        code = f"import os, sys\nfrom hpcai500.self_test.process import begin\nhere = begin(sys.argv[1:])\n{script}"
+        return subprocess.run([sys.executable, "-c", code, str(folder), "60"], check=False).returncode
+
+    return Part("a part", start)
+
+
+def failing(error: Exception) -> Callable[[], str]:
+    def body() -> str:
+        raise error
+
+    return body
+
+
+def test_a_part_that_crashes_is_named_and_the_next_one_runs(tmp_path: Path) -> None:
+    crash = "here.findings.check('first', str)\nhere.findings.check('second', lambda: os.kill(os.getpid(), 11))"
+    found = list(run_parts([part(crash), part("here.findings.check('third', lambda: 'fine')")], tmp_path))
+    assert [(one.name, one.status) for one in found] == [("first", "pass"), ("second", "fail"), ("third", "pass")]
+    assert "SIGSEGV" in found[1].detail
+    assert "Segmentation fault" in found[1].detail
+    assert found[1].exit_code == ExitCode.RUN_FAILED
+
+
+def test_a_part_that_hangs_is_ended_by_the_kernel(tmp_path: Path) -> None:
+    def start(folder: Path) -> int:
+        code = "import sys, time\nfrom hpcai500.self_test.process import begin\nbegin(sys.argv[1:])\ntime.sleep(600)"
+        return subprocess.run([sys.executable, "-c", code, str(folder), "1"], check=False).returncode
+
+    (found,) = run_parts([Part("a part", start)], tmp_path)
+    assert found.status == "fail"
+    assert "did not end within" in found.detail
+
+
+def test_a_launcher_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_test, "_LIMIT_SECONDS", 1)
+    monkeypatch.setattr(self_test, "_GRACE_SECONDS", 0)
+    (found,) = run_parts([Part("a part", lambda folder: signal.pause() or 0)], tmp_path)
+    assert found.status == "fail"
+    assert "did not end within 1 s" in found.detail
+
+
+def test_a_part_that_says_nothing_and_one_whose_other_rank_fails_are_failures(tmp_path: Path) -> None:
+    findings = list(run_parts([part(""), part("here.findings.check('sum', str)\nsys.exit(2)")], tmp_path))
+    assert [(one.name, one.status) for one in findings] == [("a part", "fail"), ("sum", "pass"), ("a part", "fail")]
+    assert findings[2].exit_code == ExitCode.WRONG_ANSWER
+
+
+def test_what_cannot_be_here_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    (found,) = run_parts([Part("MPI", lambda folder: 0, "no mpirun on PATH")], tmp_path)
+    assert (found.status, found.detail) == ("skip", "no mpirun on PATH")
+
+
+def test_what_a_check_prints_goes_to_the_log_and_only_its_end_to_stderr(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    noise = "here.findings.check('one', lambda: os.system('echo noise; echo noise >&2') and '')"
+    assert [one.status for one in run_parts([part(noise)], tmp_path)] == ["pass"]
+    shown = capfd.readouterr()
+    assert "noise" not in shown.out + shown.err
+    assert "self-test: pass one" in shown.err
+    assert (tmp_path / "0" / "log").read_text() == "noise\nnoise\n"
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [((), 0), ((69,), 69), ((69, 1), 1), ((1, 2, 69), 2), ((64,), 1)],
+)
+def test_a_wrong_answer_comes_before_a_crash_and_that_before_what_is_lacking(
+    codes: tuple[int, ...], expected: int
+) -> None:
+    findings = [Finding("fine", "pass", ""), *(Finding("bad", "fail", "", exit_code=code) for code in codes)]
+    ended = SelfTest(findings, 1.0)
+    assert ended.exit_code == expected
+    assert list(ended.lines())[-1] == f"HPCAI500 SELF-TEST {'FAIL' if codes else 'PASS'}"
+
+
+def test_how_a_check_ends_is_what_it_raises(tmp_path: Path) -> None:
+    log = FindingsLog(tmp_path / "findings.jsonl")
+    bodies = {
+        "fine": lambda: "seen",
+        "wrong": failing(WrongAnswerError("4 instead of 5")),
+        "lacks": failing(EnvironmentLacksError("no mpirun")),
+        "broken": failing(ValueError("one\ntwo")),
+        "cannot": failing(CannotBeChecked("no CUDA device")),
+    }
+    for name, body in bodies.items():
+        log.check(name, body)
+    found = read_findings(tmp_path / "findings.jsonl")
+    assert found.running is None
+    assert [(one.name, one.status, one.exit_code, one.detail) for one in found.ended] == [
+        ("fine", "pass", 0, "seen"),
+        ("wrong", "fail", 2, "4 instead of 5"),
+        ("lacks", "fail", 69, "no mpirun"),
+        ("broken", "fail", 1, "ValueError: one two"),
+        ("cannot", "skip", 0, "no CUDA device"),
+    ]
+
+
+def test_without_a_place_for_temporary_files_the_verdict_is_fail_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nowhere(environment: object, work: Path) -> None:
+        raise EnvironmentLacksError("no folder for temporary files can be written: set TMPDIR")
+
+    monkeypatch.setattr(self_test, "scratch_folder", nowhere)
+    ended = self_test.run_self_test(2)
+    assert ended.exit_code == ExitCode.ENVIRONMENT
+    assert "set TMPDIR" in ended.document()["checks"][0]["detail"]
+    assert "set TMPDIR" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_this_installation_passes_and_leaves_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(
+        [HPCAI500, "self-test", "--json"], env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    document = json.loads(ended.stdout)
+    assert [check for check in document["checks"] if check["status"] == "fail"] == [], ended.stderr
+    assert (ended.returncode, document["verdict"]) == (0, "pass")
+    names = {check["name"] for check in document["checks"]}
+    assert {"all-reduce: torch, Gloo", "training run: ic", "training run: ewa", "crop boxes [portable]"} <= names
+    assert {"name", "status", "detail", "seconds"} <= document["checks"][0].keys()
+    assert "self-test: pass training run: ewa" in ended.stderr
+    assert not list(tmp_path.iterdir())

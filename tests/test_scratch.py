@@ -1,0 +1,83 @@
+"""Temporary files go where they can be written, and libraries' caches with them, for as long as a command lasts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcai500 import scratch as module
+from hpcai500.errors import EnvironmentLacksError
+from hpcai500.scratch import can_be_made, scratch, scratch_folder, with_temporary_folder
+
+
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """None of the usual folders can be written; a file stands where each would be, which stops root too."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(module, "_USUAL", (str(blocked), str(blocked / "below")))
+    return tmp_path
+
+
+def test_tmpdir_comes_first(tmp_path: Path) -> None:
+    with scratch_folder({"TMPDIR": str(tmp_path)}, Path("/")) as folder:
+        assert Path(folder).parent == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_the_user_comes_last_even_if_it_is_not_there_yet(only: Path) -> None:
+    with scratch_folder({}, only / "not" / "yet") as folder:
+        assert Path(folder).parent == only
+
+
+def test_where_none_can_be_written_all_are_named_with_the_fix(only: Path) -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"file \(Not a directory\).*--bind DIR --env TMPDIR=DIR"):
+        scratch_folder({"TMPDIR": str(only / "file")}, only / "file")
+
+
+def test_caches_lie_in_the_folder_and_the_environment_is_as_before_afterwards(tmp_path: Path) -> None:
+    environment = {"TMPDIR": str(tmp_path), "MPLCONFIGDIR": "/mine"}
+    before = dict(environment)
+    with scratch(environment, tmp_path) as folder:
+        assert Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent == folder
+        assert environment["MPLCONFIGDIR"] == "/mine"
+        assert environment["TMPDIR"] == str(tmp_path)
+        environment["SET_WITHIN"] = "stays"
+    assert environment == before | {"SET_WITHIN": "stays"}
+    assert not folder.exists()
+
+
+def test_a_tmpdir_that_cannot_be_written_is_replaced(only: Path) -> None:
+    environment = {"TMPDIR": str(only / "file" / "none")}
+    with scratch(environment, only) as folder:
+        assert environment["TMPDIR"] == str(folder)
+    assert environment["TMPDIR"] == str(only / "file" / "none")
+
+
+def test_a_launcher_gets_a_tmpdir_only_where_its_own_cannot_be_written(only: Path) -> None:
+    assert with_temporary_folder({"TMPDIR": str(only)}, Path("/")) == {"TMPDIR": str(only)}
+    assert with_temporary_folder({"A": "1"}, only) == {"A": "1", "TMPDIR": str(only)}
+    assert with_temporary_folder({}, only / "file") == {}
+
+
+def test_what_is_missing_of_a_folder_is_made_in_the_one_that_is_there(only: Path) -> None:
+    assert can_be_made(only / "a" / "b")
+    assert not can_be_made(only / "file" / "a")
+
+
+def test_a_run_leaves_nothing_in_the_folder_for_temporary_files_and_in_no_home(images: Path, tmp_path: Path) -> None:
+    from tiny_runs import train_arguments
+
+    temporary, home = tmp_path / "temporary", tmp_path / "home"
+    temporary.mkdir()
+    home.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "HOME": str(home)}
+    arguments = train_arguments(images, tmp_path / "record", "problem.epochs=1")
+    command = [sys.executable, "-m", "hpcai500.train", *arguments]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert not list(temporary.iterdir())
+    assert not list(home.iterdir())
