@@ -35,7 +35,8 @@ help:
 ##
 ## The image (docs/site-guide.md):
 ##   make image        build build/image/hpcai500-cpu.sif; FLAVOUR=cuda builds the one for GPUs
-##   make wheelhouse   only collect what it is built from: carry build/image to a site without network, `make image` there
+##   make cuda-kernels only build the stage of the CUDA image that compiles our kernels: needs neither GPU nor CUDA
+##   make wheelhouse   only collect what it is built from; a site without network builds it with scripts/image
 ##
 ## While you change things:
 ##   make build        compile the C++ core into .venv (Python files need no rebuild)
@@ -44,7 +45,7 @@ help:
 ##   make format       ruff, clang-format: rewrite the files
 ##   make bench        measure against the rivals (installs them first)
 ##   make lock         resolve constraints.txt anew after pyproject.toml changed
-##   make clean        remove what was built and cached; make distclean also removes .venv
+##   make clean        remove what was built and cached; make distclean also removes .venv and what images are made of
 ##
 ## Variables:
 ##   PYTHON=python3.12 the interpreter that .venv is made with (3.11 to 3.13)
@@ -133,19 +134,27 @@ horovod: build
 $(VENV)/.horovod: $(VENV)/.runtime scripts/horovod scripts/horovod-source
 	$(get_horovod)
 
-FLAVOUR   ?= cpu
-IMAGES    := build/image
-PACKAGES  := containers/packages
-SOURCES   := $(CORE) $(shell find hpcai500 recipes -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml constraints.txt
+FLAVOUR    ?= cpu
+IMAGES     := build/image
+PACKAGES   := containers/packages
+CONTAINERS := $(shell find containers -maxdepth 1 -type f 2>/dev/null)
+SOURCES    := $(CORE) $(shell find hpcai500 recipes -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml constraints.txt
+
+WHEELS     := $(addprefix scripts/,wheelhouse build-wheels horovod horovod-source) containers/build-wheels containers/lock-wheels
 
 .PHONY: image
 image: $(IMAGES)/hpcai500-$(FLAVOUR).sif
 
+# As far as the CUDA image can be built where no torch with CUDA is to be had: its kernels.
+.PHONY: cuda-kernels
+cuda-kernels: $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod
+	@$(BIN)/python scripts/wheelhouse cuda $(IMAGES)/wheelhouse-cuda build
+	@scripts/image cuda $(IMAGES) kernels
+
 .PHONY: wheelhouse
 wheelhouse: $(IMAGES)/base-$(FLAVOUR).squashfs $(IMAGES)/wheelhouse-$(FLAVOUR)/.complete
 
-# A site that was handed base files and wheelhouse builds from them, also where their times tell that sources are newer.
-$(IMAGES)/hpcai500-%.sif: $(IMAGES)/base-%.squashfs $(IMAGES)/wheelhouse-%/.complete containers/hpcai500-%.def scripts/image
+$(IMAGES)/hpcai500-%.sif: $(IMAGES)/base-%.squashfs $(IMAGES)/wheelhouse-%/.complete $(CONTAINERS) scripts/image scripts/apptainer
 	@scripts/image $* $(IMAGES)
 
 $(IMAGES)/base-build.squashfs: $(addprefix $(PACKAGES)/,runtime build) scripts/base | $(VENV)/.with-image
@@ -157,7 +166,7 @@ $(IMAGES)/base-cpu.squashfs: $(PACKAGES)/runtime scripts/base | $(VENV)/.with-im
 $(IMAGES)/base-cuda.squashfs: $(addprefix $(PACKAGES)/,runtime cuda) scripts/base | $(VENV)/.with-image
 	@scripts/base $@ $(addprefix $(PACKAGES)/,runtime cuda)
 
-$(IMAGES)/wheelhouse-%/.complete: $(SOURCES) scripts/wheelhouse containers/build-wheels $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod
+$(IMAGES)/wheelhouse-%/.complete: $(SOURCES) $(WHEELS) $(IMAGES)/base-build.squashfs | $(VENV)/.extra-horovod
 	@$(BIN)/python scripts/wheelhouse $* $(@D)
 	@scripts/build-wheels $(IMAGES)/base-build.squashfs $(@D) $*
 	@touch $@
@@ -168,9 +177,10 @@ $(VENV)/.with-%: $(MADE)
 
 .PHONY: clean
 clean:
-	rm -rf build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis $(VENV)/.core
+	find build -mindepth 1 -maxdepth 1 -not -name image -exec rm -rf {} + 2>/dev/null || true
+	rm -rf dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis $(VENV)/.core
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 .PHONY: distclean
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) build

@@ -352,16 +352,35 @@ def main() -> int:
         _tell(f"{_reason(error)}{hint}")
         return ExitCode.USAGE
     except OSError as error:
-        # Nothing can be printed any more, and Python must not try again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` has what it wants
-            _tell(f"the result cannot be written: {error.strerror}")
+        _tell_of_system(error)
         return ExitCode.RUN_FAILED
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
         _tell("stopped by Ctrl-C")
         return ExitCode.RUN_FAILED
+
+
+def _tell_of_system(error: OSError) -> None:
+    if not _is_of_stdout(error):
+        _tell(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error))
+        return
+    # Nothing can be printed any more, and Python must not try again when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` has what it wants
+        _tell(f"the result cannot be written: {error.strerror}")
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether it was the result that could not be written: then it still waits, and fails again."""
+    if error.filename is not None:
+        return False
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    # Unbuffered (PYTHONUNBUFFERED), nothing waits; but all that is printed is printed here.
+    return traceback.extract_tb(error.__traceback__)[-1].filename == __file__
 
 
 def _reason(error: Exception) -> str:

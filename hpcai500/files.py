@@ -1,9 +1,31 @@
-"""Files that are whole or absent: nothing that this package writes is ever seen half-written."""
+"""Files that are whole or absent: nothing that this package writes is ever seen half-written.
+
+And whether something is there, asked so that a folder that may not be searched is an answer and no error.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def is_there(path: Path) -> bool:
+    """Whether this user can see `path`; not so below a folder that may not be searched (Path.exists raises there)."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this user can see `path`, and it is a folder."""
+    return is_there(path) and path.is_dir()
+
+
+def nearest(path: Path) -> Path:
+    """`path`, or the nearest above it that this user can see."""
+    path = path.absolute()
+    return next(one for one in (path, *path.parents) if is_there(one))
 
 
 def sync_folder(folder: Path) -> None:

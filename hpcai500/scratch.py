@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError
+from hpcai500.files import nearest
 
 VARIABLE = "TMPDIR"
 # Memory comes last: process pools need it anyway, and it is scarce.
@@ -70,14 +71,18 @@ def with_temporary_folder(environment: Mapping[str, str], work: Path) -> dict[st
 
     As it was where nothing can be written: the program then says what it lacks.
     """
-    writable = (folder for folder in _candidates(environment, work) if _can_write(folder))
-    folder = next(writable, None)
+    folder = writable_folder(environment, work)
     return {**environment, **(_temporary(environment, folder) if folder else {})}
+
+
+def writable_folder(environment: Mapping[str, str], work: Path) -> str | None:
+    """The folder that scratch_folder would make its own in, or None."""
+    return next((folder for folder in _candidates(environment, work) if _can_write(folder)), None)
 
 
 def can_be_made(path: Path) -> bool:
     """Whether the folder `path`, or all that is missing of it, can be made and written by this user."""
-    return _can_write(str(_existing(path)))
+    return _can_write(str(nearest(path)))
 
 
 def _temporary(environment: Mapping[str, str], folder: str) -> dict[str, str]:
@@ -90,10 +95,4 @@ def _can_write(folder: str) -> bool:
 
 
 def _candidates(environment: Mapping[str, str], work: Path) -> Iterator[str]:
-    yield from dict.fromkeys((*filter(None, [environment.get(VARIABLE)]), *_USUAL, str(_existing(work))))
-
-
-def _existing(path: Path) -> Path:
-    """`path`, or the folder above it that is there."""
-    path = path.absolute()
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+    yield from dict.fromkeys((*filter(None, [environment.get(VARIABLE)]), *_USUAL, str(nearest(work))))

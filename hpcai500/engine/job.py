@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -295,7 +296,12 @@ def _device(recipe: Recipe, ranks: Ranks) -> torch.device:
         return torch.device(recipe.accelerator.device)
     if not torch.cuda.is_available():
         raise EnvironmentLacksError(
-            why_no_device(os.environ, Torch(torch.__version__, torch.version.cuda), recipe.benchmark)
+            why_no_device(
+                os.environ,
+                Torch(torch.__version__, torch.version.cuda, torch.version.hip),
+                # The options of a job are those of its command.
+                [recipe.benchmark, *sys.argv[1:]],
+            )
         )
     # A launcher may show each rank its own device only.
     devices = torch.cuda.device_count()

@@ -18,6 +18,7 @@ from hpcai500.errors import (
     RunError,
     UsageError,
 )
+from hpcai500.files import is_folder
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.launch.trials import TrialPlan, is_series, read_plan, write_plan
@@ -72,9 +73,9 @@ def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
     crew.check(recipe, request.trials)
     _check_benchmark(request, recipe.benchmark, f"{name}: a recipe", f"--recipe {name}")
     folder = request.out or _RUNS / f"{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
     if request.trials == 1 and folder.is_dir():
         require_unused(folder)
-    require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
     data = request.data or _make_data(recipe, request.out)
     if request.trials > 1:
         plan = TrialPlan(request.trials, str(data.resolve()))
@@ -176,10 +177,7 @@ def _records(folder: Path) -> list[Record]:
 
 def _make_data(recipe: Recipe, out: Path | None) -> Path:
     """The folder of the synthetic set that the recipe trains on, made now if it is not there."""
-    dataset = recipe.problem.dataset
-    if not dataset.startswith("synthetic-"):
-        raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
-    folder = place_of_made_data(f"{recipe.benchmark}-{dataset}", out)
+    folder = place_of_made_data(f"{recipe.benchmark}-{recipe.problem.dataset}", out)
     code = run_to_end(module_command("data", "make", recipe.benchmark, folder))
     if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
         raise KeyboardInterrupt
@@ -197,10 +195,10 @@ def place_of_made_data(name: str, out: Path | None) -> Path:
         EnvironmentLacksError: neither can be written.
     """
     here = _MADE_DATA / name
-    if here.is_dir() or can_be_made(here):
+    if is_folder(here) or can_be_made(here):
         return here
     beside = out.absolute().parent / here if out else None
-    if beside and (beside.is_dir() or can_be_made(beside)):
+    if beside and (is_folder(beside) or can_be_made(beside)):
         _say(f"{Path.cwd()}: cannot be written: the synthetic data goes to {beside}")
         return beside
     tried = dict.fromkeys([str(Path.cwd()), *([str(out.absolute().parent)] if out else [])])

@@ -8,9 +8,7 @@ from pathlib import PurePosixPath
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.site import NO_CONTAINER, ContainerTable, MpiTable
-
-# An empty file in our image. What lies there lets a record name the image's SHA-256 (`hpcai500 version`).
-IMAGE_SEEN_FROM_INSIDE = "/image.sif"
+from hpcai500.system.container import IMAGE_FILE
 
 
 def in_container(
@@ -38,7 +36,8 @@ def in_container(
             '[container] image: is missing; give its path, image = "/apps/hpcai500.sif", or run without a container: '
             f'command = "{NO_CONTAINER}"'
         )
-    seen = [bind_of(container.image, IMAGE_SEEN_FROM_INSIDE, "ro")] if container.image.endswith(".sif") else []
+    # So that a record can name the image's SHA-256.
+    seen = [bind_of(container.image, f"/{IMAGE_FILE}", "ro")] if container.image.endswith(".sif") else []
     hosts_mpi = [bind_of(path, path, "ro") for path in _bound_folders(mpi or MpiTable())]
     return [
         *[container.command, "exec", *container.flags],

@@ -10,14 +10,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hpcai500.errors import UsageError
+from hpcai500.launch.container_flags import losing_flag, losing_variable, require_one_word
 from hpcai500.recipe import recipes_folder
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 NO_CONTAINER = "none"
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)")
-# With these, a rank would not hear from its environment which one it is.
-_LOSING_FLAGS = ("-e", "--cleanenv", "-C", "--containall")
 
 
 def seconds(time_limit: str) -> int | None:
@@ -81,6 +80,7 @@ Word = Annotated[str, AfterValidator(_word)]
 Option = Annotated[str, AfterValidator(_option)]
 Line = Annotated[str, AfterValidator(_line)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+Flag = Annotated[str, AfterValidator(_line), AfterValidator(require_one_word)]
 Bind = Annotated[str, AfterValidator(_bind)]
 TimeLimit = Annotated[str, AfterValidator(_time_limit)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
@@ -141,14 +141,14 @@ class ContainerTable(_Table):
 
     command: Annotated[str, Field(min_length=1), AfterValidator(_line)] = "apptainer"
     image: AbsolutePath = ""
-    flags: tuple[Line, ...] = _ARRAY
+    flags: tuple[Flag, ...] = _ARRAY
     binds: tuple[Bind, ...] = _ARRAY
 
     @model_validator(mode="after")
     def _keeps_the_environment(self) -> ContainerTable:
-        if lost := [flag for flag in self.flags if flag in _LOSING_FLAGS]:
+        if flag := losing_flag(self.flags):
             raise ValueError(
-                f"flags: {lost[0]} keeps the launcher's variables from the ranks, and each would be a run of its own: "
+                f"flags: {flag} keeps the launcher's variables from the ranks, and each would be a run of its own: "
                 "leave it out (--contain is fine)"
             )
         return self
@@ -185,6 +185,11 @@ class Site(_Table):
         for name in self.environment:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"[environment] {name!r} is no name of a variable: letters, digits and _")
+        if lost := losing_variable(self.environment):
+            raise ValueError(
+                f"[environment] {lost} keeps the launcher's variables from the ranks, and each would be a run of its "
+                "own: leave it out"
+            )
         return self
 
 

@@ -14,10 +14,9 @@ from hpcai500.launch.site import NO_CONTAINER, Site, load_site
 from hpcai500.launch.slurm_script import BatchJob
 from hpcai500.layers import Recipe
 from hpcai500.recipe import find_recipe, load_recipe, recipes_folder
+from hpcai500.system.container import find_container
 
-# Where a container's runtime says which image this is.
-_IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
-_GPU_FLAGS = {"--nv", "--nvccli", "--rocm"}
+_GPU_FLAGS = {"--nv", "--nvccli"}
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,9 @@ def plan_job(request: RenderRequest) -> Planned:
     """The job of `request`.
 
     Raises:
-        UsageError: site, recipe, data or number of nodes cannot be used, or not together.
+        UsageError: site, recipe, data, record or number of nodes cannot be used, or not together.
     """
+    _check_record(request)
     site = _with_image(load_site(request.site) if request.site else Site(), request)
     name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
     recipe = load_recipe(name, [*request.overrides, *_fit(name, request, site)])
@@ -82,17 +82,23 @@ def plan_job(request: RenderRequest) -> Planned:
 
 
 def _with_image(site: Site, request: RenderRequest) -> Site:
-    """`site`, with the image in which this command runs where it names none."""
+    """`site`, with the image in which this command runs where it names none; without a site file, with its runtime."""
     if site.container.command == NO_CONTAINER or site.container.image:
         return site
-    image = next((request.environment[name] for name in _IMAGE_VARIABLES if request.environment.get(name)), None)
-    if image is None:
+    here = find_container(request.environment)
+    if here is None or here.path is None:
         where = f"--site {request.site}" if request.site else "no --site"
         raise UsageError(
             f'{where}: which image? Give [container] image = "/path/hpcai500.sif" in a site file, render inside the '
             "image (`apptainer run hpcai500.sif slurm render …`), or use none (--site local)"
         )
-    return site.model_copy(update={"container": site.container.model_copy(update={"image": image})})
+    known = {"image": here.path} if request.site else {"image": here.path, "command": here.program}
+    return site.model_copy(update={"container": site.container.model_copy(update=known)})
+
+
+def _check_record(request: RenderRequest) -> None:
+    if request.out and request.out.is_absolute() and request.out.parent == Path("/"):
+        raise UsageError(f"--out {request.out}: lies in /, which cannot be bound into a container: give /DIR/RECORD")
 
 
 def _fit(name: str, request: RenderRequest, site: Site) -> list[str]:
@@ -153,7 +159,7 @@ def _file_of(name: str) -> str | None:
 def _warnings(request: RenderRequest, site: Site, needed: Sequence[str]) -> Iterator[str]:
     """What may be meant, or true only of this machine."""
     container = site.container
-    inside = any(request.environment.get(name) for name in _IMAGE_VARIABLES)
+    inside = find_container(request.environment) is not None
     image = [container.image] if container.command != NO_CONTAINER and not inside else []
     for path in (*image, *needed):
         if not Path(path).exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcai500 import __version__
@@ -11,6 +11,7 @@ from hpcai500.launch.bash_words import Expression, array, comment, word
 from hpcai500.launch.container_command import container_environment, in_container, sources_on_host
 from hpcai500.launch.launchers import Layout, mpirun, srun
 from hpcai500.launch.site import NO_CONTAINER, Site
+from hpcai500.launch.slurm_record import done, earlier, record_folder
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,18 @@ def render(job: BatchJob) -> str:
     Raises:
         UsageError: a path cannot be bound into a container, or there is no image.
     """
-    container = _in_container(job, [*job.binds, Expression("$PWD"), Expression("${record%/*}")])
+    container = _in_container(job, [*job.binds, Expression("$PWD"), Expression("$parent")])
     blocks = [
         ["#!/bin/bash", *_header(job)],
         list(_directives(job)),
         ["set -euo pipefail", 'say() { echo "hpcai500: $*" >&2; }'],
         list(_modules(job.site)),
-        list(_environment(job.site)),
-        _record(job),
+        [f"export {name}={word(value)}" for name, value in _exports(job.site).items()],
+        record_folder(_record(job)),
         list(_checks(job, container)),
         [*array("launcher", _launcher(job)), *array("hpcai500", container)],
-        _done(),
+        earlier(),
+        done(),
         list(_arguments(job)),
         _ranks(),
         list(_requeue(job.site)),
@@ -118,28 +120,23 @@ def _modules(site: Site) -> Iterator[str]:
         yield "set -u"
 
 
-def _environment(site: Site) -> Iterator[str]:
+def _exports(site: Site) -> Mapping[str, str]:
+    """Variables that the ranks get, and the container's runtime on every node."""
     launcher = site.launcher
-    if launcher.program == "mpirun":
-        # It does not tell the ranks where rank 0 is: on the first node, as this script.
-        yield 'export MASTER_ADDR="$SLURMD_NODENAME"'
-    if launcher.interface:
-        by_mpi = ["OMPI_MCA_btl_tcp_if_include"] if launcher.program == "srun" and launcher.pmi != "none" else []
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *by_mpi):
-            yield f"export {name}={launcher.interface}"
-    for name, value in {**container_environment(site.container, site.mpi), **site.environment}.items():
-        yield f"export {name}={shlex.quote(value)}"
+    # mpirun does not tell the ranks where rank 0 is: on the first node, as this script.
+    leader = {"MASTER_ADDR": Expression("$SLURMD_NODENAME")} if launcher.program == "mpirun" else {}
+    by_mpi = ["OMPI_MCA_btl_tcp_if_include"] if launcher.program == "srun" and launcher.pmi != "none" else []
+    networks = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *by_mpi] if launcher.interface else []
+    return {
+        **leader,
+        **dict.fromkeys(networks, launcher.interface),
+        **container_environment(site.container, site.mpi),
+        **site.environment,
+    }
 
 
-def _record(job: BatchJob) -> list[str]:
-    named = Expression(f"runs/{job.benchmark}-$SLURM_JOB_ID") if job.record is None else job.record
-    return [
-        "# The same folder when the job comes back from the queue.",
-        f"record={word(named)}",
-        'record=${HPCAI500_RECORD:-"$record"}',
-        "[[ $record == /* ]] || record=$PWD/$record",
-        'mkdir -p -- "$(dirname -- "$record")"',
-    ]
+def _record(job: BatchJob) -> str:
+    return Expression(f"runs/{job.benchmark}-$SLURM_JOB_ID") if job.record is None else job.record
 
 
 def _checks(job: BatchJob, container: Sequence[str]) -> Iterator[str]:
@@ -175,23 +172,15 @@ def _launcher(job: BatchJob) -> list[str]:
         per_node=site.node.tasks,
         cores_per_rank=site.node.cores_per_task or None,
         interface=site.launcher.interface or None,
-        exported=["MASTER_ADDR"],
+        # mpirun takes no others to other nodes.
+        exported=list(_exports(site)),
     )
     return mpirun(layout, []) if site.launcher.program == "mpirun" else srun(layout, [], pmi=site.launcher.pmi)
 
 
-def _done() -> list[str]:
-    return [
-        "if [[ -e $record/DONE ]]; then",
-        '    say "$record is done already; its score:"',
-        '    exec "${hpcai500[@]}" score "$record"',
-        "fi",
-    ]
-
-
 def _arguments(job: BatchJob) -> Iterator[str]:
     yield from array("arguments", [job.benchmark, *job.arguments, "--out", Expression("$record")])
-    yield "if [[ -e $record/events.jsonl || -e $record/trials.json ]]; then"
+    yield "if [[ $goes_on ]]; then"
     yield "    arguments+=(--resume)"
     yield "else"
     yield from array("arguments", [*job.new_arguments, Expression("$@")], append=True, indent="    ")

@@ -284,7 +284,12 @@ def _company_reasons(events: Iterable[Event]) -> list[str]:
 
 def _identity(system: Mapping[str, Any]) -> dict[str, Any]:
     """What must not change within a run: processors, accelerators, software. The host itself may."""
+    # Older records have no installation, and what is in no image has no content.
+    installation = system.get("installation") or {}
+    image, package = installation.get("image") or {}, installation.get("package") or {}
     return {
+        "image": image.get("content_sha256"),
+        "code": [package.get(name) for name in ("code_sha256", "core_sha256")],
         "processors": [(node.get("cpu") or {}).get("Model name") for node in system["nodes"]],
         "accelerators": [[device["name"] for device in node["accelerators"]] for node in system["nodes"]],
         "software versions": [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -12,6 +14,9 @@ from hpcai500.comm import kernels
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.findings import CannotBeChecked
 from hpcai500.self_test.checking import require, require_close, require_equal
+from hpcai500.system.accelerator import Torch
+from hpcai500.system.doctor import why_no_device
+from hpcai500.system.driver import find_traces
 from hpcai500.workloads.operators import batched_nms, roi_align
 
 # Sums in another order, and on a device in no fixed one.
@@ -24,10 +29,12 @@ def find_device() -> torch.device:
     """The first CUDA device.
 
     Raises:
-        CannotBeChecked: there is none.
-        EnvironmentLacksError: there is one, and the core has no kernels for it.
+        CannotBeChecked: this host has none, or torch is built without CUDA.
+        EnvironmentLacksError: there is one, and torch does not find it, or the core has no kernels for it.
     """
     if not torch.cuda.is_available():
+        if torch.version.cuda and find_traces().any:
+            raise EnvironmentLacksError(_why_no_device())
         why = "" if torch.version.cuda else f" for torch {torch.__version__}"
         raise CannotBeChecked(f"no CUDA device{why}")
     if not _core.cuda_architectures():
@@ -36,6 +43,13 @@ def find_device() -> torch.device:
             "`make build` again"
         )
     return torch.device("cuda", 0)
+
+
+@cache
+def _why_no_device() -> str:
+    """Asked once for all checks: a driver that is broken may take a minute to say so."""
+    torch_here = Torch(torch.__version__, torch.version.cuda, torch.version.hip)
+    return why_no_device(os.environ, torch_here, ["self-test"], by_recipe=False)
 
 
 def check_packing(device: torch.device) -> str:

@@ -44,10 +44,11 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Torch:
-    """The torch that is installed: its version, and the CUDA that it was built with (None: it has no CUDA)."""
+    """The torch that is installed: its version, and the CUDA or ROCm that it was built with (None: without)."""
 
     version: str
     cuda: str | None
+    hip: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,14 @@ def accelerator_check(wanted: str | None, machine: Machine) -> Check:
     problem = _torch_problem(machine) or _missing(machine)
     if problem is None:
         driver = machine.ask()
+        if driver.silent:
+            # A node of many devices without the persistence daemon takes its time: no reason to refuse a run.
+            return Check(
+                NAME,
+                "warning",
+                f"the NVIDIA driver {(driver.reason or '').removeprefix('it ')}: each rank asks it again",
+                "see `nvidia-smi` on this host; nvidia-persistenced keeps the driver ready",
+            )
         problem = _driver_problem(driver, machine)
         if problem is None:
             assert machine.torch is not None
@@ -119,6 +128,12 @@ def _for_cpu(machine: Machine) -> Check:
 def _torch_problem(machine: Machine) -> Problem | None:
     if machine.torch is None:
         return "torch is not installed", "run `make build` in the source tree"
+    if machine.torch.hip is not None:
+        return (
+            f"torch {machine.torch.version} is built for AMD devices (ROCm {machine.torch.hip}), which this version "
+            "does not support",
+            f"use {_cuda_build(machine)} on a host with an NVIDIA device",
+        )
     if machine.torch.cuda is None:
         return f"torch {machine.torch.version} is built without CUDA", f"use {_cuda_build(machine)}"
     return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import EnvironmentLacksError
+from hpcai500.files import is_folder
 
 # Where an image expects its own file: `--bind IMAGE:/image.sif:ro`. It holds an empty file there, to bind on.
 IMAGE_FILE = "image.sif"
@@ -85,7 +86,7 @@ def find_container(
         program=program or "apptainer",
         path=path,
         file=next(_visible(root, path), None),
-        is_sandbox=path is not None and (root / path.lstrip("/")).is_dir(),
+        is_sandbox=path is not None and is_folder(root / path.lstrip("/")),
         action=told["COMMAND"] or "run",
         binds=tuple(filter(None, told["BIND"].split(","))),
         has_driver=libraries.is_dir() and any(libraries.glob("libcuda.so*")),

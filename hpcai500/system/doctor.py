@@ -53,7 +53,7 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
         python_check(container, environment, user_site=bool(site.ENABLE_USER_SITE)),
         folders.data_check(subject.data, recipe, container, arguments),
         folders.out_check(subject.out, container, arguments),
-        folders.temporary_check(environment, container),
+        folders.temporary_check(environment, container, subject.out),
         backend_check(recipe, installed("horovod")),
         process_manager_check(
             Ranks(environment, _control_groups(), lambda: installed_mpi(environment), container), recipe
@@ -97,14 +97,23 @@ def require_healthy(subject: Subject) -> None:
     raise kind(f"{errors[0].sentence}{more}")
 
 
-def why_no_device(environment: Mapping[str, str], torch: Torch, benchmark: str) -> str:
-    """Why a rank's torch finds no CUDA device, and what to do about it; asked by the rank itself."""
-    found = accelerator_check("cuda", machine(environment, find_container(environment), torch, (benchmark,)))
-    if found.status == "error":
+def why_no_device(
+    environment: Mapping[str, str], torch: Torch, arguments: Sequence[str], *, by_recipe: bool = True
+) -> str:
+    """Why this process's torch finds no CUDA device, and what to do about it.
+
+    Args:
+        environment: variables of this process.
+        torch: that of this process.
+        arguments: what `hpcai500` was started with, for the line to type.
+        by_recipe: whether it is a recipe that asks for a device.
+    """
+    around = machine(environment, find_container(environment), torch, arguments)
+    found = accelerator_check("cuda" if by_recipe else None, around)
+    if found.status != "ok":
         return found.sentence
-    return (
-        f"accelerator.device is cuda, but torch finds no device, though the driver does ({found.detail}): see `dmesg`"
-    )
+    asked = "accelerator.device is cuda, but " if by_recipe else ""
+    return f"{asked}torch finds no device, though the driver does ({found.detail}): see `dmesg`"
 
 
 def _capacity(environment: Mapping[str, str], recipe: Recipe | None, container: Container | None) -> list[Check]:

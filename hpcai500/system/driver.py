@@ -46,6 +46,7 @@ class Driver:
         code: what cuInit returned (CUresult); 0 is success.
         devices: how many it lets this process use.
         reason: why it did not answer.
+        silent: whether it had not answered when patience ended: it may be slow, and in order.
     """
 
     loaded: bool
@@ -53,6 +54,7 @@ class Driver:
     code: int | None = None
     devices: int | None = None
     reason: str | None = None
+    silent: bool = False
 
     @property
     def cuda(self) -> str:
@@ -71,15 +73,17 @@ def find_traces(root: Path = Path("/")) -> Traces:
     return Traces(tuple(f"/dev/{name}" for name in sorted(devices)), module)
 
 
-def ask_driver(environment: Mapping[str, str], library: str = LIBRARY) -> Driver:
+def ask_driver(
+    environment: Mapping[str, str], library: str = LIBRARY, patience_seconds: float = _PATIENCE_SECONDS
+) -> Driver:
     """Ask the driver's `library` in a process of its own (see driver_probe.py)."""
     command = [sys.executable, "-I", "-S", str(_PROBE), library]
     try:
         answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+            command, env=environment, capture_output=True, text=True, check=False, timeout=patience_seconds
         )
     except subprocess.TimeoutExpired:
-        return Driver(loaded=True, reason=f"it did not answer within {_PATIENCE_SECONDS:g} s")
+        return Driver(loaded=True, reason=f"it did not answer within {patience_seconds:g} s", silent=True)
     if answer.returncode < 0:
         return Driver(loaded=True, reason=f"{signal.Signals(-answer.returncode).name} ended the process that asked it")
     if answer.returncode > 0:

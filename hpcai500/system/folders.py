@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hpcai500.files import is_folder, is_there, nearest
 from hpcai500.layers import Recipe
+from hpcai500.scratch import writable_folder
 from hpcai500.system.checks import Check
 from hpcai500.system.container import Container
 
@@ -26,17 +28,29 @@ def data_check(
     """Whether the data set's folder is there and can be read; its content is read later."""
     if data is None:
         return _no_data_named(recipe)
+    if unseen := _unseen_data(data, recipe, container, arguments):
+        return unseen
+    if not os.access(data, os.R_OK | os.X_OK):
+        fix = f"chmod -R u+rX {shlex.quote(str(data))}, or ask its owner"
+        return Check(DATA, "error", f"{data}: you may not read it", fix)
+    return Check(DATA, "ok", f"{data} can be read")
+
+
+def _unseen_data(
+    data: Path, recipe: Recipe | None, container: Container | None, arguments: Sequence[str]
+) -> Check | None:
+    """The error where no folder can be seen at `data`."""
     dataset = f"the folder of {recipe.problem.dataset}" if recipe else "the folder of the data set"
-    if not _exists(data):
+    if reason := _why_hidden(data):
+        fix = f"ask the owner of {nearest(data)}, or give another folder with --data DIR"
+        return Check(DATA, "error", f"{data}: may not be read by this user ({reason})", fix)
+    if not is_there(data):
         if container:
             return _not_visible(DATA, data, container, arguments)
         return Check(DATA, "error", f"{data}: no such folder", f"give {dataset} with --data DIR")
     if not data.is_dir():
         return Check(DATA, "error", f"{data}: not a folder", f"give {dataset} with --data DIR")
-    if not os.access(data, os.R_OK | os.X_OK):
-        fix = f"chmod -R u+rX {shlex.quote(str(data))}, or ask its owner"
-        return Check(DATA, "error", f"{data}: you may not read it", fix)
-    return Check(DATA, "ok", f"{data} can be read")
+    return None
 
 
 def _no_data_named(recipe: Recipe | None) -> Check:
@@ -54,7 +68,7 @@ def out_check(out: Path, container: Container | None, arguments: Sequence[str]) 
     """Whether the record can be written: `out` itself, or the folder that it will be made in."""
     folder = nearest(out)
     other = "give another folder with --out DIR"
-    if not folder.is_dir():
+    if not is_folder(folder):
         return Check(OUT, "error", f"{folder}: not a folder", other)
     if os.access(folder, os.W_OK | os.X_OK):
         return _lasting(out, folder, container) or _space(out, folder)
@@ -82,18 +96,21 @@ def _read_only_inside(out: Path, folder: Path, container: Container, arguments: 
     )
 
 
-def temporary_check(environment: Mapping[str, str], container: Container | None) -> Check:
-    """Whether there is a folder for temporary files where every library looks for it."""
+def temporary_check(environment: Mapping[str, str], container: Container | None, out: Path) -> Check:
+    """Whether temporary files can be written where TMPDIR says; else a run takes another folder (scratch.py)."""
     name = "TMPDIR" if environment.get("TMPDIR") else "/tmp"  # noqa: S108 - the folder itself is what is looked at
     folder = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
-    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+    if is_folder(folder) and os.access(folder, os.W_OK | os.X_OK):
         return Check("temporary", "ok", f"{folder} can be written")
-    why = "it is not there" if not folder.exists() else "it cannot be written"
+    there = is_there(folder) or _why_hidden(folder)
+    why = "it may not be written by this user" if there else "it is not there"
     place = f"TMPDIR={folder}" if name == "TMPDIR" else name
     fix = "set TMPDIR to a folder that exists on every node"
     if container:
         fix = f"{container.program} {container.action} --bind {shlex.quote(str(folder))} …, or --env TMPDIR=/tmp"
-    return Check("temporary", "warning", f"{place}: {why}: MPI and torch may fail to start", fix)
+    if instead := writable_folder(environment, out):
+        return Check("temporary", "warning", f"{place}: {why}: temporary files go to {instead}", fix)
+    return Check("temporary", "error", f"{place}: {why}, and no other folder can be written", fix)
 
 
 def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:
@@ -112,12 +129,6 @@ def shared_memory_check(size_bytes: int | None, ranks: int, container: Container
 def shared_memory_bytes(folder: Path = Path("/dev/shm")) -> int | None:  # noqa: S108
     """Size of the file system at /dev/shm; None where there is none."""
     return shutil.disk_usage(folder).total if folder.is_dir() else None
-
-
-def nearest(path: Path) -> Path:
-    """`path`, or what there is above it."""
-    path = path.absolute()
-    return next(one for one in (path, *path.parents) if _exists(one))
 
 
 def is_read_only(folder: Path) -> bool:
@@ -169,7 +180,7 @@ def _not_visible(name: str, path: Path, container: Container, arguments: Sequenc
     """What the host has there, the container does not show."""
     path = path.absolute()
     top = Path(*path.parts[:2])
-    bound, what = (top, "not visible") if not _exists(top) else (path, "no such folder")
+    bound, what = (top, "not visible") if not is_there(top) else (path, "no such folder")
     return Check(
         name,
         "error",
@@ -178,8 +189,10 @@ def _not_visible(name: str, path: Path, container: Container, arguments: Sequenc
     )
 
 
-def _exists(path: Path) -> bool:
+def _why_hidden(path: Path) -> str | None:
+    """Why this user may not know whether `path` is there; None where that is known."""
     try:
-        return path.exists()
-    except PermissionError:
-        return False
+        path.exists()
+    except PermissionError as error:
+        return error.strerror
+    return None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-# Open MPI 1.9 to 5; then MPICH and all that keep to its binary interface (Intel, MVAPICH, Cray's).
+# Open MPI 3 to 5; then MPICH and all that keep to its binary interface (Intel, MVAPICH, Cray's).
 _LIBRARIES = ("libmpi.so.40", "libmpi.so.12")
 _PROBE = Path(__file__).with_name("mpi_probe.py")
 _PATIENCE_SECONDS = 30.0

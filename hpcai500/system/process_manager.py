@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcai500.errors import UsageError
+from hpcai500.files import is_folder
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement, find_placement
 from hpcai500.system.checks import Check, Status
@@ -108,24 +110,28 @@ def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
     mpi, offer = ranks.mpi(), _offer(ranks.environment)
     if mpi is None or not mpi.startswith("Open MPI") or placement.launcher not in ("srun", "mpirun"):
         return None
-    # Outside an image, Horovod may have been built with another MPI than the one that is found first.
-    status: Status = "error" if ranks.container else "warning"
+    status: Status = "error" if _is_of_image(ranks, mpi) else "warning"
+    cannot = (
+        "may have been built without PMI-2: if so, there are"
+        if status == "warning" and offer == "PMI-2"
+        else "speaks PMIx: there would be"
+    )
     if offer != "PMIx" and placement.launcher == "srun":
         kind = ranks.environment.get("SLURM_MPI_TYPE")
         said = f"srun --mpi={kind}" if kind else "srun without --mpi"
         return Check(
             NAME,
             status,
-            f"{said} offers {offer}, but {mpi}, which Horovod uses here, speaks PMIx: there would be {placement.size} "
-            "runs of one rank each",
+            f"{said} offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs of one rank "
+            "each",
             f"srun --mpi=pmix … (`srun --mpi=list` shows whether this Slurm has it), {_TORCH}",
         )
     if offer != "PMIx":
         return Check(
             NAME,
             status,
-            f"mpirun of another MPI offers {offer}, but {mpi}, which Horovod uses here, speaks PMIx: there would be "
-            f"{placement.size} runs of one rank each",
+            f"mpirun of another MPI offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs "
+            "of one rank each",
             f"srun --mpi=pmix …, or the mpirun of {_series(mpi)}, {_TORCH}",
         )
     outside = outer_series(ranks.environment)
@@ -137,6 +143,21 @@ def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
             f"load a module of {_series(mpi)}, or srun --mpi=pmix …, {_TORCH}",
         )
     return None
+
+
+def _is_of_image(ranks: Ranks, mpi: str) -> bool:
+    """Whether `mpi` is the library of our own image, as far as can be told: that one speaks PMIx alone.
+
+    Outside, Horovod may have been built with another MPI than the one that is found first, and Open MPI 4 may have been
+    built with PMI-2 (EasyBuild and RHEL do); so may an MPI that a site binds over the image's.
+    """
+    container, environment = ranks.container, ranks.environment
+    if container is None or container.description is None or environment.get("OPAL_PREFIX"):
+        return False
+    if container.description.get("mpi") not in (None, mpi) or any("mpi" in bind.lower() for bind in container.binds):
+        return False
+    folders = map(Path, filter(None, environment.get("LD_LIBRARY_PATH", "").split(":")))
+    return not any(any(folder.glob("libmpi.so*")) for folder in folders if is_folder(folder))
 
 
 def outer_series(environment: Mapping[str, str]) -> str | None:

@@ -87,7 +87,8 @@ def installed_torch() -> Torch | None:
     except metadata.PackageNotFoundError:
         return None
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return Torch(_assigned(text, "__version__") or installed("torch") or "unknown", _assigned(text, "cuda"))
+    version = _assigned(text, "__version__") or installed("torch") or "unknown"
+    return Torch(version, _assigned(text, "cuda"), _assigned(text, "hip"))
 
 
 def _assigned(text: str, name: str) -> str | None:

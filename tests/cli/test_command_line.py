@@ -191,10 +191,12 @@ def test_a_machine_that_was_swapped_is_noticed_without_done_too(finished: tuple[
     assert "not the system that the events name" in ended.stderr
 
 
-def test_a_full_disk_behind_stdout_is_one_line(finished: tuple[Path, str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_one_line(finished: tuple[Path, str], unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            command("score", finished[0]), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            command("score", finished[0]), stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False
         )
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == ["hpcai500: error: the result cannot be written: No space left on device"]

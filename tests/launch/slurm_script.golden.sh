@@ -47,7 +47,14 @@ export NCCL_DEBUG=WARN
 record="runs/ic-$SLURM_JOB_ID"
 record=${HPCAI500_RECORD:-"$record"}
 [[ $record == /* ]] || record=$PWD/$record
-mkdir -p -- "$(dirname -- "$record")"
+parent=$(dirname -- "$record")
+if [[ $parent == / ]]; then
+    say "$record: lies in /, which cannot be bound into a container: give /DIR/RECORD"
+    exit 64
+fi
+# Without a slash at its end.
+record=$parent/$(basename -- "$record")
+mkdir -p -- "$parent"
 
 if ! command -v apptainer >/dev/null; then
     say 'apptainer: no such command on this node: load its module, or give its path in the site file'
@@ -69,8 +76,32 @@ launcher=(
 hpcai500=(
     apptainer exec --nv --bind /scratch --bind /etc/site:/etc/site:ro --bind /apps/hpcai500.sif:/image.sif:ro
     --bind /opt/openmpi:/opt/openmpi:ro --bind /opt/ucx/lib:/opt/ucx/lib:ro --bind '/data/image net' --bind "$PWD"
-    --bind "${record%/*}" --pwd "$PWD" /apps/hpcai500.sif hpcai500
+    --bind "$parent" --pwd "$PWD" /apps/hpcai500.sif hpcai500
 )
+
+# A run that died before it began to train has nothing to go on with: it is kept, and another one begins.
+for run in "$record" "$record"/trial-*; do
+    if [[ -e $run/events.jsonl && ! -e $run/DONE ]]; then
+        code=0
+        grep -q '"key":"run_start",.*}$' -- "$run/events.jsonl" || code=$?
+        # More than 1: it cannot be read.
+        if (( code == 1 )); then
+            aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+            say "$run: ended before it began to train: it is kept as $aside, and begins anew"
+            mv -T -- "$run" "$aside"
+        fi
+    fi
+done
+goes_on=''
+for file in DONE events.jsonl trials.json; do
+    if [[ -e $record/$file ]]; then goes_on=yes; fi
+done
+# A job that comes back from the queue still has the words with which its record began.
+if [[ $goes_on ]] && (( $# > 0 && ${SLURM_RESTART_COUNT:-0} == 0 )); then
+    say "$record is there already, and goes on as it began: leave out what follows FILE ($*),"
+    say "or begin another one: HPCAI500_RECORD=runs/NEW sbatch FILE $*"
+    exit 64
+fi
 
 if [[ -e $record/DONE ]]; then
     say "$record is done already; its score:"
@@ -78,7 +109,7 @@ if [[ -e $record/DONE ]]; then
 fi
 
 arguments=(ic --data '/data/image net' --out "$record")
-if [[ -e $record/events.jsonl || -e $record/trials.json ]]; then
+if [[ $goes_on ]]; then
     arguments+=(--resume)
 else
     arguments+=(--recipe ic/reference --set communication.backend=horovod "$@")

@@ -81,6 +81,13 @@ def test_an_unknown_site_is_told_which_are_known() -> None:
         ('[launcher]\nprogram = "ibrun"', r"my.toml:2: \[launcher\] program: expected 'srun' or 'mpirun', got 'ibrun'"),
         ('[container]\nimage = "hpcai500.sif"', r"my.toml:2: \[container\] image: expected an absolute path"),
         ('[container]\nflags = ["--cleanenv"]', r"my.toml:1: container: flags: --cleanenv keeps the launcher's"),
+        (
+            '[container]\nflags = ["--nv --contain"]',
+            r'flags.0: .--nv --contain. would be one word: write "--nv", "--contain"',
+        ),
+        ('[container]\nflags = ["--env A=B"]', 'write "--env", "A=B": each flag and each value is a string'),
+        ("[environment]\nAPPTAINER_CLEANENV = '1'", r"\[environment\] APPTAINER_CLEANENV keeps the launcher's"),
+        ("[environment]\nSINGULARITY_CONTAINALL = '1'", r"\[environment\] SINGULARITY_CONTAINALL keeps the launcher's"),
         ('[container]\nbinds = ["/a,/b"]', r"my.toml:2: \[container\] binds.0: expected one \"/source\""),
         ('[container]\nbinds = ["data"]', r"my.toml:2: \[container\] binds.0: expected an absolute path"),
         ('[mpi]\nmodel = "bind"', r"my.toml:1: mpi: folder: model = \"bind\" needs the folder"),
@@ -94,6 +101,19 @@ def test_an_unknown_site_is_told_which_are_known() -> None:
 def test_a_mistake_is_told_by_line_and_key_with_what_is_allowed(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         site(text)
+
+
+@pytest.mark.parametrize("flag", ["-e", "-ce", "-C", "-pC", "-e=true", "--cleanenv=true", "--containall", "--compat"])
+def test_a_flag_that_hides_the_launchers_variables_is_refused_however_it_is_written(flag: str) -> None:
+    with pytest.raises(
+        UsageError, match=rf"flags: {flag} keeps the launcher's variables from the ranks.* leave it out"
+    ):
+        site(f'[container]\nflags = ["--nv", "{flag}"]')
+
+
+def test_flags_that_only_look_like_it_and_values_with_spaces_are_taken() -> None:
+    flags = ("--nv", "-c", "--contain", "-B/data/eC", "-pW/Ce", "--env", "A=B C", "--env=E=-e C", "--env-file=/e")
+    assert site(f"[container]\nflags = {list(flags)}").container.flags == flags
 
 
 @pytest.mark.parametrize(

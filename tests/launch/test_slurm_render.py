@@ -82,6 +82,20 @@ def test_in_an_image_the_site_needs_to_name_none(cpu: str) -> None:
         plan(None)
 
 
+def test_without_a_site_file_the_runtime_of_this_container_is_that_of_the_job(tmp_path: Path) -> None:
+    environment = {"SINGULARITY_CONTAINER": "/apps/x.sif"}
+    container = plan(None, environment=environment).job.site.container
+    assert (container.command, container.image) == ("singularity", "/apps/x.sif")
+    chosen = written(tmp_path / "site.toml", '[container]\ncommand = "/opt/bin/apptainer"\n')
+    assert plan(chosen, environment=environment).job.site.container.command == "/opt/bin/apptainer"
+
+
+def test_a_record_in_the_root_folder_is_refused(cpu: str) -> None:
+    for out in ("/run1", "/"):
+        with pytest.raises(UsageError, match=rf"--out {out}: lies in /, .*: give /DIR/RECORD"):
+            plan(cpu, out=Path(out))
+
+
 def test_what_is_not_seen_from_here_is_a_warning(gpu: str) -> None:
     planned = plan(gpu, data=Path("/nowhere/data"))
     assert [warning.partition(":")[0] for warning in planned.warnings] == ["/apps/hpcai500.sif", "/nowhere/data"]

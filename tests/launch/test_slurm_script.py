@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from hpcai500 import __version__
 from hpcai500.launch.bash_words import Expression, array, comment, word
 from hpcai500.launch.site import Site, load_site
 from hpcai500.launch.slurm_script import BatchJob, render
+from hpcai500.recipe import load_recipe
+from hpcai500.record_writer import RecordWriter, require_unused
 
 GOLDEN = Path(__file__).with_name("slurm_script.golden.sh")
 # What a process can be given as an argument.
@@ -93,6 +96,21 @@ def test_mpirun_is_told_where_rank_0_is() -> None:
     assert "--mca btl_tcp_if_include ib0" in script
 
 
+def test_mpirun_takes_every_variable_of_the_script_to_the_other_nodes() -> None:
+    bind = {"model": "bind", "folder": "/opt/openmpi"}
+    changed = site(
+        launcher={"program": "mpirun", "interface": "ib0"},
+        container={"image": "/apps/h.sif"},
+        mpi=bind,
+        environment={"NCCL_DEBUG": "WARN", "GLOO_SOCKET_IFNAME": "eth1"},
+    )
+    script = render(example(site=changed))
+    exported = re.findall(r"^export (\w+)=", script, re.MULTILINE)
+    assert set(exported) > {"NCCL_SOCKET_IFNAME", "APPTAINERENV_LD_LIBRARY_PATH", "NCCL_DEBUG"}
+    assert exported == re.findall(r"-x (\w+)", script)
+    assert "export GLOO_SOCKET_IFNAME=eth1\n" in script
+
+
 @given(TOKEN)
 def test_a_command_line_of_any_text_stays_a_comment(text: str) -> None:
     script = render(example(rendered_by=["hpcai500", text], site=site()))
@@ -126,6 +144,15 @@ for argument in "$@"; do printf '<%s>' "$argument"; done; echo
 exit ${SRUN_CODE:-0}
 """
 
+START = '{"seq":0,"key":"system","value":{}}\n'
+SETTINGS = "<--set><communication.backend=horovod>"
+
+
+def begun(record: Path) -> None:
+    """Make the record of a run that began to train."""
+    record.mkdir(parents=True)
+    (record / "events.jsonl").write_text(START + '{"seq":1,"key":"run_start","value":{"ranks":1}}\n')
+
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -157,10 +184,78 @@ def test_a_new_job_gets_recipe_and_words_and_a_record_named_by_its_number(run: R
 
 
 def test_a_job_with_a_record_goes_on(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "runs/ic-17").mkdir(parents=True)
-    (tmp_path / "runs/ic-17/events.jsonl").touch()
-    ended = run(example(site=site()), "--set", "a.b=c")
+    begun(tmp_path / "runs/ic-17")
+    ended = run(example(site=site()))
     assert ended.stdout.endswith(f"<--out><{tmp_path}/runs/ic-17><--resume>\n")
+    # One that came back from the queue still has its words: they are in its record.
+    ended = run(example(site=site()), "--set", "a.b=c", SLURM_RESTART_COUNT="1")
+    assert ended.stdout.endswith(f"<--out><{tmp_path}/runs/ic-17><--resume>\n")
+
+
+@pytest.mark.parametrize("file", ["events.jsonl", "DONE", "trials.json"])
+def test_words_for_a_record_that_goes_on_are_refused(run: Run, tmp_path: Path, file: str) -> None:
+    begun(tmp_path / "mine")
+    (tmp_path / "mine/events.jsonl").rename(tmp_path / "mine" / file)
+    ended = run(example(site=site()), "--set", "a.b=c", HPCAI500_RECORD="mine")
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert f"{tmp_path}/mine is there already, and goes on as it began: leave out what follows FILE" in ended.stderr
+    assert "or begin another one: HPCAI500_RECORD=runs/NEW sbatch FILE --set a.b=c\n" in ended.stderr
+
+
+@pytest.mark.parametrize("log", ["", '{"key":"system","value":{}}\n', START + '{"seq":2,"key":"run_start","val'])
+def test_a_record_of_a_run_that_never_began_to_train_is_kept_and_another_begins(
+    run: Run, tmp_path: Path, log: str
+) -> None:
+    """A node that dies while the ranks start leaves one, and the job comes back from the queue."""
+    record = tmp_path / "runs/ic-17"
+    record.mkdir(parents=True)
+    (record / "events.jsonl").write_text(log)
+    ended = run(example(site=site()), "--set", "a.b=c", SLURM_RESTART_COUNT="1")
+    assert ended.stdout.endswith(f"<--out><{record}><--recipe><ic/reference>{SETTINGS}<--set><a.b=c>\n")
+    aside = tmp_path / "runs/ic-17.failed-17-1"
+    assert f"{record}: ended before it began to train: it is kept as {aside}, and begins anew" in ended.stderr
+    assert (aside / "events.jsonl").read_text() == log
+    require_unused(record)
+
+
+def test_of_a_series_only_the_trial_that_never_began_is_put_aside(run: Run, tmp_path: Path) -> None:
+    series = tmp_path / "runs/ic-17"
+    begun(series / "trial-1")
+    (series / "trials.json").touch()
+    (series / "trial-2").mkdir()
+    (series / "trial-2/events.jsonl").touch()
+    ended = run(example(site=site()))
+    assert ended.stdout.endswith(f"<--out><{series}><--resume>\n")
+    assert sorted(path.name for path in series.iterdir()) == ["trial-1", "trials.json"]
+    assert (tmp_path / "runs/ic-17.failed-17-0/events.jsonl").exists()
+
+
+def test_a_log_that_cannot_be_read_is_not_taken_for_an_empty_one(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "runs/ic-17/events.jsonl").mkdir(parents=True)
+    assert "<--resume>" in run(example(site=site())).stdout
+
+
+def test_a_real_log_has_the_line_that_the_script_looks_for(run: Run, tmp_path: Path) -> None:
+    with RecordWriter.create(tmp_path / "runs/ic-17", load_recipe("ic/smoke")) as writer:
+        writer.event("run_start", {"ranks": 1})
+    assert "<--resume>" in run(example(site=site())).stdout
+
+
+@pytest.mark.parametrize("slashes", ["", "/", "//"])
+def test_slashes_at_the_end_of_a_record_do_not_count(run: Run, tmp_path: Path, slashes: str) -> None:
+    container = {"command": "echo", "image": str(tmp_path)}
+    job = example(site=site(container=container), binds=[])
+    ended = run(job, HPCAI500_RECORD=f"{tmp_path}/new/mine{slashes}")
+    assert f"<--bind><{tmp_path}/new><--pwd>" in ended.stdout
+    assert f"<--out><{tmp_path}/new/mine><" in ended.stdout
+    assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize("record", ["/", "//", "/mine", "/mine/"])
+def test_a_record_in_the_root_folder_is_refused_by_the_script(run: Run, record: str) -> None:
+    ended = run(example(site=site()), HPCAI500_RECORD=record)
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert f"{record}: lies in /, which cannot be bound into a container: give /DIR/RECORD" in ended.stderr
 
 
 @pytest.mark.parametrize("record", ["it's $HOME/here", "/tmp/`x` y"])

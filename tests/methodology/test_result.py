@@ -167,3 +167,21 @@ def test_the_papers_constant_is_refused_for_another_model() -> None:
     next(event for event in log.events if event["key"] == "flops")["value"]["per_sample"] = 67e6
     with pytest.raises(UsageError, match="the paper's constant is that of its model"):
         log.result(convention="paper")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"image": {"content_sha256": "bb"}}, "image differ"),
+        ({"package": {"code_sha256": "bb", "core_sha256": "aa"}}, "code differ"),
+        ({"package": {"code_sha256": "aa", "core_sha256": "bb"}}, "code differ"),
+    ],
+)
+def test_a_run_that_went_on_with_other_software_is_not_rankable(change: dict[str, object], words: str | None) -> None:
+    log = restarted(60)
+    first, second = (event["value"] for event in log.events if event["key"] == "system")
+    software = {"image": {"content_sha256": "aa"}, "package": {"code_sha256": "aa", "core_sha256": "aa"}}
+    first["installation"], second["installation"] = software, software | change
+    expected = [f"the run was resumed on another system: {words}"] if words else []
+    assert list(log.result().reasons) == expected

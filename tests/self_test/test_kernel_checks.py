@@ -16,6 +16,8 @@ from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
 from hpcai500.findings import CannotBeChecked
 from hpcai500.self_test import accelerator
 from hpcai500.self_test.kernels_command import checks
+from hpcai500.system import doctor
+from hpcai500.system.driver import Driver, Traces
 
 # What has no answer of its own: what is known of the build, and how much memory a device needs.
 WITHOUT_ANSWER = {"build_info", "cpu_isa", "cuda_architectures", "cuda_device_count"}
@@ -221,7 +223,26 @@ def test_the_checks_of_a_device_compare(name: str, monkeypatch: pytest.MonkeyPat
 
 def test_without_a_device_its_checks_are_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(accelerator, "find_traces", Traces)
     with pytest.raises(CannotBeChecked, match="no CUDA device"):
+        accelerator.find_device()
+
+
+def test_a_device_that_torch_does_not_find_is_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver and a CUDA build of torch cannot exist here: both are mocked."""
+    traces = Traces(("/dev/nvidia0",), "570.86.15")
+    for module in (accelerator, doctor):
+        monkeypatch.setattr(module, "find_traces", lambda: traces)
+    monkeypatch.setattr(doctor, "ask_driver", lambda environment: Driver(loaded=True, version=13000, code=802))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    accelerator._why_no_device.cache_clear()
+    with pytest.raises(EnvironmentLacksError, match=r"gives no device.*SYSTEM_NOT_READY.*fabricmanager") as raised:
+        accelerator.find_device()
+    accelerator._why_no_device.cache_clear()
+    assert "accelerator.device" not in str(raised.value), "the self-test has no such setting"
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(CannotBeChecked, match="no CUDA device for torch"):
         accelerator.find_device()
 
 

@@ -24,7 +24,7 @@ LOGIN: dict[str, set[str]] = {
     "files": {"errors"},
     "findings": {"errors"},
     "progress": {"errors"},
-    "scratch": {"errors"},
+    "scratch": {"errors", "files"},
     "streams": set(),
     "toml_source": {"errors"},
     "hostlist": {"errors"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -167,7 +168,7 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
     [
         (
             "apt-get",
-            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge",
+            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge jube",
         ),
         ("dnf", "run: sudo dnf install -y openmpi openmpi-devel iproute-tc slurm-slurmctld slurm-slurmd slurm munge"),
         ("zypper", "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge"),
@@ -202,3 +203,24 @@ def test_unknown_argument_is_usage(machine: Machine) -> None:
     result = machine.run("--chek")
     assert result.returncode == 64
     assert "--check" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("manager", "line"),
+    [
+        ("apt-get", "mmdebstrap squashfs-tools squashfuse uidmap openssl"),
+        ("dnf", "mmdebstrap squashfs-tools squashfuse shadow-utils openssl"),
+        ("zypper", "mmdebstrap squashfs-tools squashfuse shadow openssl"),
+    ],
+)
+def test_what_an_image_is_built_with_is_asked_for_by_name(machine: Machine, manager: str, line: str) -> None:
+    with_compiler(machine)
+    # On Debian, Apptainer is fetched and fitted into a folder; elsewhere it is a package.
+    on_debian = platform.freedesktop_os_release()["ID"] == "debian"
+    keys = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+    package = "debian-archive-keyring" if manager == "apt-get" else "debian-keyring"
+    line += ("" if keys.exists() else f" {package}") + (" patchelf" if on_debian else " apptainer")
+    machine.script(manager, "#!/bin/sh\nexit 99\n")
+    result = machine.run("--with", "image")
+    assert result.returncode == 69
+    assert result.stderr.splitlines()[-1] == f"bootstrap: run: sudo {manager} install -y {line}"

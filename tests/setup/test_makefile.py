@@ -34,9 +34,10 @@ def tree(tmp_path: Path) -> Path:
     (tree / ".venv").mkdir()
     for name in ("Makefile", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tree / name)
-    shutil.copytree(ROOT / "scripts", tree / "scripts")
+    for name in ("scripts", "containers"):
+        shutil.copytree(ROOT / name, tree / name)
     inputs = ["Makefile", "constraints.txt", "pyproject.toml", "CMakeLists.txt", "csrc/core/a.cpp", "hpcai500/a.py"]
-    inputs.append("scripts/horovod")
+    inputs += ["scripts/horovod", "scripts/horovod-source"]
     for second, name in enumerate([*inputs, *(f".venv/{stamp}" for stamp in STAMPS)]):
         (tree / name).touch()
         os.utime(tree / name, (1000 + second, 1000 + second))
@@ -146,3 +147,31 @@ def test_benchmarks_of_the_makefile_exist() -> None:
     listed = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("BENCHMARKS"))
     missing = [name for name in listed.split(":=")[1].split() if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_an_image_is_built_from_what_is_collected_first(tree: Path) -> None:
+    commands = would_run(tree, "image")
+    steps = ["bootstrap --with image", "base-build.squashfs containers", "scripts/wheelhouse cpu"]
+    places = [commands.index(step) for step in [*steps, "scripts/build-wheels", "scripts/image cpu"]]
+    assert places == sorted(places)
+    assert "base-cpu.squashfs containers/packages/runtime" in commands
+    assert "cuda" not in commands
+
+
+def test_the_image_for_gpus_has_packages_of_its_own(tree: Path) -> None:
+    commands = would_run(tree, "image", "FLAVOUR=cuda")
+    assert "base-cuda.squashfs containers/packages/runtime containers/packages/cuda" in commands
+    assert "scripts/image cuda" in commands
+
+
+def test_what_was_collected_is_not_collected_again(tree: Path) -> None:
+    folder = tree / "build" / "image" / "wheelhouse-cpu"
+    folder.mkdir(parents=True)
+    for path in (folder.parent / "base-build.squashfs", folder.parent / "base-cpu.squashfs", folder / ".complete"):
+        path.touch()
+    (tree / ".venv" / ".with-image").touch()
+    (tree / ".venv" / ".extra-horovod").touch()
+    commands = would_run(tree, "image")
+    assert "scripts/image cpu" in commands
+    assert "wheelhouse cpu" not in commands
+    assert "scripts/base" not in commands

@@ -145,6 +145,30 @@ def test_one_of_line_and_exit_code_is_not_enough(jube: Jube, program: str, verdi
     assert jube.results()[0]["exit_code"] == str(code)
 
 
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ("JobState=COMPLETED Reason=None\n   Reboot=0 ExitCode=0:0", 0),
+        ("JobState=FAILED Reason=NonZeroExitCode\n   Reboot=0 ExitCode=2:0", 2),
+        ("JobState=FAILED Reason=RaisedSignal\n   Reboot=0 ExitCode=0:9", 137),
+        ("JobState=TIMEOUT Reason=TimeLimit\n   Reboot=0 ExitCode=0:0", 1),
+        ("JobState=NODE_FAIL Reason=NodeDown\n   Reboot=0 ExitCode=0:0", 1),
+        ("JobState=CANCELLED Reason=None\n   Reboot=0 ExitCode=0:0", 1),
+        ("", 1),
+    ],
+)
+def test_a_job_that_did_not_complete_has_an_exit_code_that_says_so(tmp_path: Path, told: str, code: int) -> None:
+    """A stand-in for scontrol: no Slurm here can be made to end a job in each of these ways."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\n[ "$*" = "show job 17" ] && cat <<END\nJobId=17 JobName=x\n   {told}\nEND\n')
+    scontrol.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    # `sbatch --parsable` adds the cluster where there are several.
+    command = [BENCHMARK.with_name("write_exit_code"), "17;cluster"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+    assert (tmp_path / "exit_code").read_text() == f"{code}\n", ended.stderr
+
+
 SITE = '[slurm]\ntime_limit = "00:10:00"\nexclusive = false\n[container]\ncommand = "none"\n'
 
 

@@ -10,6 +10,8 @@ import pytest
 from batch_jobs import Batch, submit
 from slurm import Slurm
 
+from hpcai500.record import read_record
+
 SITE = """
 [slurm]
 time_limit = "10:00"
@@ -82,6 +84,18 @@ def test_a_job_that_has_come_back_often_enough_says_how_to_go_on(start: Callable
     assert told.job.wait() == "COMPLETED", told.output
     assert "is done already" in told.output
     assert told.output.rstrip().endswith("HPCAI500 RESULT PASS")
+
+
+def test_a_record_of_a_start_that_died_early_does_not_keep_the_job_from_its_result(
+    start: Callable[..., Batch], tmp_path: Path
+) -> None:
+    record = tmp_path / "mine"
+    record.mkdir()
+    (record / "events.jsonl").touch()
+    batch = start(environment={"HPCAI500_RECORD": f"{record}/"})
+    assert batch.job.wait() == "COMPLETED", batch.output
+    assert read_record(record).status == "done"
+    assert f"it is kept as {record}.failed-{batch.job.number}-0, and begins anew" in batch.output
 
 
 @PROGRAMS

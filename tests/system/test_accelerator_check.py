@@ -197,3 +197,22 @@ def test_without_a_recipe_a_device_that_cannot_be_used_is_a_warning() -> None:
     check = accelerator_check(None, machine(Driver(loaded=False), container=inside(description=CUDA_IMAGE)))
     assert check.status == "warning"
     assert check.fix == "apptainer run --nv /apps/hpcai500.sif ic --data /data"
+
+
+def test_a_mock_driver_that_is_slow_does_not_refuse_a_healthy_run(mock_library: Build) -> None:
+    driver = ask_driver(os.environ, mock_library(), patience_seconds=0)
+    assert driver.silent
+    check = accelerator_check("cuda", machine(driver))
+    assert check.status == "warning"
+    assert check.detail == "the NVIDIA driver did not answer within 0 s: each rank asks it again"
+    assert "nvidia-persistenced" in (check.fix or "")
+
+
+@pytest.mark.parametrize(("wanted", "status"), [("cuda", "error"), (None, "warning")])
+def test_a_torch_for_amd_devices_is_said_to_be_none_that_this_version_supports(wanted: str | None, status: str) -> None:
+    rocm = Torch("2.13.0+rocm7.0", None, hip="7.0.1")
+    check = accelerator_check(wanted, Machine(rocm, HERE, not_to_be_asked))
+    assert check.status == status
+    assert "torch 2.13.0+rocm7.0 is built for AMD devices (ROCm 7.0.1), which this version does not support" in (
+        check.detail
+    )

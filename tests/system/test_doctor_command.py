@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,9 +13,15 @@ from pathlib import Path
 import pytest
 from recipes_of_tests import of_two, recipe
 
+from hpcai500 import cli
 from hpcai500.errors import DataError, EnvironmentLacksError
+from hpcai500.launch import benchmark
+from hpcai500.launch.crew import crew_of
+from hpcai500.placement import find_placement
 from hpcai500.system import doctor
+from hpcai500.system.accelerator import Torch
 from hpcai500.system.doctor import Subject, examine, require_healthy, why_no_device
+from hpcai500.system.driver import Driver, Traces
 from hpcai500.system.versions import installed_torch
 
 NAMES = ["container", "image", "python", "data", "out", "temporary", "backend", "launcher", "accelerator", "cores",
@@ -128,8 +135,8 @@ def test_a_warning_is_one_line_and_said_once(
         require_healthy(Subject(recipe(), None, tmp_path))
     lines = [line for line in capfd.readouterr().err.splitlines() if "TMPDIR" in line]
     assert lines == [
-        "hpcai500: warning: TMPDIR=/nowhere-hpcai500/tmp: it is not there: MPI and torch may fail to start; set TMPDIR "
-        "to a folder that exists on every node"
+        "hpcai500: warning: TMPDIR=/nowhere-hpcai500/tmp: it is not there: temporary files go to /tmp; set TMPDIR to a "
+        "folder that exists on every node"
     ]
 
 
@@ -147,7 +154,55 @@ def test_a_rank_without_a_device_hears_the_same_as_doctor() -> None:
     assert torch is not None
     if not without_devices():
         pytest.skip("this machine has a CUDA device")
-    assert why_no_device(os.environ, torch, "ic").startswith("accelerator.device is cuda, but torch")
+    assert why_no_device(os.environ, torch, ["ic"]).startswith("accelerator.device is cuda, but torch")
+
+
+def test_a_rank_whose_driver_is_silent_is_not_told_that_it_has_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Driver(loaded=True, reason="it did not answer within 60 s", silent=True)
+    monkeypatch.setattr(doctor, "ask_driver", lambda environment: silent)  # a driver cannot exist here
+    monkeypatch.setattr(doctor, "find_traces", lambda: Traces(("/dev/nvidia0",)))
+    said = why_no_device(os.environ, Torch("2.13.0", "13.0"), ["ic"])
+    assert "the NVIDIA driver did not answer within 60 s" in said
+    assert "though the driver does" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/locked/a"), "/locked/a: Permission denied"),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
+        (OSError("no address"), "no address"),
+    ],
+)
+def test_an_error_of_the_system_is_not_called_one_of_the_result(
+    error: OSError, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    # That of stdout itself is in tests/cli.
+    monkeypatch.setattr(cli, "app", fail)
+    assert cli.main() == 1
+    assert capsys.readouterr().err == f"hpcai500: error: {told}\n"
+
+
+def test_a_record_below_a_folder_that_may_not_be_searched_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = benchmark.Request("ic", out=tmp_path / "locked" / "a" / "run", overrides=["accelerator.device=cpu"])
+    real = Path.stat
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if tmp_path / "locked" in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, **options)
+
+    # Root may search every folder: a stat that refuses stands for another user's folder.
+    (tmp_path / "locked").mkdir(mode=0o500)
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "locked")
+    with pytest.raises(EnvironmentLacksError, match="locked: you may not write there; give another folder with --out"):
+        list(benchmark.run_benchmark(request, crew_of(find_placement({}), None)))
 
 
 def test_version_prints_a_document_or_lines(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from recipes_of_tests import inside, recipe
 
+from hpcai500.files import is_folder, is_there, nearest
+from hpcai500.scratch import can_be_made, scratch_folder
 from hpcai500.system import folders
 from hpcai500.system.checks import Check
+from hpcai500.system.container import Container, find_container
 
 NOWHERE = Path("/nowhere-hpcai500/imagenet")
 ARGUMENTS = ("ic", "--data", str(NOWHERE))
@@ -25,14 +28,17 @@ def public() -> Iterator[Path]:
         yield Path(name)
 
 
-def as_nobody(ask: Callable[[], Check]) -> str:
+def as_nobody(ask: Callable[[], Check | str]) -> str:
     """What `ask` says, as a sentence, to a user who is not root: root may write everywhere."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         try:
             if os.geteuid() == 0:
                 os.setuid(65534)
-            os.write(writing, ask().sentence.encode())
+            told = ask()
+            os.write(writing, (told.sentence if isinstance(told, Check) else told).encode())
+        except Exception as error:  # noqa: BLE001 - the test sees it as what was said
+            os.write(writing, repr(error).encode())
         finally:
             os._exit(0)
     os.close(writing)
@@ -149,15 +155,23 @@ def test_little_space_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_tmpdir_that_is_not_there_is_a_warning(container: object, fix: str) -> None:
-    check = folders.temporary_check({"TMPDIR": "/nowhere-hpcai500/tmp"}, container)  # type: ignore[arg-type]
+    check = folders.temporary_check({"TMPDIR": "/nowhere-hpcai500/tmp"}, container, Path())  # type: ignore[arg-type]
     assert check.status == "warning"
-    assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it is not there: MPI and torch may fail to start"
+    assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it is not there: temporary files go to /tmp"
     assert (check.fix or "").startswith(fix)
 
 
 def test_a_temporary_folder_that_can_be_written_is_fine(tmp_path: Path) -> None:
-    assert folders.temporary_check({"TMPDIR": str(tmp_path)}, None).status == "ok"
-    assert folders.temporary_check({}, None).detail == "/tmp can be written"
+    assert folders.temporary_check({"TMPDIR": str(tmp_path)}, None, Path()).status == "ok"
+    assert folders.temporary_check({}, None, Path()).detail == "/tmp can be written"
+
+
+def test_where_no_temporary_file_can_be_written_no_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("hpcai500.scratch._USUAL", (str(tmp_path / "file"),))
+    check = folders.temporary_check({"TMPDIR": "/nowhere-hpcai500/tmp"}, None, tmp_path / "file" / "record")
+    assert check.status == "error"
+    assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it is not there, and no other folder can be written"
 
 
 def test_little_shared_memory_is_a_warning_for_several_ranks_only() -> None:
@@ -169,6 +183,55 @@ def test_little_shared_memory_is_a_warning_for_several_ranks_only() -> None:
 
 
 def test_the_nearest_folder_that_is_there_is_found(tmp_path: Path) -> None:
-    assert folders.nearest(tmp_path / "a" / "b") == tmp_path
-    assert folders.nearest(NOWHERE) == Path("/")
+    assert nearest(tmp_path / "a" / "b") == tmp_path
+    assert nearest(NOWHERE) == Path("/")
     assert folders.is_read_only(Path("/sys")) == bool(os.statvfs("/sys").f_flag & os.ST_RDONLY)
+
+
+@pytest.fixture
+def locked(public: Path) -> Path:
+    """A folder that is there, below one that may not be searched."""
+    below = public / "locked" / "a"
+    below.mkdir(parents=True)
+    below.parent.chmod(0o700)
+    return below
+
+
+def test_below_a_folder_that_may_not_be_searched_nothing_is_seen_and_nothing_fails(locked: Path) -> None:
+    assert as_nobody(lambda: str((is_there(locked), is_folder(locked)))) == "(False, False)"
+    assert as_nobody(lambda: str(nearest(locked / "run"))) == str(locked.parent)
+    assert as_nobody(lambda: str(can_be_made(locked / "run"))) == "False"
+
+
+def test_a_record_below_a_folder_that_may_not_be_searched_is_told(locked: Path) -> None:
+    assert as_nobody(lambda: folders.out_check(locked / "run", None, ())) == (
+        f"{locked.parent}: you may not write there; give another folder with --out DIR"
+    )
+
+
+@pytest.mark.parametrize("container", [None, inside()])
+def test_data_below_a_folder_that_may_not_be_searched_is_not_said_to_be_missing(
+    locked: Path, container: Container | None
+) -> None:
+    assert as_nobody(lambda: folders.data_check(locked, None, container, ())) == (
+        f"{locked}: may not be read by this user (Permission denied); ask the owner of {locked.parent}, or give "
+        "another folder with --data DIR"
+    )
+
+
+def test_temporary_files_go_elsewhere_where_tmpdir_may_not_be_searched(locked: Path) -> None:
+    def writes() -> str:
+        with scratch_folder({"TMPDIR": str(locked)}, locked / "run") as folder:
+            return str(Path(folder).parent)
+
+    assert as_nobody(writes) == "/tmp"
+    said = as_nobody(lambda: folders.temporary_check({"TMPDIR": str(locked)}, None, locked / "run"))
+    assert said.startswith(f"TMPDIR={locked}: it may not be written by this user: temporary files go to /tmp; ")
+
+
+def test_an_image_below_a_folder_that_may_not_be_searched_is_one_that_cannot_be_seen(locked: Path) -> None:
+    def file() -> str:
+        found = find_container({"APPTAINER_CONTAINER": str(locked / "hpcai500.sif")})
+        return f"{found and found.file} {found and found.is_sandbox}"
+
+    assert as_nobody(file) == "None False"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from recipes_of_tests import inside, of_two, recipe
 
@@ -58,8 +60,22 @@ def test_a_step_that_open_mpi_cannot_join_is_told_pmix(environment: dict[str, st
     assert check.detail.startswith(f"{said}, but Open MPI 4.1.4, which Horovod uses here, speaks PMIx")
     assert "there would be 2 runs of one rank each" in check.detail
     assert (check.fix or "").startswith("srun --mpi=pmix …")
-    # Outside an image, which MPI Horovod was built with is a guess.
+    # Outside our image, which MPI Horovod was built with, and how that one was configured, is a guess.
     assert look(environment, of_two()).status == "warning"
+    assert look(environment, of_two(), container=inside(description=None)).status == "warning"
+
+
+def test_an_mpi_of_the_host_may_speak_pmi_2(tmp_path: Path) -> None:
+    """EasyBuild and RHEL configure Open MPI 4 with it, and `srun --mpi=pmi2` is what their sites use."""
+    (tmp_path / "libmpi.so.40").touch()
+    own = inside()
+    assert look(PMI2, of_two(), container=own).status == "error"
+    assert look(PMI2, of_two(), mpi="Open MPI 4.1.6", container=own).status == "warning"
+    assert look(PMI2 | {"OPAL_PREFIX": "/opt/openmpi"}, of_two(), container=own).status == "warning"
+    assert look(PMI2 | {"LD_LIBRARY_PATH": f"/none:{tmp_path}"}, of_two(), container=own).status == "warning"
+    check = look(PMI2, of_two(), container=inside(binds=("/data", "/opt/openmpi/4.1.4")))
+    assert check.status == "warning"
+    assert "may have been built without PMI-2" in check.detail
 
 
 def test_another_mpis_mpirun_is_told() -> None:
