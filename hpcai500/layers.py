@@ -325,7 +325,8 @@ class Recipe(BaseModel):
         warmup_epochs = policy.warmup_epochs
         if warmup_epochs > epochs:
             raise ValueError(
-                f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {warmup_epochs:g}"
+                f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {warmup_epochs:g}; "
+                "change it too: --set hyperparameters.warmup_epochs=0"
             )
         scale = self.global_batch / policy.base_batch if policy.learning_rate_scaling == "linear" else 1.0
         if policy.end_learning_rate > policy.base_learning_rate * scale:

@@ -73,7 +73,8 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     tables = parse_tables(source, RecipeError)
     benchmark = tables.get("benchmark")
     if not isinstance(benchmark, str) or benchmark not in RECIPE_TYPES:
-        raise RecipeError(f"{path}: benchmark: expected one of {', '.join(RECIPE_TYPES)}, got {benchmark!r}")
+        fix = 'is missing; begin the file with benchmark = "ic"' if benchmark is None else f"got {benchmark!r}"
+        raise RecipeError(f"{path}: benchmark: expected one of {', '.join(RECIPE_TYPES)}, {fix}")
     reference_path = recipes_folder() / benchmark / "reference.toml"
     reference = parse_tables(read_source(reference_path, RecipeError), RecipeError)
     changes = [_override(text) for text in overrides]

@@ -109,7 +109,9 @@ def _has_reached_its_end(record: Record) -> bool:
 def _data_of(record: Record) -> Path:
     dataset = next(iterate(record.events, "dataset"), None)
     if dataset is None:
-        raise RecordError(f"{record.path}: the run stopped before it had found its data; give --data DIR")
+        raise RecordError(
+            f"{record.path}: the run stopped before it had found its data: give --data DIR, or remove it and start anew"
+        )
     return Path(dataset["value"]["root"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from hpcai500.errors import UsageError
 from hpcai500.launch.container_flags import losing_flag, losing_variable, require_one_word
 from hpcai500.recipe import recipes_folder
+from hpcai500.system.container import find_container
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 NO_CONTAINER = "none"
@@ -136,6 +138,10 @@ class LauncherTable(_Table):
     modules: tuple[Word, ...] = _ARRAY
 
 
+# They take neither the image, which is one file, nor the words of Apptainer.
+_OTHER_RUNTIMES = {"docker", "podman", "enroot", "sarus", "shifter", "ch-run"}
+
+
 class ContainerTable(_Table):
     """What each rank runs in."""
 
@@ -143,6 +149,14 @@ class ContainerTable(_Table):
     image: AbsolutePath = ""
     flags: tuple[Flag, ...] = _ARRAY
     binds: tuple[Bind, ...] = _ARRAY
+
+    @model_validator(mode="after")
+    def _is_a_container_of_this_kind(self) -> ContainerTable:
+        if Path(self.command).name in _OTHER_RUNTIMES:
+            raise ValueError(
+                f"command: expected apptainer, singularity, a path to one of them, or none, got {self.command}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _keeps_the_environment(self) -> ContainerTable:
@@ -208,8 +222,9 @@ def find_site(name: str) -> Path:
         if path.is_file():
             return path
     known = ", ".join(sorted(path.stem for path in sites_folder().glob("*.toml")))
+    unseen = ", or one that is not bound into this container (--bind FOLDER)" if find_container(os.environ) else ""
     raise UsageError(
-        f"--site {name}: no such site file; known are {known}; write your own from {sites_folder() / 'example.toml'}"
+        f"--site {name}: no such site file{unseen}; known are {known}; begin one: hpcai500 slurm example > mysite.toml"
     )
 
 

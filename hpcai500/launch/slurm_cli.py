@@ -51,9 +51,9 @@ def render(
 ) -> None:
     """Write a batch script that runs a benchmark: check it, change it, then `sbatch FILE`.
 
-    Write a site file first: `recipes/sites/example.toml` explains every field (docs/site-guide.md). Recipe and site are
-    checked now, so that no mistake waits in the queue. Warned by Slurm before the time is up, the job stops with a
-    checkpoint, goes back to the queue and goes on.
+    Write a site file first: `hpcai500 slurm example` prints one that explains every field (docs/site-guide.md). Recipe
+    and site are checked now, so that no mistake waits in the queue. Warned by Slurm before the time is up, the job
+    stops with a checkpoint, goes back to the queue and goes on.
 
     hpcai500 slurm render ic --nodes 4 --site mysite.toml --data /data/imagenet -o ic.sh && sbatch ic.sh
     """
@@ -71,6 +71,14 @@ def render(
     else:
         write_new(output, script)
         _say(f"submit it on the host: sbatch {shlex.quote(str(output))}")
+
+
+@app.command(short_help="Print a site file that explains every field.")
+def example() -> None:
+    """Print the site file in which every field is explained: `hpcai500 slurm example > mysite.toml`."""
+    from hpcai500.launch.site import find_site  # noqa: PLC0415 - keeps `--help` fast
+
+    print(find_site("example").read_text(encoding="utf-8"), end="")  # noqa: T201
 
 
 def write_new(path: Path, script: str) -> None:

@@ -58,7 +58,7 @@ def test_an_empty_site_file_has_the_defaults() -> None:
 
 
 def test_an_unknown_site_is_told_which_are_known() -> None:
-    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are .*example.*local; write your"):
+    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are .*example.*local; begin one"):
         find_site("nowhere")
 
 
@@ -69,6 +69,7 @@ def test_an_unknown_site_is_told_which_are_known() -> None:
             '[slurm]\npartitoin = "x"',
             r"my.toml:2: \[slurm\] partitoin: unknown key; did you mean partition\? allowed: ",
         ),
+        ('[container]\ncommand = "docker"', r"my.toml:1: container: command: expected apptainer.* got docker"),
         ("[slurmm]\n", r"my.toml:1: slurmm: unknown table or key; did you mean slurm\?"),
         ('[slurm]\npartition = "a b"', r"my.toml:2: \[slurm\] partition: expected one word"),
         ('[slurm]\ntime_limit = "4h"', r"my.toml:2: \[slurm\] time_limit: expected a time of Slurm, as in"),

@@ -10,6 +10,7 @@ import pytest
 from many_ranks import clean_environment
 
 from hpcai500.errors import UsageError
+from hpcai500.launch.site import load_site
 from hpcai500.launch.slurm_job import Planned, RenderRequest, plan_job
 
 GPU_SITE = """
@@ -180,3 +181,12 @@ def test_a_missing_number_of_nodes_is_told(tmp_path: Path) -> None:
     ended = render("ic", "--site", "local", cwd=tmp_path)
     assert ended.returncode == 64
     assert "--nodes" in ended.stderr
+
+
+def test_the_example_is_printed_for_whoever_has_only_the_image(tmp_path: Path) -> None:
+    program = "import sys; from hpcai500.cli import main; sys.exit(main())"
+    printed = subprocess.run(
+        [sys.executable, "-c", program, "slurm", "example"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    (tmp_path / "mysite.toml").write_text(printed.stdout)
+    assert load_site(str(tmp_path / "mysite.toml")) == load_site("example")
