@@ -56,7 +56,7 @@ def test_cuda_without_a_device_is_an_error_and_never_a_silent_cpu_run(
         pytest.skip("this machine has a CUDA device")
     code, path = run("accelerator.device=cuda")
     assert code == 69
-    assert "or run on the CPU with --set accelerator.device=cpu" in capsys.readouterr().err
+    assert "or run on the CPU: --set accelerator.device=cpu" in capsys.readouterr().err
     assert read_record(path).status == "error"
 
 
