@@ -20,6 +20,8 @@ from hpcai500.launch.meeting import address, listen_at, meeting_point, receive, 
 from hpcai500.placement import Placement
 
 _HELLO_SECONDS = 10.0
+# A rank that lives hangs up in milliseconds; one whose host is gone never does.
+_HANG_UP_SECONDS = 1.0
 
 
 class Conductor:
@@ -93,7 +95,7 @@ class Conductor:
             # One that is gone already needs to be told nothing.
             with contextlib.suppress(OSError):
                 send(connection, {"end": int(code)})
-        limit = time.monotonic() + self._farewell_seconds
+        limit = time.monotonic() + _HANG_UP_SECONDS
         for connection in self._others.values():
             # Whoever has heard it hangs up. A launcher that kills all once we have failed must not come before: its
             # exit code would be that of the killed.
