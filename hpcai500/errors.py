@@ -68,3 +68,13 @@ class EnvironmentLacksError(HpcAi500Error):
     """The machine or the installation lacks something that the command needs."""
 
     exit_code = ExitCode.ENVIRONMENT
+
+
+def error_kind(code: int) -> type[HpcAi500Error]:
+    """The class of what a process of ours ended by, from its exit code."""
+    kinds: dict[int, type[HpcAi500Error]] = {
+        ExitCode.WRONG_ANSWER: WrongAnswerError,
+        ExitCode.USAGE: UsageError,
+        ExitCode.ENVIRONMENT: EnvironmentLacksError,
+    }
+    return kinds.get(code, RunError)

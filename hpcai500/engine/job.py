@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,21 +16,21 @@ from hpcai500.engine.announcement import announce, announce_start
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
 from hpcai500.engine.console import Console
 from hpcai500.engine.costs import Costs
+from hpcai500.engine.devices import device_of
 from hpcai500.engine.journal import Journal, SilentJournal
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks, joined, require_size
 from hpcai500.engine.rehearsal import Rehearsed, facts
 from hpcai500.engine.signals import StopRequest
+from hpcai500.engine.telling import in_words, telling
 from hpcai500.engine.trainer import Trainer, state_bytes
-from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RecordError, RunError
+from hpcai500.errors import HpcAi500Error, RecordError, RunError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.result import derive
 from hpcai500.placement import Placement
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.record_writer import RecordWriter
-from hpcai500.system.accelerator import Torch
-from hpcai500.system.doctor import why_no_device
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
@@ -67,7 +64,7 @@ def start(
         HpcAi500Error: it cannot start or cannot finish; the record says why.
     """
     recipe = load_recipe(recipe_name, overrides)
-    with joined(recipe, placement) as ranks, _telling(ranks):
+    with joined(recipe, placement) as ranks, telling(ranks):
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(out, recipe) if ranks.leads else None
         with _kept(writer, ranks):
@@ -83,7 +80,7 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement)
     """
     old = read_record(out)
     recipe = old.recipe()
-    with joined(_with_company(recipe, placement), placement) as ranks, _telling(ranks):
+    with joined(_with_company(recipe, placement), placement) as ranks, telling(ranks):
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
@@ -116,49 +113,27 @@ def _data_of(record: Record) -> Path:
 
 
 @contextmanager
-def _telling(ranks: Ranks) -> Iterator[None]:
-    """Whatever ends this rank, the others hear of it; and what ended another one is what this one says."""
-    try:
-        yield
-    except HpcAi500Error as error:
-        explained = ranks.explained(error)
-        if explained is not error:
-            raise explained from error
-        if ranks.leads:
-            raise
-        raise _of_ours(error)(f"{ranks.name}: {error}") from error
-    except BaseException as error:
-        ranks.explained(RunError(_in_words(error)))
-        raise
-
-
-def _of_ours(error: HpcAi500Error) -> type[HpcAi500Error]:
-    """The class of `error` that takes a message and nothing else."""
-    return next(kind for kind in type(error).__mro__ if kind.__module__ == HpcAi500Error.__module__)
-
-
-@contextmanager
 def _kept(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
     """Whatever happens within, the record says how it ended."""
     if writer is None:
-        with _memory_in_words():
+        with _memoryin_words():
             yield
         return
     ranks.on_lost(writer.fail)
     with writer:
         try:
-            with _memory_in_words():
+            with _memoryin_words():
                 yield
         except HpcAi500Error as error:
             writer.fail(str(ranks.explained(error)))
             raise
         except BaseException as error:
-            writer.fail(_in_words(error))
+            writer.fail(in_words(error))
             raise
 
 
 @contextmanager
-def _memory_in_words() -> Iterator[None]:
+def _memoryin_words() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -167,17 +142,11 @@ def _memory_in_words() -> Iterator[None]:
         ) from error
 
 
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped by a second SIGINT"
-    return "".join(traceback.format_exception_only(error)).strip()
-
-
 def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     started = time.perf_counter()
     recipe, journal = job.recipe, job.journal
     announce_start(job.journal, recipe, ranks)
-    device = _device(recipe, ranks)
+    device = device_of(recipe, ranks)
     precision = Precision(recipe.accelerator.precision, device)
     cores = ranks.cores()
     torch.set_num_threads(recipe.os.threads or cores)
@@ -290,31 +259,6 @@ def _draw(journal: Journal, console: Console, workload: Workload) -> None:
     except Exception as error:  # noqa: BLE001 - said and recorded; the numbers stand without it
         journal.event("picture_error", {"reason": str(error)})
         console.say(f"hpcai500: no picture could be drawn: {error}")
-
-
-def _device(recipe: Recipe, ranks: Ranks) -> torch.device:
-    """The device of the recipe. There is no silent fall-back to a CPU: its numbers would be taken for the device's."""
-    if recipe.accelerator.device != "cuda":
-        return torch.device(recipe.accelerator.device)
-    if not torch.cuda.is_available():
-        raise EnvironmentLacksError(
-            why_no_device(
-                os.environ,
-                Torch(torch.__version__, torch.version.cuda, torch.version.hip),
-                # The options of a job are those of its command.
-                [recipe.benchmark, *sys.argv[1:]],
-            )
-        )
-    # A launcher may show each rank its own device only.
-    devices = torch.cuda.device_count()
-    local_rank = ranks.placement.local_rank if devices > 1 else 0
-    if local_rank >= devices:
-        raise EnvironmentLacksError(
-            f"{ranks.name} is number {local_rank} on its host, which shows {devices} devices: start as many ranks a "
-            "node as it has devices"
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
 
 
 def _say_how_it_goes_on(journal: Journal, console: Console, old: Record, epoch: int, step: int, ranks: Ranks) -> None:

@@ -22,7 +22,7 @@ from hpcai500.placement import Placement
 # What a rank needs to say which neighbour it lost, and rank 0 to close the record: when the first of them ends, the
 # monitor has told all of them.
 _CLOSE_SECONDS = 15.0
-_JOB = "train"
+TRAIN = "train"
 
 Tokens = Sequence[str | Path]
 
@@ -51,8 +51,8 @@ class Crew(Protocol):
             UsageError: with the reason.
         """
 
-    def run(self, recipe: Recipe, arguments: Tokens) -> int:
-        """Run `python -m hpcai500.train` with `arguments`, and return its exit code.
+    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN) -> int:
+        """Run `python -m hpcai500.MODULE` with `arguments` on every rank, and return its exit code.
 
         Raises:
             UsageError: the recipe's ranks are not those of this crew.
@@ -86,19 +86,19 @@ class _Here:
         _check_size(recipe, self.size)
         self._refuse_other_nodes(recipe)
 
-    def run(self, recipe: Recipe, arguments: Tokens) -> int:
+    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN) -> int:
         self._refuse_other_nodes(recipe)
         # A run that is gone on with may have another number of ranks than its recipe.
         size = self.size or recipe.world_size
         if size == 1:
-            return run_to_end(module_command(_JOB, *arguments))
+            return run_to_end(module_command(module, *arguments))
         cores = cores_for(0, size) or os.sched_getaffinity(0)
         _say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
         if warning := crowding(size, len(os.sched_getaffinity(0))):
             _say(warning)
         if recipe.communication.backend == "horovod":
-            return run_horovod_ranks(_JOB, arguments, size)
-        return run_local_ranks(module_command(_JOB, *arguments), size, grace_seconds=_CLOSE_SECONDS)
+            return run_horovod_ranks(module, arguments, size)
+        return run_local_ranks(module_command(module, *arguments), size, grace_seconds=_CLOSE_SECONDS)
 
     def end(self, code: int) -> None:
         """Nobody is left."""
@@ -143,13 +143,13 @@ class _Launched:
                 "of its own with --set hyperparameters.seed=N, or use --procs, or --set communication.backend=torch"
             )
 
-    def run(self, recipe: Recipe, arguments: Tokens) -> int:
+    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN) -> int:
         cores = cores_of_launched(self._placement) or os.sched_getaffinity(0)
         _say(
             f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, {len(cores)} of "
             f"{os.cpu_count()} cores for rank 0"
         )
-        return self._conductor.run(_JOB, arguments)
+        return self._conductor.run(module, arguments)
 
     def end(self, code: int) -> None:
         # A launcher ends all ranks when the first has ended with a failure: the code of this one is told already.

@@ -18,7 +18,7 @@ HEAVY = {"torch", "nvidia", "horovod", "mpi4py"}
 # A unit is a module or folder directly under hpcai500/. It may import itself, the package's face, and those named here.
 CORE = {"__init__", "_core"}
 BASE = CORE | {"errors", "files", "findings", "hostlist", "placement", "progress", "scratch", "streams", "toml_source"}
-CONTRACTS = BASE | {"methodology", "editions", "layers", "recipe", "record", "record_writer"}
+CONTRACTS = BASE | {"methodology", "editions", "layers", "machine", "recipe", "record", "record_writer"}
 LOGIN: dict[str, set[str]] = {
     "errors": set(),
     "files": {"errors"},
@@ -32,6 +32,7 @@ LOGIN: dict[str, set[str]] = {
     "methodology": {"errors"},
     "editions": BASE | {"layers", "methodology"},
     "layers": {"errors"},
+    "machine": BASE | {"methodology", "recipe"},
     "recipe": BASE | {"editions", "layers", "methodology"},
     "record": BASE | {"layers", "methodology", "recipe"},
     "record_writer": BASE | {"layers", "recipe", "record"},

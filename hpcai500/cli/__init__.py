@@ -1,0 +1,132 @@
+"""The command line: one small function a command. It reads and writes files and starts jobs; it never imports torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpcai500 import __version__
+from hpcai500.cli.benchmarks import ewa, ic, score
+from hpcai500.cli.doctor import doctor
+from hpcai500.cli.installation import self_test, version
+from hpcai500.cli.scaling import scale
+from hpcai500.cli.telling import tell
+from hpcai500.cli.timeline import timeline
+from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.launch.in_job import become, module_command
+from hpcai500.launch.slurm_cli import app as slurm
+from hpcai500.streams import open_missing_streams
+
+app = typer.Typer(
+    help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_FOLDER = str(Path(__file__).parent)
+# Passed through untouched: the in-job half parses these arguments itself.
+_PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"hpcai500 {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def data(context: typer.Context) -> None:
+    """Make, check or repack a data set: `hpcai500 data --help`."""
+    become(module_command("data", *context.args))
+
+
+def flops(context: typer.Context) -> None:
+    """Count the operations of a benchmark's model: `hpcai500 flops --help`."""
+    become(module_command("measure.flops_command", *context.args))
+
+
+# In this order `hpcai500 --help` lists them.
+app.command(short_help="Image Classification: from JPEG files to a score.")(ic)
+app.command(short_help="Extreme Weather Analytics: from HDF5 years to a score.")(ewa)
+app.command()(score)
+app.command(short_help="What communication cost: stages, stragglers, bytes.")(timeline)
+app.command(short_help="Weak scaling: more and more processes, and the efficiency drawn.")(scale)
+app.command(short_help="What this machine and container lack for a run.")(doctor)
+app.command(short_help="Image, package, rules and libraries, by hash and version.")(version)
+app.command(context_settings=_PASS_THROUGH, short_help="Make, check or repack a data set.")(data)
+app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of a model.")(flops)
+app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")(
+    self_test
+)
+app.add_typer(slurm, name="slurm")
+
+
+def main() -> int:
+    """The `hpcai500` command; returns its exit code."""
+    open_missing_streams()
+    # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
+    try:
+        code = app(standalone_mode=False) or ExitCode.PASS
+        sys.stdout.flush()
+        return code
+    except HpcAi500Error as error:
+        tell(error)
+        return error.exit_code
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see `{context.command_path} --help`)" if context else ""
+        tell(f"{_reason(error)}{hint}")
+        return ExitCode.USAGE
+    except OSError as error:
+        _tell_of_system(error)
+        return ExitCode.RUN_FAILED
+    except typer.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        tell("stopped by Ctrl-C")
+        return ExitCode.RUN_FAILED
+
+
+def _tell_of_system(error: OSError) -> None:
+    if not _is_of_stdout(error):
+        tell(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error))
+        return
+    # Nothing can be printed any more, and Python must not try again when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` has what it wants
+        tell(f"the result cannot be written: {error.strerror}")
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether it was the result that could not be written: then it still waits, and fails again."""
+    if error.filename is not None:
+        return False
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    # Unbuffered (PYTHONUNBUFFERED), nothing waits; but all that is printed is printed here.
+    return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_FOLDER)
+
+
+def _reason(error: Exception) -> str:
+    """What typer would print: its usage errors format themselves."""
+    formatted = getattr(error, "format_message", None)
+    return str(formatted() if formatted else error)

@@ -1,0 +1,25 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Out = Annotated[Path | None, typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<time>]")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
+]
+Trials = Annotated[int, typer.Option(min=1, help="Runs, each with its own seed.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a stopped run (--out, or the latest).")]
+Procs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Ranks on this machine, one an accelerator or a share of the cores.  [default: as the recipe says; "
+        "smoke and reference: 1]",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]

@@ -1,0 +1,114 @@
+"""The frame of every measurement: options, ranks, device, threads, and one JSON document from rank 0.
+
+`python -m hpcai500.X_command --recipe R [--set …] --result FILE [its own options]`, as `launch.measuring` starts it. A
+command imports torch only inside its body: threads are told how to wait before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.layers import Recipe
+from hpcai500.placement import find_placement
+from hpcai500.recipe import load_recipe
+from hpcai500.scratch import scratch
+from hpcai500.streams import open_missing_streams
+
+if TYPE_CHECKING:
+    import torch
+
+    from hpcai500.engine.ranks import Ranks
+
+# As in `hpcai500.train`.
+_SPINNING = "5000"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where a measurement is made.
+
+    Attributes:
+        options: the command's own options.
+        recipe: whose device, precision, threads and communication count.
+        ranks: all processes; `ranks.world` talks.
+        device: of this rank, ready for use.
+        cores: that this rank may count as its own.
+    """
+
+    options: argparse.Namespace
+    recipe: Recipe
+    ranks: Ranks
+    device: torch.device
+    cores: int
+
+
+Body = Callable[[Bench], Mapping[str, Any]]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def measurement_parser(module: str, description: str) -> argparse.ArgumentParser:
+    """A parser of the options that all measurements have; the command adds its own."""
+    parser = _Parser(prog=f"python -m hpcai500.{module}", description=description)
+    parser.add_argument("--recipe", required=True, help="TOML file or name of a shipped recipe")
+    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
+    parser.add_argument("--result", type=Path, required=True, help="file that rank 0 writes")
+    return parser
+
+
+def run_measurement(parser: argparse.ArgumentParser, body: Body, arguments: Sequence[str] | None = None) -> int:
+    """Run `body` on this rank; rank 0 writes what it returns. Returns the exit code; errors are one line on stderr."""
+    open_missing_streams()
+    try:
+        options = parser.parse_args(arguments)
+        recipe = load_recipe(options.recipe, options.set)
+        with scratch(os.environ, Path.cwd()):
+            if "OMP_WAIT_POLICY" not in os.environ:
+                os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
+            _measure(options, recipe, body)
+    except HpcAi500Error as error:
+        return _tell(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _tell("stopped by Ctrl-C", ExitCode.RUN_FAILED)
+    except Exception as error:  # noqa: BLE001 - the last resort: one line
+        what = "".join(traceback.format_exception_only(error)).strip()
+        return _tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+    return ExitCode.PASS
+
+
+def _measure(options: argparse.Namespace, recipe: Recipe, body: Body) -> None:
+    import torch  # noqa: PLC0415 - after OpenMP's variables are set
+
+    from hpcai500.engine.devices import device_of  # noqa: PLC0415
+    from hpcai500.engine.ranks import joined  # noqa: PLC0415
+    from hpcai500.engine.telling import telling  # noqa: PLC0415
+
+    with joined(recipe, find_placement(os.environ)) as ranks, telling(ranks):
+        device = device_of(recipe, ranks)
+        cores = ranks.cores()
+        torch.set_num_threads(recipe.os.threads or cores)
+        torch.manual_seed(recipe.hyperparameters.seed)
+        found = body(Bench(options, recipe, ranks, device, cores))
+        if ranks.leads:
+            write_atomically(options.result, (json.dumps(found, allow_nan=False) + "\n").encode())
+        ranks.world.barrier()
+
+
+def _tell(message: str, code: ExitCode) -> int:
+    if os.environ.get("HPCAI500_TRACEBACK"):
+        traceback.print_exc()
+    print(f"hpcai500: error: {message}", file=sys.stderr)  # noqa: T201
+    return code

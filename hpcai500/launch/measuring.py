@@ -1,0 +1,71 @@
+"""Measurements that run in the in-job half, on one rank or on many: a module goes in, one JSON document comes out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import ExitCode, error_kind
+from hpcai500.launch.crew import Crew
+from hpcai500.layers import Recipe
+from hpcai500.recipe import load_recipe
+from hpcai500.record import json_object
+from hpcai500.scratch import scratch_folder
+
+Tokens = Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The recipe that a measurement is made for: its device, precision, threads and communication count.
+
+    Attributes:
+        name: a shipped recipe or a file.
+        overrides: as --set has them, with what makes them fit the ranks.
+        recipe: both together.
+    """
+
+    name: str
+    overrides: Sequence[str]
+    recipe: Recipe
+
+
+def setting_for(crew: Crew, name: str, overrides: Sequence[str]) -> Setting:
+    """The recipe `name` with `overrides`, made to fit the ranks of `crew`.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    fitted = [*overrides, *crew.fit(name, overrides)]
+    return Setting(name, fitted, load_recipe(name, fitted))
+
+
+def measure(crew: Crew, module: str, setting: Setting, arguments: Tokens = ()) -> dict[str, Any]:
+    """Run `python -m hpcai500.MODULE` on all ranks of `crew`, which is open, and return what rank 0 wrote.
+
+    The module is one of `engine.measurement.run_measurement`.
+
+    Raises:
+        HpcAi500Error: it ended with another exit code than 0; it has said on stderr why.
+    """
+    with scratch_folder(os.environ, Path.cwd()) as folder:
+        result = Path(folder, "result.json")
+        settings = [token for text in setting.overrides for token in ("--set", text)]
+        common: list[str | Path] = ["--recipe", setting.name, *settings, "--result", result]
+        code = crew.run(setting.recipe, [*common, *arguments], module)
+        if code != ExitCode.PASS:
+            raise error_kind(code)(f"{_title(module)}: it could not be measured (see above)")
+        return json_object(result)
+
+
+def say(line: str) -> None:
+    """Tell people what happens."""
+    print(f"hpcai500: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _title(module: str) -> str:
+    return module.rpartition(".")[2].removesuffix("_command").replace("_", " ")
