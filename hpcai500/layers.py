@@ -146,7 +146,9 @@ class Accelerator(Layer):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         description="bf16 and fp16 are mixed precision over fp32 weights; fp16 scales the loss"
     )
-    loader: Literal["native"] = Field(description="input pipeline")
+    loader: Literal["native", "memory"] = Field(
+        description="input pipeline; `memory` repeats a few batches and reads nothing, to see what input costs"
+    )
     prefetch_batches: Annotated[int, Field(ge=2, le=64)] = Field(description="batches in the input ring")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hpcai500.cli.options import Json, Out, Procs, Resume, Set, Trials
+from hpcai500.cli.options import Input, InputKind, Json, Out, Procs, Resume, Set, Trials
 from hpcai500.cli.telling import job_error, tell
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.placement import find_placement
@@ -22,6 +22,7 @@ def ic(
     data: Annotated[Path | None, typer.Option(help="Folder with train/<class>/*.JPEG and val/<class>/*.JPEG.")] = None,
     out: Out = None,
     set_: Set = None,
+    input_: Input = InputKind.FILES,
     trials: Trials = 1,
     resume: Resume = False,
     procs: Procs = None,
@@ -35,7 +36,7 @@ def ic(
     --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
     hpcai500 ic …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
     """
-    _run("ic", recipe, data, out, set_, trials, resume, procs, as_json)
+    _run("ic", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, as_json)
 
 
 def ewa(
@@ -43,6 +44,7 @@ def ewa(
     data: Annotated[Path | None, typer.Option(help="Folder with climo_YYYY.h5, a file for each year.")] = None,
     out: Out = None,
     set_: Set = None,
+    input_: Input = InputKind.FILES,
     trials: Trials = 1,
     resume: Resume = False,
     procs: Procs = None,
@@ -56,7 +58,7 @@ def ewa(
     --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
     hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
     """
-    _run("ewa", recipe, data, out, set_, trials, resume, procs, as_json)
+    _run("ewa", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, as_json)
 
 
 def _run(
@@ -64,7 +66,7 @@ def _run(
     recipe: str | None,
     data: Path | None,
     out: Path | None,
-    settings: list[str] | None,
+    settings: list[str],
     trials: int,
     resume: bool,
     procs: int | None,
@@ -81,7 +83,7 @@ def _run(
     if placement.rank > 0:
         raise typer.Exit(follow(placement))
     crew = crew_of(placement, procs)
-    request = Request(benchmark, recipe, data, out, settings or (), trials, resume)
+    request = Request(benchmark, recipe, data, out, settings, trials, resume)
     code = _report(((run.record, run.exit_code) for run in run_benchmark(request, crew)), as_json)
     # A launcher ends all copies when one ends with a failure: what is printed is out before.
     sys.stdout.flush()

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class InputKind(StrEnum):
+    """Where training batches come from."""
+
+    FILES = "files"
+    MEMORY = "memory"
+
+    @property
+    def overrides(self) -> list[str]:
+        """What it changes in a recipe."""
+        return ["accelerator.loader=memory"] if self is InputKind.MEMORY else []
+
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<time>]")]
 Set = Annotated[
@@ -21,5 +35,9 @@ Procs = Annotated[
         help="Ranks on this machine, one an accelerator or a share of the cores.  [default: as the recipe says; "
         "smoke and reference: 1]",
     ),
+]
+Input = Annotated[
+    InputKind,
+    typer.Option("--input", help="files, or memory: repeat a few batches and read nothing, to see what input costs."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]

@@ -161,6 +161,8 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
         tracker=ranks.tracker(),
     )
     workload = factory(recipe.benchmark)(recipe, job.data, place)
+    if recipe.accelerator.loader == "memory":
+        workload.hold_in_memory(recipe.accelerator.prefetch_batches * len(place.shares))
     checkpoints = CheckpointStore(journal.path, state_bytes(workload.model))
     if ranks.leads:
         ranks.on_lost(lambda reason: checkpoints.release())
@@ -200,6 +202,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 _start_clock(job, ranks, console, epoch, step)
                 trainer.run()
                 journal.event("run_stop", {"status": "success"})
+                trainer.attribution.conclude(journal, ranks)
                 costs.conclude(journal, trainer.between_hosts_bytes)
                 _draw(journal, console, workload)
             finally:

@@ -10,7 +10,8 @@ from hpcai500.data.coverage import Coverage
 from hpcai500.workloads.base import TrainingBatch
 
 _SUMMED = ("samples", "padded_samples", "warnings")
-_AVERAGED = ("loss_sum", "seconds", "data_wait_seconds")
+_SPENT = ("seconds", "data_wait_seconds", "compute_seconds", "communication_wait_seconds")
+_AVERAGED = ("loss_sum", *_SPENT)
 
 
 @dataclass
@@ -28,6 +29,8 @@ class EpochTally:
     losses_seen: int = 0
     seconds: float = 0.0
     data_wait_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    communication_wait_seconds: float = 0.0
     coverage: Coverage = field(default_factory=Coverage)
 
     def add(self, batch: TrainingBatch) -> None:
@@ -37,6 +40,11 @@ class EpochTally:
         self.warnings += batch.warnings
         self.data_wait_seconds += batch.wait_seconds
         self.coverage = self.coverage.add(batch.samples)
+
+    def spend(self, compute_seconds: float, communication_wait_seconds: float = 0.0) -> None:
+        """Where time of a step went, beside the wait for data, which comes with the batches."""
+        self.compute_seconds += compute_seconds
+        self.communication_wait_seconds += communication_wait_seconds
 
     def merged(self, ranks: Sequence[dict[str, Any]]) -> EpochTally:
         """This tally and, after it, what all `ranks` did together (their `state()`)."""
@@ -70,7 +78,6 @@ class EpochTally:
             "padded_samples": self.padded_samples,
             "warnings": self.warnings,
             "loss": self.loss_sum / self.steps if self.steps else None,
-            "seconds": round(self.seconds, 6),
-            "data_wait_seconds": round(self.data_wait_seconds, 6),
+            **{name: round(getattr(self, name), 6) for name in _SPENT},
             "coverage": self.coverage.digest,
         }

@@ -12,6 +12,7 @@ from torch import nn
 
 from hpcai500.comm.monitor_rules import EVALUATING, WRITING
 from hpcai500.comm.timeline.spans import SpanSink
+from hpcai500.engine.attribution import Attribution
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console, Status
 from hpcai500.engine.journal import Journal
@@ -46,6 +47,9 @@ class Trainer:
         console: where progress goes.
         stop: tells when to stop early.
         sink: where the times of steps and sums go.
+
+    Attributes:
+        attribution: where the time of this rank's steps went.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Trainer:
         # What a checkpoint says of the epoch, over all ranks; and what this rank has done in it since.
         self._before = EpochTally()
         self._tally = EpochTally()
+        self.attribution = Attribution()
         self._last_loss: float | None = None
         self._quality: float | None = None
 
@@ -172,6 +177,7 @@ class Trainer:
             batches.close()
         self._look_at_losses(epoch)
         self._tally.seconds += time.perf_counter() - before
+        self.attribution.add(self._tally)
         self._journal.event("epoch_stop", {"epoch": epoch, **self._whole_tally().summary()})
 
     def _update(self, epoch: int, batches: Any) -> None:
@@ -186,7 +192,10 @@ class Trainer:
 
     def _look_at_losses(self, epoch: int) -> None:
         """Read the losses since the last look; the first that is no number ends the run."""
+        before = time.perf_counter()
         losses = self._losses.tolist()
+        # On a GPU this is where the loop waits for what it has sent there.
+        self._tally.spend(time.perf_counter() - before)
         for step in range(self._tally.losses_seen, self._tally.steps):
             loss = losses[step % _LOSSES_AT_ONCE]
             if not math.isfinite(loss):

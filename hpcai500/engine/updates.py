@@ -64,16 +64,16 @@ class Updater:
         self.phase(COMPUTING)
         self.precision.step(self.optimizer)
         tally.steps += 1
-        if self.sink and self.reducer:
-            self.sink.step(
-                StepSpan(
-                    step=number,
-                    start=start,
-                    seconds=time.perf_counter() - start,
-                    data_wait_seconds=tally.data_wait_seconds - waited_before,
-                    communication_wait_seconds=self.reducer.waited_seconds,
-                )
-            )
+        span = StepSpan(
+            step=number,
+            start=start,
+            seconds=time.perf_counter() - start,
+            data_wait_seconds=tally.data_wait_seconds - waited_before,
+            communication_wait_seconds=self.reducer.waited_seconds if self.reducer else 0.0,
+        )
+        tally.spend(span.compute_seconds, span.communication_wait_seconds)
+        if self.sink:
+            self.sink.step(span)
         return loss
 
     def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:

@@ -109,7 +109,7 @@ def _run_series(folder: Path, path: Path, recipe: Recipe, plan: TrialPlan, crew:
 
 def _resume(request: Request, crew: Crew) -> Iterator[Outcome]:
     if request.recipe or request.overrides or request.trials != 1:
-        raise UsageError("--resume goes on with the recipe of the record: leave out --recipe, --set and --trials")
+        raise UsageError("--resume goes on with the recipe of the record: leave out --recipe, --set, --input and --trials")
     folder = request.out or _latest_unfinished(request.benchmark)
     if is_series(folder):
         path, recipe, plan = read_plan(folder)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
+from hpcai500.methodology.step_split import StepSplit, step_split
 from hpcai500.methodology.timeline import Timeline
 
 SCHEMA = "hpcai500-result-1"
@@ -20,6 +21,7 @@ SCHEMA = "hpcai500-result-1"
 DEFAULT_EXPONENT = 5
 
 ANALYTIC, PAPER = "analytic", "paper"
+MEMORY = "memory"
 PAPER_CONSTANT = "paper_flops_per_sample"
 # Counts within a hundredth are of one model; options like zero-gamma change none.
 _SAME_MODEL = 0.01
@@ -79,7 +81,9 @@ class Result(BaseModel):
     watts: float | None = None
     power_source: str | None = None
     vflops_per_watt: float | None = None
+    input: str
     data_wait_fraction: float | None
+    step_split: StepSplit | None = None
     communication_fraction: float | None = None
     parallel_efficiency: float | None = None
     bytes_per_step: StepBytes | None = None
@@ -131,6 +135,7 @@ def derive(
     step_seconds = training_seconds(events)
     data_wait_seconds = math.fsum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
     reasons = [
+        *_input_reasons(recipe),
         *_rule_reasons(recipe, rules, _only(events, "dataset")["value"]),
         *_coverage_reasons(recipe, events, epochs),
         *_system_reasons(events),
@@ -158,7 +163,9 @@ def derive(
         penalty_coefficient=coefficient,
         vflops=valid_flops(flops, coefficient),
         time_to_quality_seconds=timeline.between(start, first) if first else None,
+        input=_input(recipe, _only(events, "dataset")["value"]),
         data_wait_fraction=data_wait_seconds / step_seconds if step_seconds else None,
+        step_split=step_split(epoch["value"] for epoch in epochs.values()),
         **_communication(events),
         # What the recipe asked for, where the record is older than the word of what really ran.
         backend=start["value"].get("backend") or recipe["communication"]["backend"],
@@ -166,6 +173,13 @@ def derive(
         restarts=sum(event["key"] == "run_resume" for event in events),
         downtime_seconds=timeline.downtime_seconds,
     )
+
+
+def _input(recipe: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
+    """What was trained on: `real` or `synthetic` files, or `memory` where nothing was read."""
+    if recipe["accelerator"].get("loader") == MEMORY:
+        return MEMORY
+    return "synthetic" if dataset.get("synthetic") else "real"
 
 
 def training_seconds(events: Iterable[Event]) -> float:
@@ -226,6 +240,12 @@ def _last_pass(events: Iterable[Event], key: str) -> dict[int, Event]:
         elif event["key"] == key:
             kept[event["value"]["epoch"]] = event
     return kept
+
+
+def _input_reasons(recipe: Mapping[str, Any]) -> list[str]:
+    if recipe["accelerator"].get("loader") != MEMORY:
+        return []
+    return ["accelerator.loader is memory: a few batches were repeated, and no data was read"]
 
 
 def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,11 @@ from hpcai500.methodology.trials import TrialSummary
 from hpcai500.system.container import short_image
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+INPUTS = {
+    "real": "real data",
+    "synthetic": "synthetic data, made by `hpcai500 data make`",
+    "memory": "none: a few batches repeated from memory",
+}
 # What a terminal shows in a line; `hpcai500 timeline` names all of them.
 _MOST_NAMES = 4
 
@@ -35,7 +40,14 @@ def summary_lines(result: Result) -> Iterator[str]:
     if result.time_to_quality_seconds is not None:
         yield f"to quality  {result.time_to_quality_seconds:.1f} s"
     yield f"rate        {result.images_per_second:.1f} images/s"
-    if result.data_wait_fraction is not None:
+    yield f"input       {INPUTS[result.input]}"
+    if result.step_split is not None:
+        split = result.step_split
+        yield (
+            f"steps       {split.data_wait:.1%} data wait, {split.compute:.1%} compute, "
+            f"{split.communication:.1%} communication, {split.other:.1%} other"
+        )
+    elif result.data_wait_fraction is not None:
         yield f"data wait   {result.data_wait_fraction:.1%} of training time"
     yield from _communication_lines(result)
     per_image = scaled(result.flops_per_image, "FLOP")
@@ -59,7 +71,7 @@ def image_lines(system: Mapping[str, Any]) -> Iterator[str]:
 
 def _communication_lines(result: Result) -> Iterator[str]:
     """What many ranks cost; nothing for one process."""
-    if result.communication_fraction is not None:
+    if result.communication_fraction is not None and result.step_split is None:
         yield f"comm wait   {result.communication_fraction:.1%} of training time"
     if result.parallel_efficiency is not None:
         yield f"efficiency  {result.parallel_efficiency:.2f} (steps without and with communication; an estimate)"
@@ -87,6 +99,7 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
         "seconds": (result.seconds, "s"),
         "time_to_quality_seconds": (result.time_to_quality_seconds, "s"),
         "data_wait_fraction": (result.data_wait_fraction, "fraction"),
+        "compute_fraction": (result.step_split.compute if result.step_split else None, "fraction"),
         "communication_fraction": (result.communication_fraction, "fraction"),
         "parallel_efficiency": (result.parallel_efficiency, "fraction"),
         "gradient_bytes_per_step": (sizes.gradient if sizes else None, "B"),

@@ -118,6 +118,9 @@ class Workload(Protocol):
     def blank_payload(self) -> Any:
         """A payload shaped and typed as those of training, whose values do not matter, for compiling ahead."""
 
+    def hold_in_memory(self, count: int) -> None:
+        """Read `count` training batches now and repeat them from then on: training without the cost of input."""
+
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` (from 1) from step `first_step` on; a function of (seed, epoch) alone.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from hpcai500.comm.turns import leader_first
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
 from hpcai500.data.climate.layout import CHANNELS, CLASSES
 from hpcai500.data.climate.reading.loader import ClimateBatch, ClimateBatches
+from hpcai500.data.climate.reading.memory import MemoryClimateBatches
 from hpcai500.data.climate.reading.windows import windows_of
 from hpcai500.data.climate.truth import Truth, moved, truths_of
 from hpcai500.data.climate.values.moments import combined
@@ -81,6 +82,7 @@ class ExtremeWeatherWorkload:
             measured = load_or_measure([*training, *evaluation], channels=channels, progress=place.tracker)
         values = combined(measured[: len(training)])
         require_varied(values, channels, str(data))
+        self._training: ClimateBatches | MemoryClimateBatches
         self._training, self._evaluation = (
             ClimateBatches(
                 [(year.path, year.storage) for year in years],
@@ -107,6 +109,14 @@ class ExtremeWeatherWorkload:
         # The first rank's share begins with the first image, and it is the first rank that draws.
         self._shown = _most_varied(self._evaluation_truths[:seen]) if place.rank == 0 else set()
         self._scenes: list[Scene] = []
+
+    def hold_in_memory(self, count: int) -> None:
+        """Read `count` training batches now and repeat them from then on: training without the cost of input."""
+        order = windowed_order(self._windows, self._seed, 1, self._shares.total)
+        wanted = [share.ids for share in islice(self._shares.of_epoch(order), count)]
+        held = MemoryClimateBatches(self._training.epoch(wanted, seed=self._seed, epoch=1))
+        self._training.close()
+        self._training = held
 
     def dataset(self) -> dict[str, Any]:
         """Facts of the climate years for the record."""

@@ -289,7 +289,7 @@ def test_a_signal_to_the_command_reaches_the_job_which_resume_goes_on_with(
         (["ic", "--recipe", "ic/reference"], "the recipe trains on imagenet-1k; give its folder with --data DIR"),
         (["ic", "--data", "nowhere", "--set", "accelerator.device=cpu"], "nowhere"),
         (["ic", "--resume"], "no unfinished ic run to resume; name its record: --resume --out DIR"),
-        (["ic", "--resume", "--trials", "2"], "leave out --recipe, --set and --trials"),
+        (["ic", "--resume", "--trials", "2"], "leave out --recipe, --set, --input and --trials"),
         (["score", "nowhere"], "nowhere: not a record: recipe.toml is missing"),
         (["flops", "icc"], "icc"),
         (["data", "chek", "ic", "x"], "chek"),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from philox_twin import philox
 
 from hpcai500.data.climate.reading.loader import ClimateBatches
+from hpcai500.data.climate.reading.memory import MemoryClimateBatches
 from hpcai500.data.climate.reading.rolls import epoch_rolls
 from hpcai500.data.climate.reading.windows import windows_of
 from hpcai500.data.climate.storage import Storage, storage_of
@@ -303,3 +304,20 @@ def test_an_interpreter_that_ends_in_mid_epoch_ends(years: Any) -> None:
     command = [sys.executable, "-c", _LEFT_OPEN, str(Path(__file__).parents[1]), str(years["shipped"][0][0])]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stdout) == (0, "leaving\n"), result.stderr
+
+
+def test_held_batches_repeat_with_the_ids_of_their_images(years: Any, make: Any) -> None:
+    source = make(years["contiguous"], roll=True)
+    wanted = [np.array([1, 4]), np.array([0, 2])]
+    decoded = [(b.images.clone(), b.rolls) for b in source.epoch(wanted, seed=0, epoch=1)]
+    held = MemoryClimateBatches(source.epoch(wanted, seed=0, epoch=1))
+    collect(source, [np.array([3, 3])])
+    batches = list(held.epoch([np.array([5, 6]), np.array([7, 8]), np.array([9])], seed=3, epoch=3))
+    assert [batch.samples.tolist() for batch in batches] == [[1, 4], [0, 2], [1]]
+    for batch, (images, rolls) in zip(batches[:2], decoded, strict=True):
+        assert torch.equal(batch.images, images)
+        assert batch.rolls.tolist() == rolls.tolist()
+    with pytest.raises(ValueError, match="3 was asked for, and 2 images"):
+        list(held.epoch([np.array([1, 2, 3])], seed=0, epoch=0))
+    with pytest.raises(ValueError, match="at least one"):
+        MemoryClimateBatches([])

@@ -33,7 +33,10 @@ def test_the_clock_starts_after_start_up_and_stops_after_the_last_evaluation(run
     _, path = run()
     keys = [event["key"] for event in read_record(path).events]
     assert keys.index("init_stop") + 1 == keys.index("run_start") == keys.index("epoch_start") - 1
-    assert keys[-4:] == ["eval_accuracy", "eval_stop", "checkpoint", "run_stop"]
+    end = keys.index("run_stop")
+    assert keys[end - 3 : end] == ["eval_accuracy", "eval_stop", "checkpoint"]
+    # What comes after only tells about the run.
+    assert not {"epoch_start", "eval_start", "checkpoint"} & set(keys[end:])
 
 
 def test_every_sample_is_seen_once_an_epoch_and_padding_is_not_counted(run: Run) -> None:
@@ -42,6 +45,33 @@ def test_every_sample_is_seen_once_an_epoch_and_padding_is_not_counted(run: Run)
         value = event["value"]
         assert (value["steps"], value["samples"], value["padded_samples"]) == (5, 33, 7)
         assert value["coverage"] == Coverage.expected(33).digest
+
+
+def test_every_second_of_the_steps_is_attributed(run: Run) -> None:
+    _, path = run()
+    record = read_record(path)
+    epochs = [event["value"] for event in iterate(record.events, "epoch_stop")]
+    (rank,) = next(iterate(record.events, "steps"))["value"]["ranks"]
+    assert (rank["rank"], rank["steps"]) == (0, 15)
+    for part in ("seconds", "data_wait_seconds", "compute_seconds", "communication_wait_seconds"):
+        assert rank[part] == pytest.approx(sum(epoch[part] for epoch in epochs), abs=1e-4)
+    assert rank["compute_seconds"] > 0 == rank["communication_wait_seconds"]
+    parts = rank["data_wait_seconds"] + rank["compute_seconds"] + rank["other_seconds"]
+    assert parts == pytest.approx(rank["seconds"], abs=1e-4)
+    result = score_record(path)
+    assert result.input == "synthetic"
+    split = result.step_split
+    assert split is not None
+    assert split.compute == pytest.approx(rank["compute_seconds"] / rank["seconds"], abs=1e-4)
+
+
+def test_a_run_from_memory_reads_nothing_while_the_clock_runs_and_says_so(run: Run) -> None:
+    _, path = run("accelerator.loader=memory")
+    result = score_record(path)
+    assert result.input == "memory"
+    assert (result.images, result.padded_images, result.data_wait_fraction) == (3 * 33, 3 * 7, 0.0)
+    assert result.reasons[0].startswith("accelerator.loader is memory")
+    assert not result.rankable
 
 
 def test_a_dropped_tail_is_counted_and_makes_the_run_not_rankable(run: Run) -> None:

@@ -231,3 +231,11 @@ def test_a_recipe_that_cannot_be_is_refused(
     code, _ = run(setting)
     assert code == 64
     assert reason in capsys.readouterr().err
+
+
+def test_a_run_from_memory_trains_on_held_images_with_their_own_boxes(run: Run) -> None:
+    _, path = run("accelerator.loader=memory")
+    result = score_record(path)
+    assert (result.input, result.data_wait_fraction, result.images) == ("memory", 0.0, 2 * 10)
+    losses = [event["value"]["loss"] for event in iterate(read_record(path).events, "epoch_stop")]
+    assert losses[1] < losses[0]
