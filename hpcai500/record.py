@@ -7,6 +7,7 @@
         result.json      derived from the above
         checkpoints/     atomic; the last one resumes the run
         pictures/        what the last evaluation saw, for people
+        power/           HOST.csv: power samples of each node
         DONE | ERROR     written last
 
 This module reads; `record_writer` writes. A record is read as plain tables, so that a recipe of today is still scored
@@ -125,6 +126,7 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path / 'system.json'}: not the system that the events name")
     if status == "done":
         _check_finished(path, content)
+        _check_power_files(path, events)
     return Record(path, tables, system, tuple(events), torn_bytes, status)
 
 
@@ -150,6 +152,19 @@ def _check_finished(path: Path, content: bytes) -> None:
     last = content.rstrip(b"\n").rsplit(b"\n", 1)[-1]
     if _text(path / "DONE").strip() != line_hash(last):
         raise RecordError(f"{path / 'DONE'}: does not carry the hash of the last event: lines were added or removed")
+
+
+def _check_power_files(path: Path, events: Iterable[Event]) -> None:
+    """The samples that power was integrated from are those of the run."""
+    for event in iterate(events, "power"):
+        for node in event["value"]["nodes"]:
+            file, sha256 = node["file"], node["sha256"]
+            if file is None:
+                continue
+            if Path(file).parts[:1] != ("power",) or len(Path(file).parts) != 2 or file.endswith(".."):
+                raise RecordError(f"{path / 'events.jsonl'}:{event['seq'] + 1}: {file}: not a file in power/")
+            if hashlib.sha256(_bytes(path / file)).hexdigest() != sha256:
+                raise RecordError(f"{path / file}: not the power samples that the events name: its hash differs")
 
 
 def _parse_event(line: bytes, place: str) -> Event:

@@ -8,15 +8,17 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hpcai500.errors import UsageError
 
-_HEADER = re.compile(r"""\s*\[\s*["']?([\w-]+)["']?\s*\]""")
+_HEADER = re.compile(r"""\s*\[{1,2}\s*([\w."'\s-]+?)\s*\]{1,2}""")
 _KEY = re.compile(r"""\s*([\w."'\s-]+?)\s*=""")
+
+Keys = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -46,21 +48,42 @@ class Source:
         return f"{self.name}:{line}" if line else self.name
 
     def line_of(self, location: Sequence[str | int]) -> int | None:
-        """Line number (from 1) of `location` = (table, key, …), or of its table, or None."""
-        keys = [part for part in location if isinstance(part, str)]
-        table, found = "", None
+        """Line number (from 1) of `location` = (table, key, …), or of what is nearest above it, or None.
+
+        A number in `location` counts the tables of an array, `[[points]]`, from 0.
+        """
+        wanted = tuple(location)
+        best, found = 0, None
+        table: Keys = ()
+        counts: dict[Keys, int] = {}
         for number, line in enumerate(self.text.splitlines(), 1):
             if header := _HEADER.match(line):
-                table = header.group(1)
-                if keys and table == keys[0]:
-                    found = found or number
+                table = _parts(header.group(1))
+                if line.lstrip().startswith("[["):
+                    counts[table] = counts.get(table, -1) + 1
+                    table = (*table, counts[table])
+                here = table
             elif key := _KEY.match(line):
-                parts = [*filter(None, [table]), *(part.strip(" \"'") for part in key.group(1).split("."))]
-                if parts[:2] == keys[:2]:
-                    return number
-                if keys and parts[0] == keys[0] and not table:
-                    found = found or number
+                here = (*table, *_parts(key.group(1)))
+            else:
+                continue
+            depth = _common(here, wanted)
+            # A table's own line stands for what is missing in it; a key's only for what is in the key.
+            if depth > best and (depth == len(wanted) or depth == len(here)):
+                best, found = depth, number
         return found
+
+
+def _parts(dotted: str) -> Keys:
+    """`bandwidths."10 GbE"` -> its keys."""
+    return tuple(part.strip(" \"'") for part in dotted.split("."))
+
+
+def _common(one: Sequence[str | int], other: Sequence[str | int]) -> int:
+    """How many keys both begin with."""
+    return next(
+        (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
 
 
 def read_source(path: Path, kind: type[UsageError]) -> Source:
@@ -102,7 +125,7 @@ def _line(model: type[BaseModel], source: Source, detail: ErrorDetails) -> str:
 
 
 def _what_is_wrong(model: type[BaseModel], table: str, keys: Sequence[str], detail: ErrorDetails) -> str:
-    fields = _fields(model, table) if keys else list(model.model_fields)
+    fields = _fields(model, [table, *keys[:-1]]) if keys else list(model.model_fields)
     match detail["type"]:
         case "extra_forbidden":
             key = keys[-1] if keys else table
@@ -121,7 +144,17 @@ def _what_is_wrong(model: type[BaseModel], table: str, keys: Sequence[str], deta
             return f"{detail['msg'].lower().replace('input should be', 'expected')}, got {detail['input']!r}"
 
 
-def _fields(model: type[BaseModel], table: str) -> list[str]:
-    field = model.model_fields.get(table)
-    kind = field.annotation if field else None
-    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+def _fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """Keys that are allowed in the table at `path`, also in an optional one, or in an array of tables."""
+    table: type[BaseModel] | None = model
+    for key in path:
+        if table and not key.isdigit():
+            field = table.model_fields.get(key)
+            table = _table_in(field.annotation) if field else None
+    return list(table.model_fields) if table else []
+
+
+def _table_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_table_in, get_args(annotation))), None)

@@ -19,6 +19,7 @@ from hpcai500.errors import ExitCode, HpcAi500Error, StoppedError, UsageError
 from hpcai500.placement import find_placement
 from hpcai500.scratch import scratch
 from hpcai500.streams import open_missing_streams
+from hpcai500.system.power.choice import parse_power
 
 # How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads
 # that decode the next batch and from any neighbour: with one busy neighbour on two cores, training took 13 times as
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     leads = True
     try:
         options = _options(arguments)
+        power = parse_power(options.power)
         placement = find_placement(os.environ)
         leads = placement.rank == 0
         with scratch(os.environ, options.out), StopRequest(announce=leads) as stop:
@@ -45,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from hpcai500.engine.job import go_on, start  # noqa: PLC0415 - imports torch
 
             if options.resume:
-                go_on(options.out, options.data, stop, placement)
+                go_on(options.out, options.data, stop, placement, power)
             else:
-                start(options.recipe, options.set, options.data, options.out, stop, placement)
+                start(options.recipe, options.set, options.data, options.out, stop, placement, power)
     except StoppedError as error:
         return _tell(str(error), error.exit_code) if leads else error.exit_code
     except HpcAi500Error as error:
@@ -71,6 +73,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the data set")
     parser.add_argument("--out", type=Path, required=True, help="folder of the record")
     parser.add_argument("--resume", action="store_true", help="go on with the record in --out")
+    parser.add_argument(
+        "--power",
+        default="auto",
+        metavar="SOURCE",
+        help="auto, none, nvml, rapl, ipmi, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device] of a meter",
+    )
     options = parser.parse_args(arguments)
     if options.resume and (options.recipe or options.set):
         parser.error("--resume goes on with the recipe of the record: leave out --recipe and --set")

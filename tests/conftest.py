@@ -22,7 +22,12 @@ settings.register_profile("hpcai500", deadline=None)
 settings.load_profile("hpcai500")
 
 # The start of each skip reason that excuses a machine. torchvision's wheel wants the torch that it was built beside.
-EXCUSED = ("no CUDA device", "this machine has a CUDA device", "torchvision does not import beside this torch")
+EXCUSED = (
+    "no CUDA device",
+    "this machine has a CUDA device",
+    "torchvision does not import beside this torch",
+    "no RAPL on this machine",
+)
 
 
 def _unexcused_skips(reporter: pytest.TerminalReporter) -> list[str]:

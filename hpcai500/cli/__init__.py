@@ -14,7 +14,12 @@ from hpcai500 import __version__
 from hpcai500.cli.benchmarks import ewa, ic, score
 from hpcai500.cli.doctor import doctor
 from hpcai500.cli.installation import self_test, version
+from hpcai500.cli.micro import micro
+from hpcai500.cli.profile import profile
+from hpcai500.cli.report import compare, report
+from hpcai500.cli.roofline import roofline
 from hpcai500.cli.scaling import scale
+from hpcai500.cli.system import system
 from hpcai500.cli.telling import tell
 from hpcai500.cli.timeline import timeline
 from hpcai500.errors import ExitCode, HpcAi500Error
@@ -63,9 +68,15 @@ def flops(context: typer.Context) -> None:
 app.command(short_help="Image Classification: from JPEG files to a score.")(ic)
 app.command(short_help="Extreme Weather Analytics: from HDF5 years to a score.")(ewa)
 app.command()(score)
+app.command(short_help="One page about records: score, curves, costs, machine, recipe, hashes.")(report)
+app.command(short_help="Two records side by side, with what differs between them.")(compare)
 app.command(short_help="What communication cost: stages, stragglers, bytes.")(timeline)
 app.command(short_help="Weak scaling: more and more processes, and the efficiency drawn.")(scale)
+app.command(short_help="Where training steps spend their time: kernels, layouts, device, network.")(profile)
+app.command(short_help="What each node is: processors, accelerators, links, settings, software.")(system)
+app.command(short_help="What binds a run, computation or communication, and what would move it.")(roofline)
 app.command(short_help="What this machine and container lack for a run.")(doctor)
+app.command(short_help="What this machine does at best: products, copy, all-reduce, input.")(micro)
 app.command(short_help="Image, package, rules and libraries, by hash and version.")(version)
 app.command(context_settings=_PASS_THROUGH, short_help="Make, check or repack a data set.")(data)
 app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of a model.")(flops)

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from hpcai500.cli.options import Input, InputKind, Json, Out, Procs, Resume, Set, Trials
+from hpcai500.cli.estimate import EstimateOption, MachineOption, estimate, is_estimate
+from hpcai500.cli.options import Input, InputKind, Json, Out, Power, Procs, Resume, Set, Trials
 from hpcai500.cli.telling import job_error, tell
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.placement import find_placement
@@ -26,17 +27,24 @@ def ic(
     trials: Trials = 1,
     resume: Resume = False,
     procs: Procs = None,
+    power: Power = "auto",
+    estimate_: EstimateOption = False,
+    machine: MachineOption = None,
     as_json: Json = False,
 ) -> None:
     """Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
 
     Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
-    not rankable. With --data it runs the reference recipe.
+    not rankable. With --data it runs the reference recipe. With --estimate it runs nothing, and prints what that will
+    take (docs/cost-model.md).
 
     --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
     hpcai500 ic …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
     """
-    _run("ic", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, as_json)
+    if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
+        estimate("ic", recipe, set_, machine, procs, as_json)
+        return
+    _run("ic", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
 
 
 def ewa(
@@ -48,17 +56,24 @@ def ewa(
     trials: Trials = 1,
     resume: Resume = False,
     procs: Procs = None,
+    power: Power = "auto",
+    estimate_: EstimateOption = False,
+    machine: MachineOption = None,
     as_json: Json = False,
 ) -> None:
     """Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years, to its target epochs, to a score.
 
     Without --recipe and --data it runs the smoke recipe on weather that it makes itself: a few minutes on two cores,
-    not rankable. With --data it runs the reference recipe. The record holds a picture of what was found.
+    not rankable. With --data it runs the reference recipe. The record holds a picture of what was found. With
+    --estimate it runs nothing, and prints what that will take (docs/cost-model.md).
 
     --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
     hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
     """
-    _run("ewa", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, as_json)
+    if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
+        estimate("ewa", recipe, set_, machine, procs, as_json)
+        return
+    _run("ewa", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
 
 
 def _run(
@@ -70,6 +85,7 @@ def _run(
     trials: int,
     resume: bool,
     procs: int | None,
+    power: str,
     as_json: bool,
 ) -> None:
     from hpcai500.launch.benchmark import Request, run_benchmark  # noqa: PLC0415 - keeps `--help` fast
@@ -83,7 +99,7 @@ def _run(
     if placement.rank > 0:
         raise typer.Exit(follow(placement))
     crew = crew_of(placement, procs)
-    request = Request(benchmark, recipe, data, out, settings, trials, resume)
+    request = Request(benchmark, recipe, data, out, settings, trials, resume, power)
     code = _report(((run.record, run.exit_code) for run in run_benchmark(request, crew)), as_json)
     # A launcher ends all copies when one ends with a failure: what is printed is out before.
     sys.stdout.flush()

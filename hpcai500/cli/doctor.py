@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.cli.options import Json, Out, Set
+from hpcai500.cli.options import Json, Out, Procs, Set
+from hpcai500.cli.ranks import on_ranks
 from hpcai500.errors import ExitCode
+
+if TYPE_CHECKING:
+    from hpcai500.launch.crew import Crew
+    from hpcai500.system.checks import Check
 
 
 def doctor(
-    benchmark: Annotated[str | None, typer.Argument(metavar="[ic|ewa]", help="Look at what its command needs.")] = None,
+    benchmark: Annotated[str | None, typer.Argument(metavar="[ic|ewa]", help="Check what its command needs.")] = None,
     recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     out: Out = None,
     set_: Set = None,
+    procs: Procs = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME", help="Hold speeds against a machine's description, or `hpcai500 micro -o FILE`."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Look only: measure nothing, start no rank.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Look at container, folders, launcher and devices, and say what to type where something is wrong: docs/doctor.md.
+    """Check container, folders, launcher, devices; measure GEMM, all-reduce, reading; say what to type: docs/doctor.md.
 
-    Exit code 69 where a run could not start. `ic` and `ewa` look at the same before they start.
+    A minute on all ranks, under a launcher on all of its own. Exit code 69 where a run could not start or would not be
+    worth its node-hours. With --quick it takes a second; `ic` and `ewa` do the same before they start.
     """
-    from hpcai500.launch.examination import Patient, examine_command  # noqa: PLC0415 - keeps `--help` fast
+    # Imports in here keep `--help` fast.
+    from hpcai500.launch.examination import Patient, examine_command, look, why_unplaced  # noqa: PLC0415
+    from hpcai500.system.preflight import MEASURED, skipped  # noqa: PLC0415
+
+    patient = Patient(benchmark, recipe, data, out, set_ or (), machine)
+    if quick:
+        raise typer.Exit(_print(look(patient, procs), as_json=as_json))
+    if reason := why_unplaced():
+        raise typer.Exit(_print([*look(patient), *skipped(MEASURED, f"not measured: {reason}")], as_json=as_json))
+
+    def body(crew: Crew) -> int:
+        found = examine_command(patient, crew)
+        code = _print(found.checks, as_json=as_json)
+        if found.stopped:
+            print(f"hpcai500: error: stopped by {found.stopped}: not all was measured", file=sys.stderr)  # noqa: T201
+            return code or ExitCode.RUN_FAILED
+        return code
+
+    on_ranks(procs, body)
+
+
+def _print(checks: Sequence[Check], *, as_json: bool) -> int:
+    """Print `checks`; returns the exit code that they stand for."""
     from hpcai500.system.checks import document, lines, verdict  # noqa: PLC0415
 
-    checks = examine_command(Patient(benchmark, recipe, data, out, set_ or ()))
     print(json.dumps(document(checks)) if as_json else "\n".join(lines(checks)))  # noqa: T201
-    raise typer.Exit(ExitCode.ENVIRONMENT if verdict(checks) == "error" else ExitCode.PASS)
+    return ExitCode.ENVIRONMENT if verdict(checks) == "fail" else ExitCode.PASS

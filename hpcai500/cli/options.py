@@ -40,4 +40,12 @@ Input = Annotated[
     InputKind,
     typer.Option("--input", help="files, or memory: repeat a few batches and read nothing, to see what input costs."),
 ]
+Power = Annotated[
+    str,
+    typer.Option(
+        metavar="SOURCE",
+        help="What tells the power: auto, none, nvml, rapl, ipmi, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device] "
+        "of a meter; auto takes the widest scope that can be read.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]

@@ -1,8 +1,9 @@
-"""`hpcai500 scale`: how a benchmark gets on with more and more processes."""
+"""`hpcai500 scale`: how a benchmark gets on with more and more processes, run here or predicted."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,15 +22,54 @@ def scale(
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of records and pictures.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of records and pictures.")] = None,
     set_: Set = None,
     from_records: Annotated[bool, typer.Option("--records", help="Draw records that are there.")] = False,
+    predict: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="NODES", help="Run nothing: predict 1, 2, 4, ... NODES nodes, and name the wall."),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|NAME", help="With --predict: a machine file, a shipped one, or micro's JSON."),
+    ] = None,
+    record: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RECORD", help="With --predict: runs to begin from, drawn as measured."),
+    ] = None,
+    jitter: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="With --predict: a rank's step varies by this share (deviation).")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a benchmark with 1, 2, 4, ... processes on this machine and draw FLOPS and efficiency (V2.0 Fig. 12).
 
     The same command with the same --out goes on where it was. With --records it draws runs that were made elsewhere.
+
+    With --predict NODES and --machine nothing is run: the cost model (docs/cost-model.md) draws the curve and names the
+    node count at which it meets a wall. What it prints is a prediction, no result: it ends without a RESULT line.
     """
+    if predict is not None:
+        for option, given in (("--procs", procs), ("--data", data), ("--records", from_records)):
+            if given:
+                raise UsageError(f"--predict runs nothing: leave out {option}")
+        _predict(_one(what), predict, machine, recipe, record or [], set_ or [], jitter, out, as_json)
+        return
+    if machine is not None or record or jitter:
+        raise UsageError("--machine, --record and --jitter are of a prediction: add --predict NODES")
+    _run(what, procs, recipe, data, out, set_ or [], from_records, as_json)
+
+
+def _run(
+    what: list[str],
+    procs: str | None,
+    recipe: str | None,
+    data: Path | None,
+    out: Path | None,
+    settings: list[str],
+    from_records: bool,
+    as_json: bool,
+) -> None:
     from hpcai500.launch.scale import ScaleRequest, run_scaling  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.results.scale_report import report_broken_scaling, report_scaling  # noqa: PLC0415
 
@@ -38,7 +78,7 @@ def scale(
         if from_records:
             done, folder = [Path(one) for one in what], out
         else:
-            request = ScaleRequest(_one(what), procs, recipe, data, out, set_ or ())
+            request = ScaleRequest(_one(what), procs, recipe, data, out, settings)
             folder = request.folder
             for run in run_scaling(request, folder):
                 if run.exit_code != ExitCode.PASS:
@@ -51,6 +91,45 @@ def scale(
         report = report_broken_scaling(done, tell("stopped by Ctrl-C"), ExitCode.RUN_FAILED)
     print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
     raise typer.Exit(report.error_code)
+
+
+def _predict(
+    benchmark: str,
+    most_nodes: int,
+    machine_name: str | None,
+    recipe_name: str | None,
+    records: list[Path],
+    settings: list[str],
+    jitter: float,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    from hpcai500.launch.step_facts import count_step, planned_recipe  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.machine import load_machine  # noqa: PLC0415
+    from hpcai500.methodology.cost.facts import StepFacts  # noqa: PLC0415
+    from hpcai500.placement import find_placement  # noqa: PLC0415
+    from hpcai500.results.prediction import predict_scaling  # noqa: PLC0415
+    from hpcai500.results.prediction_files import write_prediction  # noqa: PLC0415
+    from hpcai500.results.prediction_records import classes_of, read_measured  # noqa: PLC0415
+
+    if machine_name is None:
+        raise UsageError(
+            f"--predict: which machine? hpcai500 scale --predict {most_nodes} {benchmark} --machine v100-64, or "
+            "measure yours: srun -N 2 hpcai500 micro -o micro.json"
+        )
+    machine = load_machine(machine_name)
+    name = recipe_name or (str(records[0] / "recipe.toml") if records else f"{benchmark}/reference")
+    recipe = planned_recipe(name, settings, 2, machine.accelerators_per_node)
+    if recipe.benchmark != benchmark:
+        raise UsageError(f"{name}: a recipe of {recipe.benchmark}, not of {benchmark}")
+    measured = read_measured(records)
+    classes = classes_of(records[0]) if records else None
+    facts = StepFacts.of(count_step(find_placement(os.environ), name, settings, classes))
+    prediction = predict_scaling(recipe, facts, machine, most_nodes, measured, jitter)
+    files = write_prediction(prediction, out) if out else []
+    document = {**prediction.document(), "figures": [str(path) for path in files]}
+    lines = [*prediction.lines(), *(f"figure      {path}" for path in files)]
+    print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
 
 
 def _one(what: list[str]) -> str:

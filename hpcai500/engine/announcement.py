@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import hpcai500
@@ -12,7 +15,8 @@ from hpcai500.engine.ranks import Ranks
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import Recipe
 from hpcai500.measure.flops import CONVENTION, count_flops
-from hpcai500.measure.host import boot_id, capture_node
+from hpcai500.measure.host import boot_id, capture_nodes
+from hpcai500.methodology.node_differences import node_differences
 from hpcai500.recipe import recipe_hash
 from hpcai500.record import Record, iterate
 from hpcai500.system.container import find_container
@@ -21,8 +25,8 @@ from hpcai500.system.versions import version_document
 from hpcai500.workloads.base import Workload
 
 
-def announce_start(journal: Journal, recipe: Recipe, ranks: Ranks) -> None:
-    """Write down what begins, on which nodes.
+def announce_start(journal: Journal, recipe: Recipe, ranks: Ranks, data: Path | None = None) -> None:
+    """Write down what begins, on which nodes, and say where these differ. `data`: folder of the data set.
 
     Raises:
         UsageError: a rank runs other code, or another recipe.
@@ -39,8 +43,15 @@ def announce_start(journal: Journal, recipe: Recipe, ranks: Ranks) -> None:
         },
     )
     require_same(ranks.world, {**code_facts(), RECIPE: recipe_hash(recipe)})
-    nodes = ranks.world.gather_objects(capture_node() if ranks.placement.local_rank == 0 else None)
-    journal.write_system({"nodes": [node for node in nodes if node is not None], "installation": _installation(ranks)})
+    places = {"data": data, "out": journal.path, "temporary": Path(tempfile.gettempdir())}
+    nodes = capture_nodes(ranks.world, places, first_of_host=ranks.placement.local_rank == 0)
+    journal.write_system({"nodes": nodes, "installation": _installation(ranks)})
+    if len(nodes) > 1:
+        differences = node_differences(nodes)
+        journal.event("system_differences", {"differences": [one.document() for one in differences]})
+        for one in differences:
+            if one.matters:
+                print(f"hpcai500: warning: nodes differ: {one.sentence()}", file=sys.stderr)  # noqa: T201
 
 
 def _installation(ranks: Ranks) -> dict[str, Any] | None:

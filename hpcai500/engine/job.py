@@ -18,6 +18,7 @@ from hpcai500.engine.console import Console
 from hpcai500.engine.costs import Costs
 from hpcai500.engine.devices import device_of
 from hpcai500.engine.journal import Journal, SilentJournal
+from hpcai500.engine.power import RunPower
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks, joined, require_size
 from hpcai500.engine.rehearsal import Rehearsed, facts
@@ -31,6 +32,7 @@ from hpcai500.placement import Placement
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.record_writer import RecordWriter
+from hpcai500.system.power.choice import AUTO, PowerChoice
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
@@ -47,16 +49,24 @@ class Job:
         data: folder of the data set.
         journal: where events go.
         old: the record that is gone on with.
+        power: what tells the power.
     """
 
     recipe: Recipe
     data: Path
     journal: Journal
     old: Record | None = None
+    power: PowerChoice = AUTO
 
 
 def start(
-    recipe_name: str, overrides: Sequence[str], data: Path, out: Path, stop: StopRequest, placement: Placement
+    recipe_name: str,
+    overrides: Sequence[str],
+    data: Path,
+    out: Path,
+    stop: StopRequest,
+    placement: Placement,
+    power: PowerChoice = AUTO,
 ) -> None:
     """Run a new job, or this rank's part of it.
 
@@ -68,11 +78,11 @@ def start(
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(out, recipe) if ranks.leads else None
         with _kept(writer, ranks):
-            _run(Job(recipe, data, writer or SilentJournal(out)), ranks, stop)
+            _run(Job(recipe, data, writer or SilentJournal(out), power=power), ranks, stop)
             _conclude(writer)
 
 
-def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement) -> None:
+def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement, power: PowerChoice = AUTO) -> None:
     """Go on with the run whose record lies in `out`; every rank must see it.
 
     Raises:
@@ -85,7 +95,7 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
             if not _has_reached_its_end(old):
-                _run(Job(recipe, data or _data_of(old), writer or SilentJournal(out), old), ranks, stop)
+                _run(Job(recipe, data or _data_of(old), writer or SilentJournal(out), old, power), ranks, stop)
             _conclude(writer)
 
 
@@ -145,12 +155,14 @@ def _memoryin_words() -> Iterator[None]:
 def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     started = time.perf_counter()
     recipe, journal = job.recipe, job.journal
-    announce_start(job.journal, recipe, ranks)
+    announce_start(job.journal, recipe, ranks, job.data)
     device = device_of(recipe, ranks)
     precision = Precision(recipe.accelerator.precision, device)
     cores = ranks.cores()
     torch.set_num_threads(recipe.os.threads or cores)
     torch.manual_seed(recipe.hyperparameters.seed)
+    power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")
+    power.find()
     place = Place(
         device,
         precision.input_dtype,
@@ -198,16 +210,19 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                     time.perf_counter() - started,
                     talks_within_steps=getattr(recipe.workload, "norm", None) == "sync-batch",
                 )
+                power.begin()
                 costs.begin()
                 _start_clock(job, ranks, console, epoch, step)
                 trainer.run()
                 journal.event("run_stop", {"status": "success"})
                 trainer.attribution.conclude(journal, ranks)
                 costs.conclude(journal, trainer.between_hosts_bytes)
+                power.conclude(journal)
                 _draw(journal, console, workload)
             finally:
                 trainer.close()
     finally:
+        power.close()
         if ranks.leads:
             checkpoints.release()
         workload.close()

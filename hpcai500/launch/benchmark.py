@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,27 +9,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcai500.errors import (
-    DataError,
-    EnvironmentLacksError,
     ExitCode,
     HpcAi500Error,
     RecordError,
-    RunError,
     UsageError,
 )
-from hpcai500.files import is_folder
 from hpcai500.launch.crew import Crew
-from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.launch.made_data import make_data
 from hpcai500.launch.trials import TrialPlan, is_series, read_plan, write_plan
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.record_writer import is_being_written, require_unused
-from hpcai500.scratch import can_be_made
 from hpcai500.system.doctor import Subject, require_healthy
+from hpcai500.system.power.choice import parse_power
 
 _RUNS = Path("runs")
-_MADE_DATA = Path("data")
 
 
 @dataclass(frozen=True)
@@ -44,6 +38,7 @@ class Request:
     overrides: Sequence[str] = ()
     trials: int = 1
     resume: bool = False
+    power: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -63,8 +58,9 @@ def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
         UsageError: the request makes no sense, or recipe, data or record cannot be used.
     """
     crew.open()
+    power = str(parse_power(request.power).from_anywhere())
     if request.resume:
-        yield from _resume(request, crew)
+        yield from _resume(request, power, crew)
         return
     # Without a recipe and without data there is still something to run; with data, the real thing.
     name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
@@ -76,40 +72,44 @@ def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
     require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
     if request.trials == 1 and folder.is_dir():
         require_unused(folder)
-    data = request.data or _make_data(recipe, request.out)
+    data = request.data or make_data(recipe, request.out)
     if request.trials > 1:
         plan = TrialPlan(request.trials, str(data.resolve()))
-        yield from _run_series(folder, write_plan(folder, recipe, plan), recipe, plan, crew)
+        yield from _run_series(folder, write_plan(folder, recipe, plan), recipe, plan, power, crew)
     else:
-        yield _start(crew, recipe, name, overrides, data, folder)
+        yield _start(crew, recipe, name, overrides, data, folder, power)
 
 
-def _start(crew: Crew, recipe: Recipe, name: str | Path, overrides: Sequence[str], data: Path, record: Path) -> Outcome:
+def _start(
+    crew: Crew, recipe: Recipe, name: str | Path, overrides: Sequence[str], data: Path, record: Path, power: str
+) -> Outcome:
     settings = [token for text in overrides for token in ("--set", text)]
     _say(f"{recipe.benchmark}: recipe {name}, data {data}, record {record}")
-    arguments = ["--recipe", name, "--data", data, "--out", record, *settings]
+    arguments = ["--recipe", name, "--data", data, "--out", record, "--power", power, *settings]
     return Outcome(record, crew.run(recipe, arguments))
 
 
-def _run_series(folder: Path, path: Path, recipe: Recipe, plan: TrialPlan, crew: Crew) -> Iterator[Outcome]:
+def _run_series(folder: Path, path: Path, recipe: Recipe, plan: TrialPlan, power: str, crew: Crew) -> Iterator[Outcome]:
     """Every run of the series that is not finished yet."""
     for number in range(1, plan.trials + 1):
         record = plan.record(folder, number)
         if (record / "DONE").exists():
             outcome = Outcome(record, ExitCode.PASS)
         elif (record / "events.jsonl").exists():
-            outcome = _go_on(crew, record, None)
+            outcome = _go_on(crew, record, None, power)
         else:
             seed = f"hyperparameters.seed={recipe.hyperparameters.seed + number - 1}"
-            outcome = _start(crew, recipe, path, [seed], Path(plan.data), record)
+            outcome = _start(crew, recipe, path, [seed], Path(plan.data), record, power)
         yield outcome
         if outcome.exit_code != ExitCode.PASS:
             return
 
 
-def _resume(request: Request, crew: Crew) -> Iterator[Outcome]:
+def _resume(request: Request, power: str, crew: Crew) -> Iterator[Outcome]:
     if request.recipe or request.overrides or request.trials != 1:
-        raise UsageError("--resume goes on with the recipe of the record: leave out --recipe, --set, --input and --trials")
+        raise UsageError(
+            "--resume goes on with the recipe of the record: leave out --recipe, --set, --input and --trials"
+        )
     folder = request.out or _latest_unfinished(request.benchmark)
     if is_series(folder):
         path, recipe, plan = read_plan(folder)
@@ -117,7 +117,7 @@ def _resume(request: Request, crew: Crew) -> Iterator[Outcome]:
         left = [number for number in range(1, plan.trials + 1) if not (plan.record(folder, number) / "DONE").exists()]
         crew.check(recipe, len(left))
         require_healthy(Subject(recipe, Path(plan.data), folder, sys.argv[1:]))
-        yield from _run_series(folder, path, recipe, plan, crew)
+        yield from _run_series(folder, path, recipe, plan, power, crew)
     else:
         record = read_record(folder)
         benchmark = str(record.tables.get("benchmark"))
@@ -125,7 +125,7 @@ def _resume(request: Request, crew: Crew) -> Iterator[Outcome]:
         # Without either, the job says what the record lacks.
         if data := request.data or _data_of(record):
             require_healthy(Subject(record.recipe(), data, folder, sys.argv[1:]))
-        yield _go_on(crew, folder, request.data)
+        yield _go_on(crew, folder, request.data, power)
 
 
 def _data_of(record: Record) -> Path | None:
@@ -134,11 +134,11 @@ def _data_of(record: Record) -> Path | None:
     return Path(dataset["value"]["root"]) if dataset else None
 
 
-def _go_on(crew: Crew, record: Path, data: Path | None) -> Outcome:
+def _go_on(crew: Crew, record: Path, data: Path | None, power: str) -> Outcome:
     recipe = read_record(record).recipe()
     _say(f"{recipe.benchmark}: going on with {record}")
     where = ["--data", str(data)] if data else []
-    return Outcome(record, crew.run(recipe, ["--resume", "--out", str(record), *where]))
+    return Outcome(record, crew.run(recipe, ["--resume", "--out", str(record), "--power", power, *where]))
 
 
 def _check_benchmark(request: Request, benchmark: str, what: str, arguments: str) -> None:
@@ -173,39 +173,6 @@ def _latest_unfinished(benchmark: str) -> Path:
 def _records(folder: Path) -> list[Record]:
     paths = sorted(folder.glob("trial-*")) if is_series(folder) else [folder]
     return [read_record(path) for path in paths if (path / "events.jsonl").is_file()]
-
-
-def _make_data(recipe: Recipe, out: Path | None) -> Path:
-    """The folder of the synthetic set that the recipe trains on, made now if it is not there."""
-    folder = place_of_made_data(f"{recipe.benchmark}-{recipe.problem.dataset}", out)
-    code = run_to_end(module_command("data", "make", recipe.benchmark, folder))
-    if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-        raise KeyboardInterrupt
-    if code != ExitCode.PASS:
-        kinds = {ExitCode.USAGE: DataError, ExitCode.ENVIRONMENT: EnvironmentLacksError}
-        kind = kinds.get(ExitCode(code), RunError) if code in list(ExitCode) else RunError
-        raise kind(f"{folder}: the synthetic data could not be made (see above); give other data with --data DIR")
-    return folder
-
-
-def place_of_made_data(name: str, out: Path | None) -> Path:
-    """Where the synthetic set `name` is, or is to be made: in `data/` here, or, where that cannot be, beside `out`.
-
-    Raises:
-        EnvironmentLacksError: neither can be written.
-    """
-    here = _MADE_DATA / name
-    if is_folder(here) or can_be_made(here):
-        return here
-    beside = out.absolute().parent / here if out else None
-    if beside and (is_folder(beside) or can_be_made(beside)):
-        _say(f"{Path.cwd()}: cannot be written: the synthetic data goes to {beside}")
-        return beside
-    tried = dict.fromkeys([str(Path.cwd()), *([str(out.absolute().parent)] if out else [])])
-    raise EnvironmentLacksError(
-        f"synthetic data cannot be made: {' and '.join(tried)}: not to be written by this user; start in a folder of "
-        "yours, or give --out DIR/RUN in one (in a container: `--bind DIR --pwd DIR`)"
-    )
 
 
 def _say(line: str) -> None:

@@ -1,20 +1,33 @@
-"""What `hpcai500 doctor` looks at: the machine, and what a benchmark's command would run on it."""
+"""What `hpcai500 doctor` looks at and measures: the machine, and what a benchmark's command would run on it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcai500.errors import RecipeError, UsageError
-from hpcai500.launch.crew import crew_of
+from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
+from hpcai500.launch.crew import Crew, crew_of
+from hpcai500.launch.measuring import Setting
 from hpcai500.layers import Recipe
+from hpcai500.machine import load_machine
 from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
+from hpcai500.scratch import scratch_folder
+from hpcai500.system.accelerator import NAME as ACCELERATOR
+from hpcai500.system.check_log import Told, read_log
 from hpcai500.system.checks import Check
 from hpcai500.system.doctor import Subject, examine
+from hpcai500.system.driver import find_traces
+from hpcai500.system.preflight import DISK, READING, concluded, in_order, plan, skipped
+
+_MODULE = "measure.preflight_command"
+# What the machine alone is measured by: no model of it counts.
+_ANY = "ic/smoke"
+# Options of doctor that no run has, with the words that follow them.
+_OWN_OPTIONS = {"--json": 0, "--quick": 0, "--machine": 1}
 
 
 @dataclass(frozen=True)
@@ -26,44 +39,143 @@ class Patient:
     data: Path | None = None
     out: Path | None = None
     overrides: Sequence[str] = ()
+    machine: str | None = None
 
 
-def examine_command(patient: Patient) -> list[Check]:
-    """The checks of `patient` on this machine.
+@dataclass(frozen=True)
+class Findings:
+    """All checks.
+
+    Attributes:
+        checks: in the order in which people should mend what they find.
+        stopped: by what the user ended it before all were made.
+    """
+
+    checks: Sequence[Check]
+    stopped: str | None = None
+
+
+def look(patient: Patient, procs: int | None = None) -> list[Check]:
+    """The checks of `patient` on this machine that measure nothing; `procs` is the command's --procs.
 
     Raises:
         UsageError: its recipe cannot be used.
     """
-    recipe = _recipe(patient)
-    if recipe and patient.benchmark not in (None, recipe.benchmark):
-        raise UsageError(
-            f"{patient.recipe}: a recipe of {recipe.benchmark}; run `hpcai500 doctor {recipe.benchmark} …`"
-        )
-    arguments = _as_run(sys.argv[1:], recipe)
-    return examine(Subject(recipe, patient.data, patient.out or Path("runs"), arguments))
+    return _looked_at(patient, _setting(patient, lambda: crew_of(find_placement(os.environ), procs)))
 
 
-def _recipe(patient: Patient) -> Recipe | None:
-    """The recipe that the command would run."""
+def examine_command(patient: Patient, crew: Crew) -> Findings:
+    """All checks of `patient`: `crew`, which is open, measures.
+
+    Raises:
+        UsageError: its recipe or machine cannot be used.
+    """
+    setting = _setting(patient, lambda: crew)
+    if patient.machine:
+        load_machine(patient.machine)
+    looked_at = _looked_at(patient, setting)
+    planned = plan(looked_at)
+    without = [name for name in (READING, DISK) if setting is None and name in planned.names]
+    names = [name for name in planned.names if name not in without]
+    of_none = skipped(without, "of a benchmark only: hpcai500 doctor ic …, hpcai500 doctor ewa …")
+    told, ended_by = (
+        _measure(patient, setting or _of_machine(looked_at, crew), names, crew) if names else (Told(), None)
+    )
+    if isinstance(ended_by, UsageError):
+        measured: Sequence[Check] = skipped(names, f"not measured: {ended_by}")
+    else:
+        measured = concluded(told, names, str(ended_by) if ended_by else None)
+    return Findings(in_order([*looked_at, *measured, *of_none, *planned.skipped]), told.stopped)
+
+
+def why_unplaced() -> str | None:
+    """Why this process has no place among its ranks, and nothing can be measured; None where it has one."""
+    try:
+        find_placement(os.environ)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _looked_at(patient: Patient, setting: Setting | None) -> list[Check]:
+    recipe = setting.recipe if setting else None
+    return examine(Subject(recipe, patient.data, patient.out or Path("runs"), _as_run(sys.argv[1:], recipe)))
+
+
+def _measure(
+    patient: Patient, setting: Setting, names: Sequence[str], crew: Crew
+) -> tuple[Told, HpcAi500Error | str | None]:
+    """What the ranks told, and how they ended where that was no good end."""
+    with scratch_folder(os.environ, Path.cwd()) as folder:
+        log = Path(folder, "checks.jsonl")
+        tokens: list[str | Path] = ["--recipe", setting.name, "--result", log, "--out", patient.out or Path("runs")]
+        tokens += [token for text in setting.overrides for token in ("--set", text)]
+        tokens += [token for name in names for token in ("--check", name)]
+        tokens += ["--data", patient.data.absolute()] if patient.data else []
+        tokens += ["--machine", patient.machine] if patient.machine else []
+        ended_by: HpcAi500Error | str | None = None
+        try:
+            code = crew.run(setting.recipe, tokens, _MODULE)
+            ended_by = None if code == ExitCode.PASS else f"its processes ended with exit code {code} (see above)"
+        except HpcAi500Error as error:
+            ended_by = error
+        except KeyboardInterrupt:
+            # Too early for the ranks to write it themselves.
+            return Told(stopped="Ctrl-C"), None
+        return read_log(log), ended_by
+
+
+def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
+    """The recipe that the command would run, made to fit `crew`; None where the machine alone is looked at."""
     if patient.benchmark is None and patient.recipe is None:
         if patient.overrides:
             raise UsageError("--set changes a recipe: name a benchmark too, `hpcai500 doctor ic --set …`")
         return None
     name = patient.recipe or f"{patient.benchmark}/{'reference' if patient.data else 'smoke'}"
+    overrides = list(patient.overrides)
     try:
-        fitted = crew_of(find_placement(os.environ), None).fit(name, patient.overrides)
+        overrides += crew().fit(name, overrides)
     except UsageError as error:
+        if why_unplaced() is None:
+            raise
         # Of a launcher that tells nonsense, the checks say more; but a recipe for many ranks needs their number.
         try:
-            return load_recipe(name, patient.overrides)
+            load_recipe(name, overrides)
         except RecipeError:
             raise error from None
-    return load_recipe(name, [*patient.overrides, *fitted])
+    recipe = load_recipe(name, overrides)
+    if patient.benchmark not in (None, recipe.benchmark):
+        raise UsageError(
+            f"{patient.recipe}: a recipe of {recipe.benchmark}; run `hpcai500 doctor {recipe.benchmark} …`"
+        )
+    return Setting(name, overrides, recipe)
+
+
+def _of_machine(looked_at: Sequence[Check], crew: Crew) -> Setting:
+    """What a machine is measured by where no benchmark is named: its devices where they can be used."""
+    usable = any(check.name == ACCELERATOR and check.status == "pass" for check in looked_at) and find_traces().any
+    overrides = ["accelerator.device=cuda"] if usable else []
+    overrides += crew.fit(_ANY, overrides)
+    return Setting(_ANY, overrides, load_recipe(_ANY, overrides))
 
 
 def _as_run(arguments: Sequence[str], recipe: Recipe | None) -> list[str]:
     """The arguments of the run that `doctor ARGUMENTS` asks about; of doctor itself where there is none."""
     if recipe is None or arguments[:1] != ["doctor"]:
         return list(arguments)
-    rest = [argument for argument in arguments[1:] if argument != "--json"]
+    rest = _without_own(arguments[1:])
     return rest if rest[:1] == [recipe.benchmark] else [recipe.benchmark, *rest]
+
+
+def _without_own(arguments: Sequence[str]) -> list[str]:
+    """`arguments` without the options that only doctor has."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in _OWN_OPTIONS:
+            kept.append(word)
+        elif not equals:
+            for _ in range(_OWN_OPTIONS[name]):
+                next(words, None)
+    return kept

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.container_flags import losing_flag, losing_variable, require_one_word
+from hpcai500.machine.files import is_machine, shipped_machines
 from hpcai500.recipe import recipes_folder
 from hpcai500.system.container import find_container
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
@@ -221,11 +222,16 @@ def find_site(name: str) -> Path:
     for path in (Path(name), sites_folder() / f"{name}.toml"):
         if path.is_file():
             return path
-    known = ", ".join(sorted(path.stem for path in sites_folder().glob("*.toml")))
+    known = ", ".join(shipped_sites())
     unseen = ", or one that is not bound into this container (--bind FOLDER)" if find_container(os.environ) else ""
     raise UsageError(
         f"--site {name}: no such site file{unseen}; known are {known}; begin one: hpcai500 slurm example > mysite.toml"
     )
+
+
+def shipped_sites() -> list[str]:
+    """Short names of the site files that come with hpcai500; machine files, which lie beside them, are none."""
+    return sorted({path.stem for path in sites_folder().glob("*.toml")} - set(shipped_machines()))
 
 
 def load_site(name: str) -> Site:
@@ -241,6 +247,11 @@ def load_site(name: str) -> Site:
 def parse_site(source: Source) -> Site:
     """The site that the text of `source` describes; raises as `load_site`."""
     tables = parse_tables(source, UsageError)
+    if is_machine(tables):
+        raise UsageError(
+            f"{source.name}: a machine file, which says what a machine can reach (hpcai500 roofline --machine); a site "
+            "file says how jobs are started and is a file of its own: hpcai500 slurm example > mysite.toml"
+        )
     try:
         return Site.model_validate(tables)
     except ValidationError as error:

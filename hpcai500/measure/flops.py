@@ -183,13 +183,9 @@ def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
             not counted.
     """
     samples = inputs[0].shape[0]
-    shadow = _on_meta(model)
-    arguments = [torch.empty_like(tensor, device="meta") for tensor in inputs]
     counter = _Counter()
     with counter.tracker, counter:
-        outputs = [leaf for leaf in _tensors(shadow(*arguments)) if leaf.requires_grad]
-        # One scalar: the tracker does not see modules whose output is itself the root of the backward pass.
-        torch.stack([output.sum().float() for output in outputs]).sum().backward()
+        step_on_meta(model, *inputs)
     names = [*counter.forward, *(name for name in counter.backward if name not in counter.forward)]
     operators = tuple(
         Operator(
@@ -203,11 +199,23 @@ def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
     return FlopsCount(sum(p.numel() for p in model.parameters()), operators, getattr(model, "part_names", ()))
 
 
+def step_on_meta(model: nn.Module, *inputs: Tensor) -> None:
+    """Forward and backward pass of a copy of `model` that has shapes and no data, for whoever watches operations."""
+    shadow = _on_meta(model)
+    outputs = [leaf for leaf in _tensors(shadow(*(_empty(one) for one in inputs))) if leaf.requires_grad]
+    # One scalar: torch's tracker does not see modules whose output is itself the root of the backward pass.
+    torch.stack([output.sum().float() for output in outputs]).sum().backward()
+
+
+def _empty(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
 def _on_meta(model: nn.Module) -> nn.Module:
     """A copy of `model` with shapes and no data, in training mode."""
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        empty = torch.empty_like(tensor, device="meta")
+        empty = _empty(tensor)
         is_parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
     # Handing the empty twins to deepcopy as already copied keeps shared parameters shared and copies no data.

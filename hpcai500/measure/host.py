@@ -1,21 +1,23 @@
-"""The machine as the job sees it: what `system.json` says of this node."""
+"""The machine as the job sees it: what `system.json` says of its nodes."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
-import shutil
-import subprocess
-import sys
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import hpcai500
-from hpcai500._core import build_info, cpu_isa
+from hpcai500.comm.base import Communicator
+from hpcai500.methodology.node_differences import node_differences
+from hpcai500.system.describe.node import Places, describe_node
+
+# Tools' own output of so many nodes is kept: of the first, of those that differ, then of others.
+MOST_RAW = 16
 
 
 def available_cores() -> int:
@@ -29,49 +31,41 @@ def boot_id() -> str | None:
     return path.read_text().strip() if path.is_file() else None
 
 
-def capture_node() -> dict[str, Any]:
-    """Hardware, operating system and software of this node; unknown is None."""
-    return {
-        "host": platform.node(),
-        "cpu": _lscpu(),
-        "cores_available": available_cores(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "accelerators": _accelerators(),
-        "kernel": platform.release(),
-        "operating_system": _os_name(),
-        "python": platform.python_version(),
-        "software": {
-            "hpcai500": hpcai500.__version__,
-            "core": build_info(),
-            "core_isa": cpu_isa(),
-            "torch": torch.__version__,
-            "torch_build": torch.__config__.show(),
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-            "numpy": np.__version__,
-        },
-        "environment": {key: os.environ[key] for key in sorted(os.environ) if key.startswith(_RECORDED_VARIABLES)},
-        "command": sys.orig_argv,
+def capture_nodes(world: Communicator, places: Places, *, first_of_host: bool) -> list[dict[str, Any]]:
+    """The documents of all nodes, on rank 0; none elsewhere. All ranks call it.
+
+    Args:
+        world: all ranks.
+        places: as `describe_node` has them.
+        first_of_host: whether this rank speaks for its node.
+    """
+    mine = capture_node(places) if first_of_host else None
+    raw = mine.pop("raw") if mine else None
+    # Compressed, because every rank gets those of all nodes.
+    packed = world.gather_objects(_packed(mine) if mine else None)
+    nodes = {rank: _unpacked(one) for rank, one in enumerate(packed) if one} if world.rank == 0 else {}
+    keep = world.broadcast_object(_keepers(nodes) if world.rank == 0 else None)
+    raws = world.gather_objects(_packed(raw) if world.rank in keep else None)
+    return [{**node, "raw": _unpacked(raws[rank]) if raws[rank] else None} for rank, node in nodes.items()]
+
+
+def capture_node(places: Places | None = None) -> dict[str, Any]:
+    """Hardware, operating system and software of this node, with what torch knows of them; unknown is None."""
+    return with_torch(describe_node(places or {}))
+
+
+def with_torch(document: Mapping[str, Any]) -> dict[str, Any]:
+    """`document` with the devices that this process may use, and the libraries that its torch has loaded."""
+    cuda = torch.version.cuda is not None and torch.cuda.is_available()
+    software = {
+        "torch": torch.__version__,
+        "torch_build": torch.__config__.show(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else document["software"]["nccl"],
+        "numpy": np.__version__,
     }
-
-
-# What changes how threads, devices and messages behave; nothing that could hold a secret.
-_RECORDED_VARIABLES = ("OMP_", "GOMP_", "MKL_", "CUDA_VISIBLE", "NCCL_", "SLURM_JOB_ID", "SLURM_NNODES", "HPCAI500_ISA")
-
-
-def _lscpu() -> Any:
-    if shutil.which("lscpu") is None:
-        return None
-    # The path is the system's own tool.
-    listing = subprocess.run(["lscpu", "--json"], capture_output=True, text=True, check=False)  # noqa: S607
-    if listing.returncode != 0:
-        return None
-    fields = json.loads(listing.stdout)["lscpu"]
-    return {entry["field"].rstrip(":"): entry["data"] for entry in _flatten(fields)}
-
-
-def _flatten(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [found for entry in fields for found in (entry, *_flatten(entry.get("children", []))) if found.get("data")]
+    return {**document, "accelerators": _accelerators(), "software": {**document["software"], **software}}
 
 
 def _accelerators() -> list[dict[str, Any]]:
@@ -79,14 +73,28 @@ def _accelerators() -> list[dict[str, Any]]:
         return []
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [
-        {"name": device.name, "memory_bytes": device.total_memory, "multiprocessors": device.multi_processor_count}
+        {
+            "name": device.name,
+            "memory_bytes": device.total_memory,
+            "multiprocessors": device.multi_processor_count,
+            # As NVML writes it, under `devices`.
+            "uuid": f"GPU-{device.uuid}",
+        }
         for device in properties
     ]
 
 
-def _os_name() -> str | None:
-    release = Path("/etc/os-release")
-    if not release.is_file():
-        return None
-    pairs = (line.partition("=") for line in release.read_text().splitlines())
-    return next((value.strip('"') for key, _, value in pairs if key == "PRETTY_NAME"), None)
+def _keepers(nodes: Mapping[int, Mapping[str, Any]]) -> set[int]:
+    """Ranks whose node's raw captures are kept."""
+    ranks = list(nodes)
+    odd = {host for difference in node_differences([*nodes.values()]) for host in difference.outliers}
+    outliers = [rank for rank in ranks if str(nodes[rank].get("host")) in odd]
+    return set(list(dict.fromkeys([*ranks[:1], *outliers, *ranks]))[:MOST_RAW])
+
+
+def _packed(document: Any) -> bytes:
+    return zlib.compress(json.dumps(document).encode())
+
+
+def _unpacked(content: bytes) -> Any:
+    return json.loads(zlib.decompress(content))

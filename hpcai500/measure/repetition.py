@@ -57,25 +57,54 @@ class Timing:
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % confidence interval of the median of `values`, by order statistics: it assumes no distribution.
 
-    Ranks n/2 -+ 1.96 sqrt(n)/2 (Hoefler and Belli, "Scientific benchmarking of parallel computing systems", SC15,
-    section 3.1.3); the whole range for few values.
+    From the value of rank floor(n/2 - 1.96 sqrt(n)/2) to that of rank ceil(1 + n/2 + 1.96 sqrt(n)/2), the first being
+    rank 1 (Hoefler and Belli, "Scientific benchmarking of parallel computing systems", SC15, section 3.1.3); the whole
+    range for few values, which is the median's interval with less certainty for fewer than six.
     """
     ordered = sorted(values)
     half = _Z * math.sqrt(len(ordered)) / 2
-    low = max(0, math.floor(len(ordered) / 2 - half))
+    low = max(0, math.floor(len(ordered) / 2 - half) - 1)
     high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + half))
     return ordered[low], ordered[high]
 
 
-def repeat(run: Callable[[], float], effort: Effort, clock: Callable[[], float] = time.perf_counter) -> Timing:
-    """Call `run`, which returns the seconds that it took, until its median is known well enough, or time is up."""
+def _alone(wanted: int) -> int:
+    return wanted
+
+
+def repeat(
+    run: Callable[[], float],
+    effort: Effort,
+    clock: Callable[[], float] = time.perf_counter,
+    agree: Callable[[int], int] = _alone,
+) -> Timing:
+    """Call `run`, which returns the seconds that it took, until its median is known well enough, or time is up.
+
+    Args:
+        run: what is measured.
+        effort: when that is.
+        clock: the time now, in seconds.
+        agree: is told how many more repetitions this rank wants and returns how many are made: where several ranks
+            measure at once, the largest wish of all, so that none is left alone while others still measure.
+    """
     for _ in range(effort.warm_up):
         run()
     taken: list[float] = []
     limit = clock() + effort.seconds
-    while len(taken) < effort.least or (clock() < limit and not _is_tight(taken, effort.width)):
-        taken.append(run())
+    while wanted := agree(_wanted(taken, effort, limit - clock())):
+        taken += [run() for _ in range(wanted)]
     return Timing(tuple(taken))
+
+
+def _wanted(taken: Sequence[float], effort: Effort, left_seconds: float) -> int:
+    """Half as many again as there are, as far as time allows: looking after each one would stop at lucky moments."""
+    if len(taken) < effort.least:
+        return effort.least - len(taken)
+    if left_seconds <= 0 or _is_tight(taken, effort.width):
+        return 0
+    each = statistics.fmean(taken)
+    affordable = int(left_seconds / each) if each > 0 else len(taken)
+    return max(1, min(len(taken) // 2, affordable))
 
 
 def _is_tight(values: Sequence[float], width: float) -> bool:

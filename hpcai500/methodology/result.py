@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.methodology.power import power_of_run
 from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
 from hpcai500.methodology.step_split import StepSplit, step_split
 from hpcai500.methodology.timeline import Timeline
@@ -80,6 +81,9 @@ class Result(BaseModel):
     energy_joules: float | None = None
     watts: float | None = None
     power_source: str | None = None
+    power_scope: str | None = None
+    power_note: str | None = None
+    flops_per_watt: float | None = None
     vflops_per_watt: float | None = None
     input: str
     data_wait_fraction: float | None
@@ -130,6 +134,7 @@ def derive(
     last = evaluations[target_epochs]["value"]
     achieved = last["value"]
     coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
+    vflops = valid_flops(flops, coefficient)
     reached = (event for event in evaluations.values() if event["value"]["value"] >= target)
     first = min(reached, key=lambda event: event["seq"], default=None)
     step_seconds = training_seconds(events)
@@ -161,11 +166,12 @@ def derive(
             metric=recipe["problem"]["metric"], achieved=achieved, target=target, per_class=last.get("per_class")
         ),
         penalty_coefficient=coefficient,
-        vflops=valid_flops(flops, coefficient),
+        vflops=vflops,
         time_to_quality_seconds=timeline.between(start, first) if first else None,
         input=_input(recipe, _only(events, "dataset")["value"]),
         data_wait_fraction=data_wait_seconds / step_seconds if step_seconds else None,
         step_split=step_split(epoch["value"] for epoch in epochs.values()),
+        **power_of_run(events, seconds, flops, vflops),
         **_communication(events),
         # What the recipe asked for, where the record is older than the word of what really ran.
         backend=start["value"].get("backend") or recipe["communication"]["backend"],

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import os
-from pathlib import Path
 from typing import Any
 
+from hpcai500.results.figure_files import figure_files
 from hpcai500.results.scaling import Scaling
 from hpcai500.results.show import PREFIXES
-from hpcai500.scratch import scratch
 
 _MEASURED, _IDEAL = "#0072b2", "#999999"
 
 
 def draw_scaling(scaling: Scaling) -> dict[str, bytes]:
     """The picture as files: `scaling.svg` and `scaling.png`."""
-    with scratch(os.environ, Path.cwd()):
-        return _files(scaling)
-
-
-def _files(scaling: Scaling) -> dict[str, bytes]:
-    # Only who draws needs it, and it takes longer to load than all the rest.
-    from matplotlib import rc_context  # noqa: PLC0415
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    _draw(figure.subplots(), scaling)
-    files = {}
-    # Without a date and random names in it, the picture of the same numbers is the same file.
-    with rc_context({"svg.hashsalt": "hpcai500"}):
-        for kind, metadata in (("svg", {"Date": None}), ("png", {})):
-            stream = io.BytesIO()
-            figure.savefig(stream, format=kind, dpi=150, metadata=metadata)
-            files[f"scaling.{kind}"] = stream.getvalue()
-    return files
+    return figure_files(lambda figure: _draw(figure.subplots(), scaling), "scaling", (7, 4.5))
 
 
 def _draw(axes: Any, scaling: Scaling) -> None:

@@ -13,9 +13,20 @@ from hpcai500.methodology.result import ANALYTIC, Result, derive
 from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.record import Record, json_object, line_hash, read_record
 from hpcai500.results.company import company_difference
+from hpcai500.results.power import check_power
 
 # The metrics of V2.0 section 5.3.2, and the rate that they come from.
-TRIAL_METRICS = ("vflops", "flops", "images_per_second", "time_to_quality_seconds", "seconds")
+TRIAL_METRICS = (
+    "vflops",
+    "flops",
+    "images_per_second",
+    "time_to_quality_seconds",
+    "seconds",
+    "energy_joules",
+    "watts",
+    "flops_per_watt",
+    "vflops_per_watt",
+)
 # Another Python or C library may round the last digit of a sum or a power otherwise.
 _ROUNDING = 1e-9
 
@@ -25,11 +36,13 @@ def score_record(path: Path, edition: str | None = None, convention: str = ANALY
 
     Raises:
         RecordError: it is no complete record, or its chain of events is broken.
-        WrongAnswerError: its `result.json` says something else than its events.
+        WrongAnswerError: its `result.json` says something else than its events, or its power samples do.
     """
     record = read_record(path)
     result = _derive(record, str(record.tables.get("edition")), ANALYTIC)
     complete = record.status == "done" and (path / "result.json").is_file()
+    if complete:
+        check_power(record)
     if (path / "result.json").is_file():
         _compare(path / "result.json", result.as_json())
     if edition is not None or convention != ANALYTIC:

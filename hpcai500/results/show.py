@@ -54,12 +54,28 @@ def summary_lines(result: Result) -> Iterator[str]:
     yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_image} an image, {result.flops_convention})"
     if result.vflops is not None:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (penalty coefficient {result.penalty_coefficient:.4f})"
+    yield from _power_lines(result)
     if result.restarts:
         yield f"restarts    {result.restarts}, {result.downtime_seconds:.1f} s down, counted as run time"
     if not result.rankable:
         yield f"NOT RANKABLE: {result.reasons[0]}" + (
             f" (and {len(result.reasons) - 1} more)" if result.reasons[1:] else ""
         )
+
+
+def _power_lines(result: Result) -> Iterator[str]:
+    """Energy and what was had for it, or why it is not known."""
+    if result.energy_joules is None or result.watts is None:
+        yield f"energy      unknown: {result.power_note or 'the record says nothing of it'}"
+        return
+    source = f"{result.power_source}, scope {result.power_scope}"
+    yield f"energy      {scaled(result.energy_joules, 'J')}, mean {scaled(result.watts, 'W')} ({source})"
+    if result.power_note:
+        yield f"  {result.power_note}"
+    if result.flops_per_watt is not None:
+        valid = result.vflops_per_watt
+        also = f", {scaled(valid, 'VFLOPS')}/W" if valid is not None else ""
+        yield f"per watt    {scaled(result.flops_per_watt, 'FLOPS')}/W{also}"
 
 
 def image_lines(system: Mapping[str, Any]) -> Iterator[str]:
@@ -105,13 +121,25 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
         "gradient_bytes_per_step": (sizes.gradient if sizes else None, "B"),
         "sent_bytes_per_step": (sizes.sent if sizes else None, "B"),
         "stragglers": (None if result.stragglers is None else len(result.stragglers), "ranks"),
+        "energy_joules": (result.energy_joules, "J"),
+        "watts": (result.watts, "W"),
+        "flops_per_watt": (result.flops_per_watt, "FLOPS/W"),
+        "vflops_per_watt": (result.vflops_per_watt, "FLOPS/W"),
     }
     for name, (value, unit) in figures.items():
         if value is not None:
             yield f"HPCAI500 FOM {name}={value:.6g} {unit}"
 
 
-_UNITS = {"vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s"}
+_UNITS = {
+    "vflops": "FLOPS",
+    "flops": "FLOPS",
+    "images_per_second": "images/s",
+    "energy_joules": "J",
+    "watts": "W",
+    "flops_per_watt": "FLOPS/W",
+    "vflops_per_watt": "FLOPS/W",
+}
 
 
 def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:

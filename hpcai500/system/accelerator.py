@@ -81,9 +81,9 @@ def accelerator_check(wanted: str | None, machine: Machine) -> Check:
     if wanted == "cpu":
         return _for_cpu(machine)
     if wanted is None and not machine.traces.any:
-        return Check(NAME, "ok", "no NVIDIA device on this host: recipes with accelerator.device=cpu run")
+        return Check(NAME, "pass", "no NVIDIA device on this host: recipes with accelerator.device=cpu run")
     # Without a recipe nothing is broken: what is not usable may not be wanted.
-    status: Status = "error" if wanted else "warning"
+    status: Status = "fail" if wanted else "warn"
     ask = "accelerator.device is cuda, but " if wanted else ""
     problem = _torch_problem(machine) or _missing(machine)
     if problem is None:
@@ -92,7 +92,7 @@ def accelerator_check(wanted: str | None, machine: Machine) -> Check:
             # A node of many devices without the persistence daemon takes its time: no reason to refuse a run.
             return Check(
                 NAME,
-                "warning",
+                "warn",
                 f"the NVIDIA driver {(driver.reason or '').removeprefix('it ')}: each rank asks it again",
                 "see `nvidia-smi` on this host; nvidia-persistenced keeps the driver ready",
             )
@@ -101,7 +101,7 @@ def accelerator_check(wanted: str | None, machine: Machine) -> Check:
             assert machine.torch is not None
             devices = f"{driver.devices} device{'s' if driver.devices != 1 else ''}"
             return Check(
-                NAME, "ok", f"{devices}, driver for CUDA {driver.cuda}, torch built for CUDA {machine.torch.cuda}"
+                NAME, "pass", f"{devices}, driver for CUDA {driver.cuda}, torch built for CUDA {machine.torch.cuda}"
             )
     detail, fix = problem
     return Check(NAME, status, f"{ask}{detail}", f"{fix}, or run on the CPU: {_ON_CPU}" if wanted else fix)
@@ -112,13 +112,13 @@ Problem = tuple[str, str]
 
 def _for_cpu(machine: Machine) -> Check:
     if not machine.traces.any:
-        return Check(NAME, "ok", "no NVIDIA device on this host, and the recipe asks for none")
+        return Check(NAME, "pass", "no NVIDIA device on this host, and the recipe asks for none")
     fix = "--set accelerator.device=cuda (and a precision that it is fast in)"
     if machine.torch is not None and machine.torch.cuda is None:
         fix = f"{fix}, with {_cuda_build(machine)}"
     return Check(
         NAME,
-        "warning",
+        "warn",
         f"this host has an NVIDIA device ({machine.traces.words}), but accelerator.device is cpu: this run measures "
         "the CPU",
         fix,

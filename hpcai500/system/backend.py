@@ -11,12 +11,12 @@ def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
     backend = recipe.communication.backend if recipe else None
     if backend != "horovod":
         words = {None: "no recipe named", "local": "none: one rank", "torch": "torch's own"}
-        return Check("backend", "ok", words[backend])
+        return Check("backend", "pass", words[backend])
     if horovod is None:
         return Check(
             "backend",
-            "error",
+            "fail",
             "communication.backend is horovod, but Horovod is not installed",
             "run `make horovod` in the source tree, or use --set communication.backend=torch",
         )
-    return Check("backend", "ok", f"Horovod {horovod}")
+    return Check("backend", "pass", f"Horovod {horovod}")

@@ -27,16 +27,16 @@ def cores_check(available: int, total: int, local_size: int, launcher: Launcher)
     """
     found = f"{available} of {total} cores"
     if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
-        return Check("cores", "ok", found)
+        return Check("cores", "pass", found)
     fix = _FIXES.get(launcher, "ask the scheduler for more (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
-    return Check("cores", "warning", f"{found} for this rank: decoding and training share one core", fix)
+    return Check("cores", "warn", f"{found} for this rank: decoding and training share one core", fix)
 
 
 def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
     """How much memory there is: for people, nothing is required."""
     if limit_bytes is None or limit_bytes >= total_bytes:
-        return Check("memory", "ok", f"{total_bytes / 1e9:.3g} GB")
-    return Check("memory", "ok", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
+        return Check("memory", "pass", f"{total_bytes / 1e9:.3g} GB")
+    return Check("memory", "pass", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

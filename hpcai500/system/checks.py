@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SCHEMA = "hpcai500-doctor-1"
+SCHEMA = "hpcai500-doctor-2"
 
-# `unknown`: it could not be found out, and nothing speaks against a run.
-Status = Literal["ok", "warning", "error", "unknown"]
-Verdict = Literal["ok", "warning", "error"]
+# `skip`: it could not be found out (the detail says why), and nothing speaks against a run.
+Status = Literal["pass", "warn", "fail", "skip"]
+Verdict = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Check:
 def verdict(checks: Sequence[Check]) -> Verdict:
     """The worst of all."""
     found = {check.status for check in checks}
-    return "error" if "error" in found else "warning" if "warning" in found else "ok"
+    return "fail" if "fail" in found else "warn" if "warn" in found else "pass"
 
 
 def document(checks: Sequence[Check]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def lines(checks: Sequence[Check]) -> Iterator[str]:
     """For people: a line for each check, its fix below it, the verdict last."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        yield f"{check.status:7}  {check.name:{width}}  {check.detail}"
+        yield f"{check.status}  {check.name:{width}}  {check.detail}"
         if check.fix:
-            yield f"{'':7}  {'':{width}}    fix: {check.fix}"
+            yield f"{'':4}  {'':{width}}    fix: {check.fix}"
     yield f"verdict {verdict(checks)}"

@@ -15,25 +15,27 @@ def container_check(container: Container | None, *, read_only: bool) -> Check:
         read_only: whether `/` is.
     """
     if container is None:
-        return Check("container", "ok", "none: installed on this machine")
+        return Check("container", "pass", "none: installed on this machine")
     kind = "a folder (sandbox)" if container.is_sandbox else "read-only" if read_only else "writable"
     if container.description is None:
-        return Check("container", "ok", f"{container.program}, {container.name}, {kind}; no image of hpcai500")
-    return Check("container", "ok", f"{container.program}, {short_image(container.description)}, {kind}")
+        return Check("container", "pass", f"{container.program}, {container.name}, {kind}; no image of hpcai500")
+    return Check("container", "pass", f"{container.program}, {short_image(container.description)}, {kind}")
 
 
 def image_check(container: Container | None, arguments: Sequence[str]) -> Check:
     """Whether the record can hold the hash of the image's file."""
     if container is None:
-        return Check("image", "ok", "none")
+        return Check("image", "pass", "none")
     if container.file is not None:
-        return Check("image", "ok", f"{container.path or container.file} can be seen: its SHA-256 goes into the record")
+        return Check(
+            "image", "pass", f"{container.path or container.file} can be seen: its SHA-256 goes into the record"
+        )
     if container.is_sandbox:
-        return Check("image", "ok", f"{container.path} is a folder, which has no SHA-256 of its own")
+        return Check("image", "pass", f"{container.path} is a folder, which has no SHA-256 of its own")
     bind = ["--bind", f"{container.path or 'IMAGE'}:/{IMAGE_FILE}:ro"]
     return Check(
         "image",
-        "warning",
+        "warn",
         f"{container.path or 'the image'} cannot be seen from inside: the record will lack the SHA-256 of its file",
         container.line(bind, arguments),
     )
@@ -46,21 +48,21 @@ def python_check(container: Container | None, environment: Mapping[str, str], *,
         user_site: whether Python looks into the user's own folder of packages.
     """
     if container is None:
-        return Check("python", "ok", "that of the installation")
+        return Check("python", "pass", "that of the installation")
     foreign = [name for name in ("PYTHONPATH", "PYTHONHOME") if environment.get(name)]
     if foreign:
         unset = " ".join(f"-u {name}" for name in foreign)
         return Check(
             "python",
-            "warning",
+            "warn",
             f"{foreign[0]}={environment[foreign[0]]} comes from the host: its modules hide those of the image",
             f"env {unset} {container.program} … (or the option --cleanenv, where no launcher starts the ranks)",
         )
     if user_site:
         return Check(
             "python",
-            "warning",
+            "warn",
             "packages in your home folder (~/.local) hide those of the image",
             f"{container.program} {container.action} --env PYTHONNOUSERSITE=1 …",
         )
-    return Check("python", "ok", "that of the image alone")
+    return Check("python", "pass", "that of the image alone")

@@ -87,9 +87,9 @@ def require_healthy(subject: Subject) -> None:
     """
     checks = examine(subject)
     for check in checks:
-        if check.status == "warning":
+        if check.status == "warn":
             _warn(check.sentence)
-    errors = [check for check in checks if check.status == "error"]
+    errors = [check for check in checks if check.status == "fail"]
     if not errors:
         return
     benchmark = subject.arguments[0] if subject.arguments else ""
@@ -111,7 +111,7 @@ def why_no_device(
     """
     around = machine(environment, find_container(environment), torch, arguments)
     found = accelerator_check("cuda" if by_recipe else None, around)
-    if found.status != "ok":
+    if found.status != "pass":
         return found.sentence
     asked = "accelerator.device is cuda, but " if by_recipe else ""
     return f"{asked}torch finds no device, though the driver does ({found.detail}): see `dmesg`"

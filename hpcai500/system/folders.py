@@ -20,6 +20,8 @@ OUT = "out"
 _LEAST_FREE_BYTES = 2 * 10**9
 # Docker's default, which is too small for the messages between ranks of a node, is 64 MiB.
 _LEAST_SHARED_BYTES = 256 * 2**20
+# By whether the user named a folder of the image, or just started in one.
+_IN_THE_IMAGE = {True: "give --out with a folder of the host", False: "start in a folder of the host, or add --out DIR"}
 
 
 def data_check(
@@ -32,8 +34,8 @@ def data_check(
         return unseen
     if not os.access(data, os.R_OK | os.X_OK):
         fix = f"chmod -R u+rX {shlex.quote(str(data))}, or ask its owner"
-        return Check(DATA, "error", f"{data}: you may not read it", fix)
-    return Check(DATA, "ok", f"{data} can be read")
+        return Check(DATA, "fail", f"{data}: you may not read it", fix)
+    return Check(DATA, "pass", f"{data} can be read")
 
 
 def _unseen_data(
@@ -43,25 +45,23 @@ def _unseen_data(
     dataset = f"the folder of {recipe.problem.dataset}" if recipe else "the folder of the data set"
     if reason := _why_hidden(data):
         fix = f"ask the owner of {nearest(data)}, or give another folder with --data DIR"
-        return Check(DATA, "error", f"{data}: may not be read by this user ({reason})", fix)
+        return Check(DATA, "fail", f"{data}: may not be read by this user ({reason})", fix)
     if not is_there(data):
         if container:
             return _not_visible(DATA, data, container, arguments)
-        return Check(DATA, "error", f"{data}: no such folder", f"give {dataset} with --data DIR")
+        return Check(DATA, "fail", f"{data}: no such folder", f"give {dataset} with --data DIR")
     if not data.is_dir():
-        return Check(DATA, "error", f"{data}: not a folder", f"give {dataset} with --data DIR")
+        return Check(DATA, "fail", f"{data}: not a folder", f"give {dataset} with --data DIR")
     return None
 
 
 def _no_data_named(recipe: Recipe | None) -> Check:
     if recipe is None:
-        return Check(DATA, "ok", "none named")
+        return Check(DATA, "pass", "none named")
     dataset = recipe.problem.dataset
     if dataset.startswith("synthetic-"):
-        return Check(DATA, "ok", f"{dataset}: hpcai500 makes it itself")
-    return Check(
-        DATA, "error", f"{recipe.benchmark}: the recipe trains on {dataset}", "give its folder with --data DIR"
-    )
+        return Check(DATA, "pass", f"{dataset}: hpcai500 makes it itself")
+    return Check(DATA, "fail", f"{recipe.benchmark}: the recipe trains on {dataset}", "give its folder with --data DIR")
 
 
 def out_check(out: Path, container: Container | None, arguments: Sequence[str]) -> Check:
@@ -69,13 +69,13 @@ def out_check(out: Path, container: Container | None, arguments: Sequence[str]) 
     folder = nearest(out)
     other = "give another folder with --out DIR"
     if not is_folder(folder):
-        return Check(OUT, "error", f"{folder}: not a folder", other)
+        return Check(OUT, "fail", f"{folder}: not a folder", other)
     if os.access(folder, os.W_OK | os.X_OK):
         return _lasting(out, folder, container) or _space(out, folder)
     if not is_read_only(folder):
-        return Check(OUT, "error", f"{folder}: you may not write there", other)
+        return Check(OUT, "fail", f"{folder}: you may not write there", other)
     if container is None:
-        return Check(OUT, "error", f"{folder}: on a file system that is read-only", other)
+        return Check(OUT, "fail", f"{folder}: on a file system that is read-only", other)
     return _read_only_inside(out, folder, container, arguments)
 
 
@@ -86,14 +86,28 @@ def _read_only_inside(out: Path, folder: Path, container: Container, arguments: 
         return _not_visible(OUT, out, container, arguments)
     if folder.stat().st_dev != root.stat().st_dev:
         fix = f"bind it without :ro: --bind {shlex.quote(str(folder))}"
-        return Check(OUT, "error", f"{folder}: read-only inside the container", fix)
+        return Check(OUT, "fail", f"{folder}: read-only inside the container", fix)
+    # What is relative is right where the command starts in a folder that can be written.
     options = ["--bind", "DIR"] if out.is_absolute() else ["--bind", "DIR", "--pwd", "DIR"]
+    arguments = _with_out(arguments, "DIR") if out.is_absolute() else arguments
     return Check(
         OUT,
-        "error",
+        "fail",
         f"{folder}: lies in the image, which is read-only",
-        f"add --out DIR with a folder of the host, or start in one: {container.line(options, arguments)}",
+        f"{_IN_THE_IMAGE[out.is_absolute()]}: {container.line(options, arguments)}",
     )
+
+
+def _with_out(arguments: Sequence[str], folder: str) -> list[str]:
+    """`arguments` with another --out: the one that was given is what is wrong."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif not word.startswith("--out="):
+            kept.append(word)
+    return [*kept, "--out", folder]
 
 
 def temporary_check(environment: Mapping[str, str], container: Container | None, out: Path) -> Check:
@@ -101,7 +115,7 @@ def temporary_check(environment: Mapping[str, str], container: Container | None,
     name = "TMPDIR" if environment.get("TMPDIR") else "/tmp"  # noqa: S108 - the folder itself is what is looked at
     folder = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
     if is_folder(folder) and os.access(folder, os.W_OK | os.X_OK):
-        return Check("temporary", "ok", f"{folder} can be written")
+        return Check("temporary", "pass", f"{folder} can be written")
     there = is_there(folder) or _why_hidden(folder)
     why = "it may not be written by this user" if there else "it is not there"
     place = f"TMPDIR={folder}" if name == "TMPDIR" else name
@@ -109,21 +123,21 @@ def temporary_check(environment: Mapping[str, str], container: Container | None,
     if container:
         fix = f"{container.program} {container.action} --bind {shlex.quote(str(folder))} …, or --env TMPDIR=/tmp"
     if instead := writable_folder(environment, out):
-        return Check("temporary", "warning", f"{place}: {why}: temporary files go to {instead}", fix)
-    return Check("temporary", "error", f"{place}: {why}, and no other folder can be written", fix)
+        return Check("temporary", "warn", f"{place}: {why}: temporary files go to {instead}", fix)
+    return Check("temporary", "fail", f"{place}: {why}, and no other folder can be written", fix)
 
 
 def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:
     """Whether the ranks of a node have room to talk through memory (/dev/shm)."""
     if size_bytes is None:
-        return Check("shared memory", "unknown", "/dev/shm is not there")  # noqa: S108
+        return Check("shared memory", "skip", "/dev/shm is not there")  # noqa: S108
     size = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
     if size_bytes >= _LEAST_SHARED_BYTES or ranks < 2:
-        return Check("shared memory", "ok", size)
+        return Check("shared memory", "pass", size)
     fix = "have a larger one mounted"
     if container:
         fix = f"leave out --contain, or {container.program} {container.action} --bind /dev/shm …"
-    return Check("shared memory", "warning", f"{size}: NCCL and MPI need more for {ranks} ranks", fix)
+    return Check("shared memory", "warn", f"{size}: NCCL and MPI need more for {ranks} ranks", fix)
 
 
 def shared_memory_bytes(folder: Path = Path("/dev/shm")) -> int | None:  # noqa: S108
@@ -145,7 +159,7 @@ def _lasting(out: Path, folder: Path, container: Container | None) -> Check | No
         where = "the container's own layer" if in_image else "memory (tmpfs)"
         return Check(
             OUT,
-            "warning",
+            "warn",
             f"{out.absolute()} lies in {where}: the record is gone when the container ends, or the node",
             f"{container.program} {container.action} --bind DIR …, and --out DIR with that folder of the host",
         )
@@ -169,11 +183,11 @@ def _space(out: Path, folder: Path) -> Check:
     if free < _LEAST_FREE_BYTES:
         return Check(
             OUT,
-            "warning",
+            "warn",
             f"{folder} has {free / 1e9:.2g} GB left: checkpoints may not fit",
             "make space, or give another folder with --out DIR",
         )
-    return Check(OUT, "ok", f"{out.absolute()} can be written, {free / 1e9:.3g} GB free")
+    return Check(OUT, "pass", f"{out.absolute()} can be written, {free / 1e9:.3g} GB free")
 
 
 def _not_visible(name: str, path: Path, container: Container, arguments: Sequence[str]) -> Check:
@@ -183,7 +197,7 @@ def _not_visible(name: str, path: Path, container: Container, arguments: Sequenc
     bound, what = (top, "not visible") if not is_there(top) else (path, "no such folder")
     return Check(
         name,
-        "error",
+        "fail",
         f"{path}: {what} inside the container",
         f"add --bind {shlex.quote(str(bound))}: {container.line(['--bind', str(bound)], arguments)}",
     )

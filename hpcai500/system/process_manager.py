@@ -48,12 +48,12 @@ def process_manager_check(ranks: Ranks, recipe: Recipe | None) -> Check:
     try:
         placement = find_placement(ranks.environment)
     except UsageError as error:
-        return Check(NAME, "error", str(error))
+        return Check(NAME, "fail", str(error))
     if placement.is_alone:
         return _alone(ranks, recipe)
     found = f"{placement.launcher}: rank {placement.rank} of {placement.size}, {_offer(ranks.environment)}"
     wrong = _mpi_problem(ranks, placement) if recipe and _uses_mpi(ranks.environment, recipe, placement) else None
-    return wrong or Check(NAME, "ok", found)
+    return wrong or Check(NAME, "pass", found)
 
 
 def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
@@ -63,7 +63,7 @@ def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
         if environment.get(rank, "").isdecimal() and int(environment.get(size) or 0) > 1:
             return Check(
                 NAME,
-                "error",
+                "fail",
                 f"{launcher} started {environment[size]} copies ({rank}={environment[rank]}), and each would be rank 0 "
                 "of 1",
                 f"start each by: sh -c 'RANK=${rank} WORLD_SIZE=${size} LOCAL_RANK=${local} exec hpcai500 …', with "
@@ -73,7 +73,7 @@ def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
         program = ranks.container.program if ranks.container else "apptainer"
         return Check(
             NAME,
-            "warning",
+            "warn",
             "this is a task of a Slurm step, but its environment does not say which: each task would be rank 0 of 1",
             f"srun {program} run …, without --cleanenv",
         )
@@ -81,11 +81,11 @@ def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
     if tasks.isdecimal() and recipe is not None and recipe.world_size < int(tasks) and _is_batch_script(environment):
         return Check(
             NAME,
-            "warning",
+            "warn",
             f"the Slurm job has {tasks} tasks, and this is one process with {recipe.world_size} of them",
             "srun --mpi=pmix hpcai500 … (`hpcai500 slurm render` writes such a script)",
         )
-    return Check(NAME, "ok", "none: one process")
+    return Check(NAME, "pass", "none: one process")
 
 
 def _is_batch_script(environment: Mapping[str, str]) -> bool:
@@ -110,10 +110,10 @@ def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
     mpi, offer = ranks.mpi(), _offer(ranks.environment)
     if mpi is None or not mpi.startswith("Open MPI") or placement.launcher not in ("srun", "mpirun"):
         return None
-    status: Status = "error" if _is_of_image(ranks, mpi) else "warning"
+    status: Status = "fail" if _is_of_image(ranks, mpi) else "warn"
     cannot = (
         "may have been built without PMI-2: if so, there are"
-        if status == "warning" and offer == "PMI-2"
+        if status == "warn" and offer == "PMI-2"
         else "speaks PMIx: there would be"
     )
     if offer != "PMIx" and placement.launcher == "srun":
@@ -138,7 +138,7 @@ def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
     if ranks.container and outside and placement.launcher == "mpirun" and outside != _series(mpi):
         return Check(
             NAME,
-            "warning",
+            "warn",
             f"mpirun is of {outside}, and {mpi} is in the image: ranks may not find each other",
             f"load a module of {_series(mpi)}, or srun --mpi=pmix …, {_TORCH}",
         )

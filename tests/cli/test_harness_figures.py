@@ -110,7 +110,8 @@ def all_that_can_be_printed(runs: list[Run]) -> dict[str, str]:
     for one in runs:
         classes = one.result.quality.per_class
         quality = one.result.quality.model_copy(update={"per_class": dict.fromkeys(classes, 0.5) if classes else None})
-        result = one.result.model_copy(update={"quality": quality, "time_to_quality_seconds": 1.0})
+        power = dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops_per_watt"), 1.0)
+        result = one.result.model_copy(update={"quality": quality, "time_to_quality_seconds": 1.0, **power})
         known.update({name: unit for name, (_, unit) in figures_of("\n".join(figure_of_merit_lines(result))).items()})
     return known
 

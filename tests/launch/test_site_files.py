@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.site import Site, find_site, load_site, parse_site, seconds, sites_folder
+from hpcai500.launch.site import Site, find_site, load_site, parse_site, seconds, shipped_sites, sites_folder
 from hpcai500.recipe import shipped_recipes
 from hpcai500.toml_source import Source
 
@@ -43,7 +43,9 @@ def test_the_example_explains_every_field(table: str, key: str) -> None:
         assert f"default {default}" in words
 
 
-@pytest.mark.parametrize("path", sorted(sites_folder().glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [sites_folder() / f"{name}.toml" for name in shipped_sites()], ids=lambda path: path.stem
+)
 def test_every_site_file_that_is_shipped_loads(path: Path) -> None:
     assert load_site(path.stem) == load_site(str(path))
 
@@ -53,12 +55,17 @@ def test_a_site_file_is_no_recipe() -> None:
     assert not [name for name in shipped_recipes() if name.startswith("sites")]
 
 
+def test_a_machine_file_is_told_from_a_site_file() -> None:
+    with pytest.raises(UsageError, match=r"v100-64.toml: a machine file, .*roofline --machine.*slurm example > "):
+        load_site("v100-64")
+
+
 def test_an_empty_site_file_has_the_defaults() -> None:
     assert site("") == Site()
 
 
 def test_an_unknown_site_is_told_which_are_known() -> None:
-    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are .*example.*local; begin one"):
+    with pytest.raises(UsageError, match=r"--site nowhere: no such site file; known are example, local; begin one"):
         find_site("nowhere")
 
 

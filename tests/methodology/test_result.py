@@ -44,7 +44,8 @@ def test_a_target_that_was_never_reached_has_no_time() -> None:
 def test_unknown_is_none_and_never_zero() -> None:
     result = complete().result().as_json()
     assert [key for key, value in result.items() if value is None] == [
-        "level", "energy_joules", "watts", "power_source", "vflops_per_watt", "communication_fraction",
+        "level", "energy_joules", "watts", "power_source", "power_scope", "power_note", "flops_per_watt",
+        "vflops_per_watt", "step_split", "communication_fraction",
         "parallel_efficiency", "bytes_per_step", "stragglers", "communication_library",
     ]  # fmt: skip
 

@@ -168,10 +168,15 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
     [
         (
             "apt-get",
-            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge jube",
+            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge chromium "
+            "jube",
         ),
-        ("dnf", "run: sudo dnf install -y openmpi openmpi-devel iproute-tc slurm-slurmctld slurm-slurmd slurm munge"),
-        ("zypper", "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge"),
+        (
+            "dnf",
+            "run: sudo dnf install -y openmpi openmpi-devel iproute-tc slurm-slurmctld slurm-slurmd slurm munge "
+            "chromium",
+        ),
+        ("zypper", "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge chromium"),
     ],
 )
 def test_what_only_some_targets_need_is_asked_for_by_name(machine: Machine, manager: str, line: str) -> None:
@@ -185,7 +190,7 @@ def test_what_only_some_targets_need_is_asked_for_by_name(machine: Machine, mana
 
 def test_what_is_here_is_not_asked_for(machine: Machine) -> None:
     with_compiler(machine)
-    for tool in ("mpirun", "mpicxx", "ip", "tc", "slurmctld", "slurmd", "srun", "sinfo", "munged"):
+    for tool in ("mpirun", "mpicxx", "ip", "tc", "slurmctld", "slurmd", "srun", "sinfo", "munged", "chromium"):
         machine.script(tool, "#!/bin/sh\n")
     result = machine.run("--check", "--with", "mpi", "--with", "site")
     assert result.returncode == 0, result.stderr

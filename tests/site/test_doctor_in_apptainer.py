@@ -43,11 +43,11 @@ def doctor(folder: Path) -> Doctor:
     def ask(options: list[str], *arguments: str) -> Checks:
         command = [str(APPTAINER), "--quiet", "exec", "--contain", "--no-home", "--cleanenv", "--pwd", "/opt"]
         command += [token for path in needed for token in ("--bind", path)]
-        command += [*options, str(image), str(HPCAI500), "doctor", *arguments, "--json"]
+        command += [*options, str(image), str(HPCAI500), "doctor", *arguments, "--quick", "--json"]
         ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False)
         assert ended.returncode in (0, 69), ended.stderr
         found = json.loads(ended.stdout)
-        assert (found["verdict"] == "error") == (ended.returncode == 69)
+        assert (found["verdict"] == "fail") == (ended.returncode == 69)
         return {check["name"]: check for check in found["checks"]}
 
     return ask
@@ -57,10 +57,10 @@ def test_a_bind_that_is_missing_is_told_and_helps(doctor: Doctor, folder: Path) 
     data = folder / "set"
     data.mkdir()
     lacking = doctor([], "ic", "--data", str(data))["data"]
-    assert (lacking["status"], lacking["detail"]) == ("error", f"{data}: no such folder inside the container")
+    assert (lacking["status"], lacking["detail"]) == ("fail", f"{data}: no such folder inside the container")
     told = re.match(r"add (--bind) (\S+): apptainer exec --bind \2 \S+/image hpcai500 ic --data", lacking["fix"] or "")
     assert told, lacking["fix"]
-    assert doctor(list(told.groups()), "ic", "--data", str(data))["data"]["status"] == "ok"
+    assert doctor(list(told.groups()), "ic", "--data", str(data))["data"]["status"] == "pass"
 
 
 def test_a_folder_that_no_container_shows_is_told_by_its_top(doctor: Doctor) -> None:
@@ -72,18 +72,18 @@ def test_a_folder_that_no_container_shows_is_told_by_its_top(doctor: Doctor) -> 
 
 def test_an_image_is_no_place_for_a_record_and_a_bound_folder_is(doctor: Doctor, folder: Path) -> None:
     inside = doctor([], "ic")["out"]
-    assert (inside["status"], inside["detail"]) == ("error", "/opt: lies in the image, which is read-only")
+    assert (inside["status"], inside["detail"]) == ("fail", "/opt: lies in the image, which is read-only")
     assert "--bind DIR --pwd DIR" in (inside["fix"] or "")
     (folder / "work").mkdir()
     bound = ["--bind", f"{folder / 'work'}:/work-hpcai500"]
-    assert doctor([*bound, "--pwd", "/work-hpcai500"], "ic")["out"]["status"] == "ok"
+    assert doctor([*bound, "--pwd", "/work-hpcai500"], "ic")["out"]["status"] == "pass"
     read_only = doctor([f"{bound[0]}", f"{bound[1]}:ro"], "ic", "--out", "/work-hpcai500/record")["out"]
     assert read_only["detail"] == "/work-hpcai500: read-only inside the container"
 
 
 def test_a_record_in_the_containers_memory_is_warned_of(doctor: Doctor) -> None:
     found = doctor([], "ic", "--out", "/tmp/record")["out"]
-    assert found["status"] == "warning"
+    assert found["status"] == "warn"
     assert "the record is gone when the container ends" in (found["detail"] or "")
 
 

@@ -64,7 +64,7 @@ def test_a_mock_driver_that_crashes_ends_only_the_process_that_asks(mock_library
     driver = ask_driver(os.environ, mock_library(13000, -1))
     assert driver.reason == "SIGABRT ended the process that asked it"
     check = accelerator_check("cuda", machine(driver))
-    assert check.status == "error"
+    assert check.status == "fail"
     assert "the NVIDIA driver does not work: SIGABRT" in check.detail
 
 
@@ -96,13 +96,13 @@ def test_traces_of_a_device_are_its_files_and_the_kernel_module(tmp_path: Path) 
 
 def test_a_device_that_answers_is_fine() -> None:
     check = accelerator_check("cuda", machine())
-    assert (check.status, check.fix) == ("ok", None)
+    assert (check.status, check.fix) == ("pass", None)
     assert check.detail == "8 devices, driver for CUDA 13.0, torch built for CUDA 13.0"
 
 
 def test_a_container_without_the_driver_is_told_nv_and_the_whole_line() -> None:
     check = accelerator_check("cuda", machine(Driver(loaded=False), container=inside(description=CUDA_IMAGE)))
-    assert check.status == "error"
+    assert check.status == "fail"
     assert check.detail == (
         "accelerator.device is cuda, but the container was started without the driver: /dev/nvidia0, kernel module "
         "535.129.03 is here, libcuda.so.1 is not"
@@ -121,12 +121,12 @@ def test_outside_a_container_the_library_has_to_be_installed() -> None:
 
 def test_a_host_without_a_device_is_told_so() -> None:
     check = accelerator_check("cuda", machine(Driver(loaded=False), traces=Traces()))
-    assert check.status == "error"
+    assert check.status == "fail"
     assert "this host has no NVIDIA device" in check.detail
 
 
 def test_a_device_without_traces_is_used_where_its_driver_answers() -> None:
-    assert accelerator_check("cuda", machine(traces=Traces())).status == "ok"
+    assert accelerator_check("cuda", machine(traces=Traces())).status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_device_without_traces_is_used_where_its_driver_answers() -> None:
 def test_a_driver_older_than_torchs_cuda_is_told_the_oldest_that_will_do(driver: int, torch: str, branch: str) -> None:
     found = Driver(loaded=True, version=driver, code=0, devices=1)
     check = accelerator_check("cuda", machine(found, torch=Torch("2.13.0", torch)))
-    assert check.status == "error"
+    assert check.status == "fail"
     assert f"too old for torch 2.13.0, built for CUDA {torch}" in check.detail
     assert check.fix is not None
     assert f"have driver {branch} or later installed" in check.fix
@@ -144,7 +144,7 @@ def test_a_driver_older_than_torchs_cuda_is_told_the_oldest_that_will_do(driver:
 @pytest.mark.parametrize(("driver", "torch"), [(12000, "12.8"), (13000, "12.8"), (13000, "13.1")])
 def test_a_driver_of_the_same_or_a_later_major_version_will_do(driver: int, torch: str) -> None:
     found = Driver(loaded=True, version=driver, code=0, devices=1)
-    assert accelerator_check("cuda", machine(found, torch=Torch("2.13.0", torch))).status == "ok"
+    assert accelerator_check("cuda", machine(found, torch=Torch("2.13.0", torch))).status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_driver_of_the_same_or_a_later_major_version_will_do(driver: int, torc
 )
 def test_a_driver_that_gives_no_device_says_why(code: int, detail: str, fix: str) -> None:
     check = accelerator_check("cuda", machine(Driver(loaded=True, version=13000, code=code)))
-    assert check.status == "error"
+    assert check.status == "fail"
     assert detail in check.detail
     assert fix in (check.fix or "")
 
@@ -173,7 +173,7 @@ def test_no_device_although_the_driver_starts_is_no_device() -> None:
 
 def test_a_torch_without_cuda_is_told_the_other_image() -> None:
     check = accelerator_check("cuda", Machine(CPU, HERE, not_to_be_asked, inside()))
-    assert check.status == "error"
+    assert check.status == "fail"
     assert (check.fix or "").startswith("use the image hpcai500-cuda.sif with --nv instead of hpcai500-cpu")
     assert (accelerator_check("cuda", Machine(CPU, HERE, not_to_be_asked)).fix or "").startswith("use a CUDA build")
     assert "torch is not installed" in accelerator_check("cuda", Machine(None, HERE, not_to_be_asked)).detail
@@ -181,7 +181,7 @@ def test_a_torch_without_cuda_is_told_the_other_image() -> None:
 
 def test_a_run_on_the_cpu_beside_a_device_is_never_silent() -> None:
     check = accelerator_check("cpu", Machine(CUDA, HERE, not_to_be_asked))
-    assert check.status == "warning"
+    assert check.status == "warn"
     assert "this run measures the CPU" in check.detail
     assert check.fix == "--set accelerator.device=cuda (and a precision that it is fast in)"
     fix = accelerator_check("cpu", Machine(CPU, HERE, not_to_be_asked, inside())).fix or ""
@@ -190,12 +190,12 @@ def test_a_run_on_the_cpu_beside_a_device_is_never_silent() -> None:
 
 @pytest.mark.parametrize("wanted", ["cpu", None])
 def test_where_no_device_is_and_none_is_wanted_nobody_is_asked(wanted: str | None) -> None:
-    assert accelerator_check(wanted, Machine(CPU, Traces(), not_to_be_asked)).status == "ok"
+    assert accelerator_check(wanted, Machine(CPU, Traces(), not_to_be_asked)).status == "pass"
 
 
 def test_without_a_recipe_a_device_that_cannot_be_used_is_a_warning() -> None:
     check = accelerator_check(None, machine(Driver(loaded=False), container=inside(description=CUDA_IMAGE)))
-    assert check.status == "warning"
+    assert check.status == "warn"
     assert check.fix == "apptainer run --nv /apps/hpcai500.sif ic --data /data"
 
 
@@ -203,12 +203,12 @@ def test_a_mock_driver_that_is_slow_does_not_refuse_a_healthy_run(mock_library: 
     driver = ask_driver(os.environ, mock_library(), patience_seconds=0)
     assert driver.silent
     check = accelerator_check("cuda", machine(driver))
-    assert check.status == "warning"
+    assert check.status == "warn"
     assert check.detail == "the NVIDIA driver did not answer within 0 s: each rank asks it again"
     assert "nvidia-persistenced" in (check.fix or "")
 
 
-@pytest.mark.parametrize(("wanted", "status"), [("cuda", "error"), (None, "warning")])
+@pytest.mark.parametrize(("wanted", "status"), [("cuda", "fail"), (None, "warn")])
 def test_a_torch_for_amd_devices_is_said_to_be_none_that_this_version_supports(wanted: str | None, status: str) -> None:
     rocm = Torch("2.13.0+rocm7.0", None, hip="7.0.1")
     check = accelerator_check(wanted, Machine(rocm, HERE, not_to_be_asked))

@@ -16,13 +16,13 @@ from hpcai500.system.capacity import cores_check, memory_check, memory_limit
 )
 def test_one_core_of_many_is_told_with_the_launchers_own_option(launcher: Launcher, fix: str) -> None:
     check = cores_check(1, 64, 4, launcher)
-    assert (check.status, check.detail.partition(" for")[0]) == ("warning", "1 of 64 cores")
+    assert (check.status, check.detail.partition(" for")[0]) == ("warn", "1 of 64 cores")
     assert (check.fix or "").startswith(fix)
 
 
 @pytest.mark.parametrize(("available", "total", "ranks"), [(2, 64, 4), (1, 2, 1), (1, 64, 64), (1, 1, 1), (64, 64, 1)])
 def test_a_fair_share_of_the_cores_is_fine(available: int, total: int, ranks: int) -> None:
-    assert cores_check(available, total, ranks, "mpirun").status == "ok"
+    assert cores_check(available, total, ranks, "mpirun").status == "pass"
 
 
 def test_the_smallest_limit_of_the_control_groups_counts(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def describe(prefix: Path, text: str) -> None:
 
 def test_outside_there_is_none(tmp_path: Path) -> None:
     assert find_container({"HOME": "/root"}, tmp_path, tmp_path) is None
-    assert container_check(None, read_only=True).status == "ok"
+    assert container_check(None, read_only=True).status == "pass"
     assert image_check(None, ["ic"]).fix is None
 
 
@@ -77,13 +77,13 @@ def test_the_file_that_was_bound_for_it_comes_before_the_path_on_the_host(root: 
     found = find_container(STARTED, root, root)
     assert found is not None
     assert found.file == root / "image.sif"
-    assert image_check(found, ["ic"]).status == "ok"
+    assert image_check(found, ["ic"]).status == "pass"
 
 
 def test_an_image_that_cannot_be_seen_is_told_with_the_bind_to_add(root: Path) -> None:
     container = find_container(STARTED, root, root)
     check = image_check(container, ["ic", "--data", "/scratch/my data"])
-    assert check.status == "warning"
+    assert check.status == "warn"
     assert check.fix == (
         "apptainer run --bind /apps/hpcai500.sif:/image.sif:ro /apps/hpcai500.sif ic --data '/scratch/my data'"
     )
@@ -92,7 +92,7 @@ def test_an_image_that_cannot_be_seen_is_told_with_the_bind_to_add(root: Path) -
 def test_a_folder_as_image_has_no_hash_and_needs_no_bind(root: Path) -> None:
     (root / "apps" / "hpcai500.sif").mkdir(parents=True)
     container = find_container(STARTED, root, root)
-    assert image_check(container, ["ic"]).status == "ok"
+    assert image_check(container, ["ic"]).status == "pass"
     assert "a folder (sandbox)" in container_check(container, read_only=True).detail
 
 
@@ -115,12 +115,12 @@ def test_a_damaged_description_is_refused(root: Path, text: str) -> None:
 def test_what_the_host_puts_before_the_images_packages_is_told() -> None:
     check = python_check(inside(), {"PYTHONPATH": "/home/me/lib"}, user_site=False)
     assert (check.status, check.fix) == (
-        "warning",
+        "warn",
         "env -u PYTHONPATH apptainer … (or the option --cleanenv, where no launcher starts the ranks)",
     )
     assert python_check(inside(), {}, user_site=True).fix == "apptainer run --env PYTHONNOUSERSITE=1 …"
-    assert python_check(inside(), {"PYTHONPATH": ""}, user_site=False).status == "ok"
-    assert python_check(None, {"PYTHONPATH": "/home/me/lib"}, user_site=True).status == "ok"
+    assert python_check(inside(), {"PYTHONPATH": ""}, user_site=False).status == "pass"
+    assert python_check(None, {"PYTHONPATH": "/home/me/lib"}, user_site=True).status == "pass"
 
 
 def test_the_short_form_shows_what_is_known() -> None:

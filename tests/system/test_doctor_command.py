@@ -41,26 +41,26 @@ def without_devices() -> bool:
 
 
 def test_a_machine_that_can_run_is_told_so_check_by_check(tmp_path: Path) -> None:
-    ended = hpcai500("doctor", "ic", cwd=tmp_path)
+    ended = hpcai500("doctor", "ic", "--quick", cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout
     lines = [line for line in ended.stdout.splitlines() if line[:1] != " "]
-    assert [line[9:].partition("  ")[0].strip() for line in lines[:-1]] == NAMES
-    assert lines[-1] in ("verdict ok", "verdict warning")
+    assert [line[6:].partition("  ")[0].strip() for line in lines[:-1]] == NAMES
+    assert lines[-1] in ("verdict pass", "verdict warn")
     assert ended.stderr == ""
 
 
 def test_what_is_wrong_is_69_with_the_fix_in_one_document(tmp_path: Path) -> None:
-    ended = hpcai500("doctor", "ic", "--data", "nowhere", *ON_CPU, "--json", cwd=tmp_path)
+    ended = hpcai500("doctor", "ic", "--data", "nowhere", *ON_CPU, "--quick", "--json", cwd=tmp_path)
     assert ended.returncode == 69
     found = json.loads(ended.stdout)
-    assert found["verdict"] == "error"
-    assert {check["name"]: check["fix"] for check in found["checks"] if check["status"] == "error"} == {
+    assert found["verdict"] == "fail"
+    assert {check["name"]: check["fix"] for check in found["checks"] if check["status"] == "fail"} == {
         "data": "give the folder of imagenet-1k with --data DIR"
     }
 
 
 def test_without_a_benchmark_the_machine_alone_is_looked_at(tmp_path: Path) -> None:
-    ended = hpcai500("doctor", "--json", cwd=tmp_path)
+    ended = hpcai500("doctor", "--quick", "--json", cwd=tmp_path)
     assert ended.returncode == 0
     assert [check["name"] for check in json.loads(ended.stdout)["checks"]] == NAMES
 
@@ -84,13 +84,14 @@ def test_a_recipe_that_cannot_be_used_is_a_mistake_of_the_user(
 def test_a_launcher_that_tells_nonsense_is_a_finding_and_no_end(tmp_path: Path) -> None:
     ended = hpcai500("doctor", "ic", cwd=tmp_path, more={"RANK": "3", "WORLD_SIZE": "2"})
     assert ended.returncode == 69
-    assert "error    launcher" in ended.stdout
+    assert "fail  launcher" in ended.stdout
     assert "RANK=3: expected less than WORLD_SIZE=2" in ended.stdout
 
 
 def test_inside_a_container_the_line_to_type_is_that_of_the_run(tmp_path: Path) -> None:
     started = {"APPTAINER_CONTAINER": "/apps/hpcai500.sif", "APPTAINER_COMMAND": "run", "PYTHONPATH": ""}
-    ended = hpcai500("doctor", "ic", "--data", "/nowhere-hpcai500/x", *ON_CPU, cwd=tmp_path, more=started)
+    of_doctor = ("--quick", "--machine", "m.toml", "--machine=m.toml")
+    ended = hpcai500("doctor", "ic", "--data", "/nowhere-hpcai500/x", *ON_CPU, *of_doctor, cwd=tmp_path, more=started)
     assert ended.returncode == 69
     assert (
         "fix: add --bind /nowhere-hpcai500: apptainer run --bind /nowhere-hpcai500 /apps/hpcai500.sif ic --data "

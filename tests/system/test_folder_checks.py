@@ -52,7 +52,7 @@ def test_a_missing_bind_is_told_with_the_line_to_type() -> None:
     check = folders.data_check(NOWHERE, recipe(), inside(), ARGUMENTS)
     assert check == Check(
         "data",
-        "error",
+        "fail",
         "/nowhere-hpcai500/imagenet: not visible inside the container",
         "add --bind /nowhere-hpcai500: apptainer run --bind /nowhere-hpcai500 /apps/hpcai500.sif ic --data "
         "/nowhere-hpcai500/imagenet",
@@ -75,14 +75,14 @@ def test_outside_a_container_nobody_is_told_to_bind() -> None:
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "set.tar").touch()
     check = folders.data_check(tmp_path / "set.tar", None, inside(), ())
-    assert (check.status, check.detail) == ("error", f"{tmp_path}/set.tar: not a folder")
+    assert (check.status, check.detail) == ("fail", f"{tmp_path}/set.tar: not a folder")
 
 
 def test_only_a_recipe_with_data_of_its_own_needs_none() -> None:
-    assert folders.data_check(None, recipe(), None, ()).status == "ok"
+    assert folders.data_check(None, recipe(), None, ()).status == "pass"
     check = folders.data_check(None, recipe("problem.dataset=imagenet-1k"), None, ())
     assert check.sentence == "ic: the recipe trains on imagenet-1k; give its folder with --data DIR"
-    assert folders.data_check(None, None, None, ()).status == "ok"
+    assert folders.data_check(None, None, None, ()).status == "pass"
 
 
 def test_a_folder_that_is_not_yours_is_no_place_for_a_record(public: Path) -> None:
@@ -103,7 +103,7 @@ def test_data_that_you_may_not_read_is_told(public: Path) -> None:
 def test_a_record_may_go_below_a_folder_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check = folders.out_check(Path("runs/one"), None, ())
-    assert (check.status, check.detail.partition(",")[0]) == ("ok", f"{tmp_path}/runs/one can be written")
+    assert (check.status, check.detail.partition(",")[0]) == ("pass", f"{tmp_path}/runs/one can be written")
     (tmp_path / "runs").touch()
     assert folders.out_check(Path("runs/one"), None, ()).detail == f"{tmp_path}/runs: not a folder"
 
@@ -111,9 +111,9 @@ def test_a_record_may_go_below_a_folder_that_can_be_written(tmp_path: Path, monk
 def test_a_file_system_in_memory_does_not_keep_a_containers_record() -> None:
     shared = Path("/dev/shm")
     assert folders.file_system_type(shared) == "tmpfs"
-    assert folders.out_check(shared / "record", None, ()).status == "ok"
+    assert folders.out_check(shared / "record", None, ()).status == "pass"
     check = folders.out_check(shared / "record", inside(), ())
-    assert check.status == "warning"
+    assert check.status == "warn"
     assert "/dev/shm/record lies in memory (tmpfs): the record is gone when the container ends" in check.detail
 
 
@@ -132,8 +132,13 @@ def test_a_read_only_place_is_told_apart_from_one_of_somebody_else(
     )
     # /usr lies with `/`, as an image's folders do, and /dev is mounted on its own.
     assert as_nobody(lambda: folders.out_check(Path("/usr/a"), inside(), ("ic",))) == (
-        "/usr: lies in the image, which is read-only; add --out DIR with a folder of the host, or start in one: "
-        "apptainer run --bind DIR /apps/hpcai500.sif ic"
+        "/usr: lies in the image, which is read-only; give --out with a folder of the host: apptainer run --bind DIR "
+        "/apps/hpcai500.sif ic --out DIR"
+    )
+    again = as_nobody(lambda: folders.out_check(Path("/usr/a"), inside(), ("ic", "--out", "/usr/a", "--set", "a.b=c")))
+    assert again.endswith("apptainer run --bind DIR /apps/hpcai500.sif ic --set a.b=c --out DIR")
+    assert as_nobody(lambda: folders.out_check(Path("/usr/a"), inside(), ("ic", "--out=/usr/a"))).endswith(
+        "ic --out DIR"
     )
     assert as_nobody(lambda: folders.out_check(Path("/dev/a"), inside(), ("ic",))) == (
         "/dev: read-only inside the container; bind it without :ro: --bind /dev"
@@ -143,7 +148,7 @@ def test_a_read_only_place_is_told_apart_from_one_of_somebody_else(
 def test_little_space_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "_LEAST_FREE_BYTES", 10**18)
     check = folders.out_check(tmp_path, None, ())
-    assert check.status == "warning"
+    assert check.status == "warn"
     assert "GB left: checkpoints may not fit" in check.detail
 
 
@@ -156,13 +161,13 @@ def test_little_space_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_a_tmpdir_that_is_not_there_is_a_warning(container: object, fix: str) -> None:
     check = folders.temporary_check({"TMPDIR": "/nowhere-hpcai500/tmp"}, container, Path())  # type: ignore[arg-type]
-    assert check.status == "warning"
+    assert check.status == "warn"
     assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it is not there: temporary files go to /tmp"
     assert (check.fix or "").startswith(fix)
 
 
 def test_a_temporary_folder_that_can_be_written_is_fine(tmp_path: Path) -> None:
-    assert folders.temporary_check({"TMPDIR": str(tmp_path)}, None, Path()).status == "ok"
+    assert folders.temporary_check({"TMPDIR": str(tmp_path)}, None, Path()).status == "pass"
     assert folders.temporary_check({}, None, Path()).detail == "/tmp can be written"
 
 
@@ -170,16 +175,16 @@ def test_where_no_temporary_file_can_be_written_no_run_starts(tmp_path: Path, mo
     (tmp_path / "file").touch()
     monkeypatch.setattr("hpcai500.scratch._USUAL", (str(tmp_path / "file"),))
     check = folders.temporary_check({"TMPDIR": "/nowhere-hpcai500/tmp"}, None, tmp_path / "file" / "record")
-    assert check.status == "error"
+    assert check.status == "fail"
     assert check.detail == "TMPDIR=/nowhere-hpcai500/tmp: it is not there, and no other folder can be written"
 
 
 def test_little_shared_memory_is_a_warning_for_several_ranks_only() -> None:
-    assert folders.shared_memory_check(64 * 2**20, 1, None).status == "ok"
-    assert folders.shared_memory_check(2**30, 8, None).status == "ok"
+    assert folders.shared_memory_check(64 * 2**20, 1, None).status == "pass"
+    assert folders.shared_memory_check(2**30, 8, None).status == "pass"
     check = folders.shared_memory_check(64 * 2**20, 8, inside())
-    assert (check.status, check.detail) == ("warning", "/dev/shm has 64 MiB: NCCL and MPI need more for 8 ranks")
-    assert folders.shared_memory_check(None, 8, None).status == "unknown"
+    assert (check.status, check.detail) == ("warn", "/dev/shm has 64 MiB: NCCL and MPI need more for 8 ranks")
+    assert folders.shared_memory_check(None, 8, None).status == "skip"
 
 
 def test_the_nearest_folder_that_is_there_is_found(tmp_path: Path) -> None:

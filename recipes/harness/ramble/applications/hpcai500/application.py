@@ -22,11 +22,16 @@ _FIGURES = {
     "seconds": "s",
     "time_to_quality_seconds": "s",
     "data_wait_fraction": "fraction",
+    "compute_fraction": "fraction",
     "communication_fraction": "fraction",
     "parallel_efficiency": "fraction",
     "gradient_bytes_per_step": "B",
     "sent_bytes_per_step": "B",
     "stragglers": "ranks",
+    "energy_joules": "J",
+    "watts": "W",
+    "flops_per_watt": "FLOPS/W",
+    "vflops_per_watt": "FLOPS/W",
 }
 
 

@@ -1,0 +1,75 @@
+"""`hpcai500 profile`: what the time of training steps goes to."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpcai500.cli.options import Json, Procs, Set
+from hpcai500.cli.ranks import on_ranks
+from hpcai500.errors import ExitCode, UsageError
+from hpcai500.launch.crew import Crew
+
+_BENCHMARKS = ("ic", "ewa")
+
+
+def profile(
+    what: Annotated[list[str], typer.Argument(metavar="ic|ewa|FOLDER...", help="A benchmark, or folders (--draw).")],
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    set_: Set = None,
+    procs: Procs = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps with and without the profiler.  [default: what fits a minute]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the profile.  [default: runs/profile-<benchmark>-<time>]")
+    ] = None,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw profiles that are there in one figure.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Profile real training steps: kernels by the eight classes of V2.0 Fig. 10, layouts, use of device and network.
+
+    Without --recipe and --data it takes the smoke recipe on data that it makes itself. FOLDER gets profile.json, a
+    figure (SVG and PNG) and trace.json.gz for ui.perfetto.dev: docs/profile.md.
+
+    With --draw it draws several such folders side by side, as V2.0 Fig. 13 does.
+    """
+    if draw:
+        raise typer.Exit(_draw([Path(one) for one in what], out, as_json))
+    if len(what) != 1 or what[0] not in _BENCHMARKS:
+        raise UsageError(f"profile: expected ic or ewa, got {' '.join(what)}; folders are drawn with --draw")
+
+    def body(crew: Crew) -> int:
+        from hpcai500.launch.profiling import ProfileRequest, run_profile, write_files  # noqa: PLC0415 - fast `--help`
+        from hpcai500.results.profile import exit_code, profile_lines  # noqa: PLC0415
+        from hpcai500.results.profile_figure import draw_profiles  # noqa: PLC0415
+
+        folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), crew)
+        write_files(folder, draw_profiles([(what[0], found)]))
+        document = {**found, "folder": str(folder)}
+        print(json.dumps(document) if as_json else "\n".join(profile_lines(found, folder)))  # noqa: T201
+        return exit_code(found)
+
+    on_ranks(procs, body)
+
+
+def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
+    from hpcai500.launch.profiling import new_folder, write_files  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.profile import comparison_lines, read_profile  # noqa: PLC0415
+    from hpcai500.results.profile_figure import MOST_PROFILES, draw_profiles  # noqa: PLC0415
+
+    if len(folders) > MOST_PROFILES:
+        raise UsageError(f"--draw: at most {MOST_PROFILES} profiles fit a figure, got {len(folders)}")
+    profiles = [(folder, read_profile(folder)) for folder in folders]
+    target = out or Path("runs") / f"profiles-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    new_folder(target)
+    write_files(target, draw_profiles([(f"{found['benchmark']} ({folder.name})", found) for folder, found in profiles]))
+    document = {"folder": str(target), "profiles": {str(folder): found for folder, found in profiles}}
+    lines = [*comparison_lines(profiles), "", f"figure      {target}/profile.svg, {target}/profile.png"]
+    print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
+    return ExitCode.PASS

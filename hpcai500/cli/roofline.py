@@ -1,0 +1,48 @@
+"""`hpcai500 roofline`: what binds a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hpcai500.cli.options import Json
+from hpcai500.errors import UsageError
+
+
+def roofline(
+    records: Annotated[
+        list[Path] | None, typer.Argument(metavar="RECORD", help="Folders of runs.  [default: published ones]")
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option(metavar="FILE|NAME", help="Its ceilings: a machine file, or a shipped one (v100-64).")
+    ] = None,
+    micro: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Its ceilings as measured: hpcai500 micro -o FILE.")
+    ] = None,
+    model: Annotated[
+        Literal["node", "system"] | None,
+        typer.Option(help="Links between accelerators, or the network between nodes.  [default: as the runs were]"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Draw the model there (SVG and PNG).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what binds runs on a machine, computation or communication, and what would move it (V2.0 section 6)."""
+    from hpcai500.machine import load_machine  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.figure_files import write_figures  # noqa: PLC0415
+    from hpcai500.results.roofline_figure import draw_roofline  # noqa: PLC0415
+    from hpcai500.results.roofline_records import roofline as make  # noqa: PLC0415
+
+    if (machine is None) == (micro is None):
+        raise UsageError("roofline: give the ceilings: --machine FILE|NAME, or --micro FILE of hpcai500 micro -o FILE")
+    drawn = make(records or [], load_machine(machine or micro or ""), model)
+    figures = write_figures(out, draw_roofline(drawn)) if out else []
+    for figure in figures:
+        print(f"hpcai500: {figure}: written", file=sys.stderr)  # noqa: T201
+    document = {**drawn.document(), "figures": [str(figure) for figure in figures]}
+    print(json.dumps(document) if as_json else "\n".join(drawn.lines()))  # noqa: T201

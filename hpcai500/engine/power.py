@@ -1,0 +1,178 @@
+"""The power of a run: measured by one rank of each node while it trains, told by rank 0 when it has ended."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcai500.comm.base import Communicator
+from hpcai500.engine.journal import Journal
+from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.methodology.energy import Window
+from hpcai500.methodology.power import first_note, hosts_of, why_unknown, window_of
+from hpcai500.record import read_record
+from hpcai500.record_writer import cannot_write
+from hpcai500.system.power.choice import Meter, PowerChoice
+from hpcai500.system.power.finding import Found, Opener, automatic_names, find_sources, openers
+from hpcai500.system.power.meter import files_of
+from hpcai500.system.power.node import Entry, MeteredNode, NodePower, SampledNode
+
+_NOT_WANTED = "not measured (--power none)"
+_MOST_NAMES = 4
+
+
+class RunPower:
+    """Measures from `begin` to `conclude`. All but `begin` and `close` are called by all ranks together.
+
+    Args:
+        choice: what the user wants it to be read from.
+        world: all ranks; the first one of each host measures there.
+        record: folder of the record.
+        on_gpu: whether the run uses accelerators.
+        how: how sources are opened, by name.
+    """
+
+    def __init__(
+        self,
+        choice: PowerChoice,
+        world: Communicator,
+        record: Path,
+        *,
+        on_gpu: bool,
+        how: Mapping[str, Opener] | None = None,
+    ) -> None:
+        self._choice, self._world, self._record = choice, world, record
+        self._on_gpu, self._how = on_gpu, how if how is not None else openers()
+        self._host = world.hosts[world.rank]
+        self._hosts = list(dict.fromkeys(world.hosts))
+        # Which of the ranks may measure; whether one does is found out.
+        self._leads_node = world.hosts.index(self._host) == world.rank
+        self._node: NodePower | None = None
+        self._reason = _NOT_WANTED
+
+    def find(self) -> None:
+        """Find out, before anything takes long, what can be read; the same on all nodes. Rank 0 says it on stderr.
+
+        Raises:
+            EnvironmentLacksError: what the user named cannot be read on a node.
+            UsageError: one meter's file cannot be that of each of several nodes.
+        """
+        if self._choice.meter:
+            self._take_meter(self._choice.meter)
+        elif self._choice.kind != "none":
+            self._take_source()
+
+    def begin(self) -> None:
+        """Measure from now on."""
+        if self._node:
+            self._node.begin()
+
+    def conclude(self, journal: Journal) -> None:
+        """Stop, and write the event `power`, after `run_stop`.
+
+        Raises:
+            RunError: a rank is gone, or the disk is full.
+        """
+        world = self._world
+        if self._node:
+            self._node.stop()
+        offset = self._clock_offset()
+        window, hosts = world.broadcast_object(_run_of(journal) if world.rank == 0 else None)
+        mine = self._node.tell(window, offset) if self._node else None
+        self._node = None
+        told = list(enumerate(world.gather_objects(mine)))
+        entries: list[Entry] = [entry for _, entry in told if entry]
+        for rank, entry in told:
+            if entry and entry["file"]:
+                self._bring_file(rank, entry["file"], entry["sha256"])
+        journal.event("power", self._value(entries, hosts))
+
+    def close(self) -> None:
+        """Let go, however the run ended; what was sampled stays."""
+        if self._node:
+            self._node.stop()
+
+    def _take_meter(self, meter: Meter) -> None:
+        shared = meter.is_one_for_all
+        if shared and len(self._hosts) > 1 and meter.scope != "pdu":
+            raise UsageError(
+                f"--power {self._choice}: one file for {len(self._hosts)} nodes: give each its own (%h in the name "
+                "stands for the host), or say scope=pdu for a meter that feeds all of them"
+            )
+        if self._world.rank == 0 or (self._leads_node and not shared):
+            covers = self._hosts if shared else [self._host]
+            self._node = MeteredNode(meter, self._record, self._host, covers)
+        self._say(f"power: {meter.pattern} (scope {meter.scope}) is read when the run has ended")
+        # The meter may write it later; a name that is mistyped should not be found out only then.
+        lacks = self._node is not None and not files_of(meter, self._host)
+        missing = [host for host in self._world.gather_objects(self._host if lacks else None) if host]
+        if missing:
+            self._say(f"warning: power: {meter.of(missing[0])}: no such file yet on {_few(missing)}")
+
+    def _take_source(self) -> None:
+        kind = self._choice.kind
+        names = automatic_names(on_gpu=self._on_gpu) if kind == "auto" else (kind,)
+        found = find_sources(names, self._how) if self._leads_node else Found()
+        told = self._world.gather_objects((self._host, tuple(found.sources), found.words) if self._leads_node else None)
+        nodes = [one for one in told if one]
+        # Sums over nodes mean something only where all of them measure the same.
+        common = next((name for name in names if all(name in sources for _, sources, _ in nodes)), None)
+        source = found.take(common)
+        if common is None:
+            host, _, why = next((one for one in nodes if not one[1]), nodes[0])
+            if kind != "auto":
+                raise EnvironmentLacksError(f"--power {kind}: {host}: {why}")
+            self._reason = f"no source of power on {host}: {why}" if nodes[1:] else f"no source of power: {why}"
+        elif source:
+            self._node = SampledNode(source, self._record, self._host)
+            where = f" on {len(nodes)} nodes" if nodes[1:] else ""
+            what = f"{source.covers} (scope {source.scope})"
+            self._say(f"power: {source.name}{where}: {what}, every {source.interval_seconds:g} s")
+
+    def _clock_offset(self) -> float:
+        """How far this node's wall clock is ahead of rank 0's, both as their samples have it."""
+        self._world.barrier()
+        now = self._node.unix_now() if self._node else 0.0
+        return now - float(self._world.gather_objects(now)[0])
+
+    def _bring_file(self, rank: int, name: str, sha256: str) -> None:
+        """Into the record that rank 0 writes, where the node of `rank` does not share its file system."""
+        world, target = self._world, self._record / name
+        if world.broadcast_object(_is_file(target, sha256) if world.rank == 0 else None):
+            return
+        mine = zlib.compress(target.read_bytes()) if world.rank == rank else None
+        content = world.broadcast_object(mine, root=rank)
+        if world.rank == 0:
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(target, zlib.decompress(content))
+            except OSError as error:
+                raise cannot_write(self._record, error) from error
+
+    def _value(self, entries: Sequence[Entry], hosts: Sequence[str]) -> dict[str, Any]:
+        notes = [f"{entry['host']}: {entry['note']}" for entry in entries if entry["note"]]
+        reason = why_unknown(entries, hosts) if entries else self._reason
+        return {"nodes": list(entries), "reason": reason, "note": first_note(notes)}
+
+    def _say(self, line: str) -> None:
+        if self._world.rank == 0:
+            print(f"hpcai500: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _run_of(journal: Journal) -> tuple[Window, list[str]]:
+    """The run's time and hosts, as its record has them."""
+    events = read_record(journal.path).events
+    return window_of(events), hosts_of(events)
+
+
+def _is_file(path: Path, sha256: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else "")

@@ -1,0 +1,187 @@
+"""Training steps for whoever looks at them: the parts of a run, without record, evaluation and checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import cast
+
+import torch
+from torch import nn
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.timeline.spans import SpanSink
+from hpcai500.engine.precision import Precision
+from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.rehearsal import Rehearsal
+from hpcai500.engine.replicas import make_equal
+from hpcai500.engine.signals import StopRequest
+from hpcai500.engine.tally import EpochTally
+from hpcai500.engine.updates import Updater
+from hpcai500.layers import Recipe
+from hpcai500.optim.optimizers import build_optimizer
+from hpcai500.optim.schedules import LearningRate
+from hpcai500.workloads import factory
+from hpcai500.workloads.base import Place, TrainingBatch, Workload
+
+# Of one step: its number, and what it runs in.
+Around = Callable[[int], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps that were done, on this rank; seconds.
+
+    Attributes:
+        steps: how many.
+        seconds: from the first to the last, the device's work included.
+        data_wait_seconds: waiting for batches.
+        compute_seconds: what is neither waiting for data nor for sums.
+        communication_wait_seconds: from the end of backward passes to the last sum.
+        step_seconds: of a usual step: the median where each step is timed, the mean on a device, which works on after
+            a step of the host has returned.
+    """
+
+    steps: int
+    seconds: float
+    data_wait_seconds: float
+    compute_seconds: float
+    communication_wait_seconds: float
+    step_seconds: float
+
+
+class ProfiledSteps:
+    """The workload, model, optimizer, sums and input pipeline of a run, made as the run makes them; all ranks alike.
+
+    Args:
+        recipe: of the run.
+        data: folder of its data.
+        ranks: all processes.
+        device: of this rank.
+        cores: that this rank may count as its own.
+        world: `ranks.world`, or what does the same and tells about it.
+
+    Raises:
+        HpcAi500Error: whatever keeps the run from starting.
+    """
+
+    def __init__(
+        self, recipe: Recipe, data: Path, ranks: Ranks, device: torch.device, cores: int, *, world: Communicator
+    ) -> None:
+        self._ranks, self._device = ranks, device
+        precision = Precision(recipe.accelerator.precision, device)
+        place = Place(
+            device,
+            precision.input_dtype,
+            recipe.os.input_threads or cores,
+            communicator=world,
+            total_shares=recipe.shards,
+            shares=tuple(range(world.rank, recipe.shards, world.size)),
+            tracker=ranks.tracker(),
+        )
+        self._workload: Workload = factory(recipe.benchmark)(recipe, data, place)
+        if recipe.accelerator.loader == "memory":
+            self._workload.hold_in_memory(recipe.accelerator.prefetch_batches * len(place.shares))
+        self._model = self._workload.model.to(device)
+        if recipe.framework.channels_last:
+            # torch's stubs do not know this documented form.
+            self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if world.size > 1:
+            make_equal(self._model, world)
+        steps = self._workload.steps_per_epoch
+        self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, steps, recipe.problem.epochs)
+        self._steps_of_run = steps * recipe.problem.epochs
+        self._updater = Updater(
+            workload=self._workload,
+            model=cast(nn.Module, torch.compile(self._model)) if recipe.framework.compile else self._model,
+            optimizer=build_optimizer(self._model, recipe.hyperparameters),
+            precision=precision,
+            passes=len(place.shares),
+            reducer=None,
+            stop=StopRequest(announce=False),
+            sink=None,
+            phase=lambda name: None,
+        )
+        self._rehearsal = Rehearsal(self._updater, self._model, ranks, recipe.communication)
+        self._batches = self._endless_batches()
+        self._done = 0
+
+    def warm_up(self, steps: int) -> float:
+        """Compile, choose the bucket size, then do `steps`; returns the seconds of one, the slowest rank's.
+
+        Raises:
+            HpcAi500Error: as `run`.
+        """
+        if self._ranks.world.size > 1:
+            self._rehearsal.with_ranks()
+        else:
+            self._rehearsal.warm_up()
+        self._updater.phase = self._ranks.phase
+        own = self.run(steps).step_seconds
+        slowest: float = max(self._ranks.world.gather_objects(own))
+        return slowest
+
+    def run(self, steps: int, around: Around | None = None, sink: SpanSink | None = None) -> Measured:
+        """Do `steps` more, on real batches; all ranks together.
+
+        Args:
+            steps: at least 1.
+            around: gives the context of each.
+            sink: told when each step and each sum was.
+
+        Raises:
+            RunError: another rank is lost.
+            DataError: a sample cannot be read.
+        """
+        self._updater.sink = sink
+        if self._updater.reducer:
+            self._updater.reducer.sink = sink
+        self._model.train()
+        tally = EpochTally()
+        self._ranks.world.barrier()
+        self._settle()
+        moments = [time.perf_counter()]
+        for step in range(steps):
+            with around(step) if around else nullcontext():
+                self._step(tally)
+            moments.append(time.perf_counter())
+        self._settle()
+        seconds = time.perf_counter() - moments[0]
+        on_host = self._device.type == "cpu"
+        return Measured(
+            steps,
+            seconds,
+            tally.data_wait_seconds,
+            tally.compute_seconds,
+            tally.communication_wait_seconds,
+            step_seconds=median(two - one for one, two in pairwise(moments)) if on_host else seconds / steps,
+        )
+
+    def close(self) -> None:
+        """Stop the threads that read and communicate."""
+        self._batches.close()
+        if self._updater.reducer:
+            self._updater.reducer.close()
+        self._workload.close()
+
+    def _step(self, tally: EpochTally) -> None:
+        # After the last step of the run, its schedules have nothing to say.
+        number = min(self._done, self._steps_of_run - 1)
+        epoch = number / self._workload.steps_per_epoch
+        self._updater.update(self._done, epoch, self._rate.at(number), self._batches, tally)
+        self._done += 1
+
+    def _endless_batches(self) -> Generator[TrainingBatch]:
+        epoch = 1
+        while True:
+            yield from self._workload.training_batches(epoch, 0)
+            epoch += 1
+
+    def _settle(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

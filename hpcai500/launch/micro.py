@@ -1,0 +1,83 @@
+"""The login half of `hpcai500 micro`: which recipe, which data, then the measurement on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import UsageError
+from hpcai500.launch.crew import Crew
+from hpcai500.launch.made_data import make_data
+from hpcai500.launch.measuring import Setting, measure, say, setting_for
+from hpcai500.layers import Recipe
+from hpcai500.recipe import load_recipe
+from hpcai500.system.driver import find_traces
+
+_MODULE = "measure.micro_command"
+_SMOKE = "synthetic-"
+
+
+@dataclass(frozen=True)
+class MicroRequest:
+    """What the user asked for.
+
+    Attributes:
+        what: kinds of measurement.
+        recipe: TOML file or shipped recipe; None takes one that fits this host.
+        overrides: of it.
+        data: folder of the recipe's data set.
+        seconds: of each measurement.
+    """
+
+    what: Sequence[str]
+    recipe: str | None = None
+    overrides: Sequence[str] = ()
+    data: Path | None = None
+    seconds: float = 2.0
+
+
+def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
+    """Measure on all ranks of `crew`; the micro document (docs/micro.md).
+
+    Raises:
+        UsageError: recipe or data cannot be used, or nothing of what was asked for can be measured here.
+        WrongAnswerError: a result is wrong.
+    """
+    if request.data and "input" not in request.what:
+        raise UsageError("--data is for input: add it (`hpcai500 micro input --data DIR`), or leave --data out")
+    setting = setting_for(crew, request.recipe or _fitting_recipe(), request.overrides)
+    arguments = ["--what", ",".join(request.what), "--seconds", f"{request.seconds:g}"]
+    if "input" in request.what:
+        for benchmark, folder in _data(request, setting).items():
+            arguments += ["--data", f"{benchmark}={folder}"]
+    document = measure(crew, _MODULE, setting, arguments)
+    if not document:
+        raise UsageError(f"micro {' '.join(request.what)}: nothing of it can be measured here (see above)")
+    return document
+
+
+def _fitting_recipe() -> str:
+    """The reference where there is a device that it can run on; said, because it decides what is measured."""
+    traces = find_traces()
+    name = "ic/reference" if traces.any else "ic/smoke"
+    say(f"micro: recipe {name}: {traces.words if traces.any else 'no NVIDIA device is here, so this is the processor'}")
+    return name
+
+
+def _data(request: MicroRequest, setting: Setting) -> dict[str, Path]:
+    """Folders by benchmark: the recipe's alone where one is given, else of both benchmarks; made where it can be."""
+    recipe = setting.recipe
+    if request.data:
+        return {recipe.benchmark: request.data}
+    recipes: list[Recipe] = [recipe]
+    if request.recipe is None and recipe.problem.dataset.startswith(_SMOKE):
+        recipes.append(load_recipe("ewa/smoke", ()))
+    found: dict[str, Path] = {}
+    for one in recipes:
+        if one.problem.dataset.startswith(_SMOKE):
+            found[one.benchmark] = make_data(one, None)
+        else:
+            say(f"input {one.benchmark}: left out: it reads {one.problem.dataset}: add --data DIR")
+    return found

@@ -1,0 +1,85 @@
+"""A profile of a benchmark's training steps: recipe, data and folder, then the job that measures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import RecordError, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.launch.crew import Crew
+from hpcai500.launch.made_data import make_data
+from hpcai500.launch.measuring import measure, say, setting_for
+from hpcai500.system.doctor import Subject, require_healthy
+
+PROFILE, TRACE = "profile.json", "trace.json.gz"
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """What the user asked for on the command line."""
+
+    benchmark: str
+    recipe: str | None = None
+    data: Path | None = None
+    out: Path | None = None
+    overrides: Sequence[str] = ()
+    steps: int | None = None
+
+
+def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, Any]]:
+    """Profile `request` on the ranks of `crew`, which is open; returns the folder and what lies in its profile.json.
+
+    Raises:
+        HpcAi500Error: recipe, data or folder cannot be used, or the job failed.
+    """
+    name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
+    setting = setting_for(crew, name, request.overrides)
+    recipe = setting.recipe
+    crew.check(recipe, 1)
+    if recipe.benchmark != request.benchmark:
+        raise UsageError(f"{name}: a recipe of {recipe.benchmark}; run `hpcai500 profile {recipe.benchmark} …`")
+    folder = request.out or Path("runs") / f"profile-{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
+    new_folder(folder)
+    data = request.data or make_data(recipe, request.out)
+    say(f"profile: recipe {name}, data {data}, into {folder}")
+    arguments: list[str | Path] = ["--data", data.absolute(), "--trace", (folder / TRACE).absolute()]
+    arguments += ["--steps", str(request.steps)] if request.steps else []
+    document = measure(crew, "measure.profile_command", setting, arguments)
+    document["recipe"] = name
+    document["trace"] = TRACE
+    write_files(folder, {PROFILE: (json.dumps(document, indent=1) + "\n").encode()})
+    return folder, document
+
+
+def new_folder(folder: Path) -> None:
+    """Make `folder`; what is there is never overwritten.
+
+    Raises:
+        RecordError: it holds something, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise RecordError(f"{folder}: not empty; give another --out")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write `files` into `folder`.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    try:
+        for name, content in files.items():
+            write_atomically(folder / name, content)
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error

@@ -1,0 +1,1 @@
+"""The ceilings of a machine: products, convolutions, copies, all-reduces and input, each as fast as it goes here."""

@@ -1,0 +1,240 @@
+"""`python -m hpcai500.measure.micro_command`: one rank of `hpcai500 micro`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
+from hpcai500.errors import UsageError
+from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
+from hpcai500.progress import Progress
+from hpcai500.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hpcai500.measure.micro.crew import Crew
+    from hpcai500.measure.micro.problem import Problem
+    from hpcai500.measure.micro.shapes import ProductsOfStep
+
+KINDS = ("gemm", "conv", "copy", "allreduce", "input")
+# Of a workload's shapes, so many are tried; then the square ones, of which the largest is not known before.
+_SHAPES = 8
+_SQUARES = (512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure on this rank; returns the exit code."""
+    parser = measurement_parser("measure.micro_command", "Measure what this machine does at best (docs/micro.md).")
+    parser.add_argument("--what", default=",".join(KINDS), help="what to measure, with commas between")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--data", action="append", default=[], metavar="BENCHMARK=DIR", help="data of `input`")
+    return run_measurement(parser, _measure, arguments)
+
+
+def _measure(bench: Bench) -> Mapping[str, Any]:
+    from hpcai500.measure.micro.crew import Crew  # noqa: PLC0415 - torch only after threads are told how to wait
+
+    kinds = _kinds(bench.options)
+    crew = Crew(bench.ranks.world, bench.device, bench.cores, say=_say if bench.ranks.leads else _say_nothing)
+    found: dict[str, Any] = {}
+    walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
+    data = dict(_pair(text) for text in bench.options.data)
+    with bench.ranks.tracker()(_count(kinds, data), "micro", "measurements") as bar:
+        for kind in kinds:
+            match kind:
+                case "gemm" | "conv":
+                    found |= _products(kind, list(walks.values()), crew, bench.options.seconds, bar)
+                case "copy":
+                    from hpcai500.measure.micro.copying import measure_copy  # noqa: PLC0415
+
+                    found["copy"] = measure_copy(crew, bench.options.seconds, bar)
+                case "allreduce":
+                    found |= _all_reduce(bench, crew, bar)
+                case "input":
+                    for benchmark, folder in data.items():
+                        found[f"input {benchmark}"] = _input(bench, crew, folder, walks[benchmark], found, bar)
+    return found
+
+
+def _kinds(options: argparse.Namespace) -> list[str]:
+    wanted = options.what.split(",")
+    if unknown := [kind for kind in wanted if kind not in KINDS]:
+        raise UsageError(f"--what {unknown[0]}: expected {', '.join(KINDS)}")
+    return [kind for kind in KINDS if kind in wanted]
+
+
+def _pair(text: str) -> tuple[str, Path]:
+    benchmark, _, folder = text.partition("=")
+    return benchmark, Path(folder)
+
+
+def _count(kinds: Sequence[str], data: Mapping[str, Path]) -> int:
+    """Measurements that progress counts; groups of ranks are not known yet."""
+    from hpcai500.measure.micro.precisions import PRECISIONS  # noqa: PLC0415
+
+    each = {"gemm": len(PRECISIONS), "conv": len(PRECISIONS), "copy": 1, "allreduce": 1, "input": len(data)}
+    return sum(each[kind] for kind in kinds)
+
+
+class _Walk:
+    """A recipe and the products of a training step of it."""
+
+    def __init__(self, recipe: Recipe, products: ProductsOfStep) -> None:
+        self.recipe, self.products = recipe, products
+
+    @property
+    def training_flops(self) -> float:
+        """Of a sample; each convolution is among the matrix products too."""
+        total = sum(shape.flops * count for shape, count in self.products.gemms.items())
+        return total / self.recipe.hyperparameters.batch_size
+
+
+def _walks(recipe: Recipe) -> dict[str, _Walk]:
+    """The products of both workloads: of the recipe, and of its sibling of the other benchmark."""
+    import torch  # noqa: PLC0415
+
+    from hpcai500.measure.micro.shapes import products_of_step  # noqa: PLC0415
+    from hpcai500.workloads import model_of  # noqa: PLC0415
+
+    found = {}
+    for one in (recipe, sibling(recipe)):
+        model, _ = model_of(one)
+        with torch.device("meta"):
+            inputs = _inputs(one)
+        found[one.benchmark] = _Walk(one, products_of_step(model, *inputs))
+    return found
+
+
+def sibling(recipe: Recipe) -> Recipe:
+    """The other benchmark's recipe of the same kind (smoke or reference), on the same machine and ranks."""
+    other = "ewa" if recipe.benchmark == "ic" else "ic"
+    kind = "smoke" if recipe.problem.dataset.startswith("synthetic-") else "reference"
+    base = load_recipe(f"{other}/{kind}", ())
+    same = ("accelerator", "communication", "os", "hardware")
+    return base.model_copy(update={layer: getattr(recipe, layer) for layer in same})
+
+
+def _inputs(recipe: Recipe) -> tuple[Tensor, ...]:
+    """What a step of one rank takes, as shapes."""
+    import torch  # noqa: PLC0415
+
+    from hpcai500.data.climate.weather.synthetic import SyntheticYears  # noqa: PLC0415
+    from hpcai500.workloads.ewa_model import REFERENCE_GRID  # noqa: PLC0415
+
+    batch, options = recipe.hyperparameters.batch_size, recipe.workload
+    if isinstance(options, ImageClassification):
+        return (torch.empty(batch, 3, options.image_size, options.image_size),)
+    assert isinstance(options, ExtremeWeather)
+    made = SyntheticYears()
+    is_made = recipe.problem.dataset.startswith("synthetic-")
+    height, width = (made.height, made.width) if is_made else REFERENCE_GRID
+    images = torch.empty(batch, len(options.channels), height, options.crop_width or width)
+    return images, torch.empty(batch * options.detection_samples, 5)
+
+
+def _products(
+    kind: str, walks: Sequence[_Walk], crew: Crew, seconds: float, bar: Progress
+) -> Iterator[tuple[str, Any]]:
+    """Entries of `gemm` or `conv` in each precision."""
+    from hpcai500.measure.micro.gemm import Gemm  # noqa: PLC0415
+    from hpcai500.measure.micro.precisions import PRECISIONS, lacking  # noqa: PLC0415
+    from hpcai500.measure.micro.search import fastest  # noqa: PLC0415
+    from hpcai500.measure.micro.shapes import heaviest  # noqa: PLC0415
+
+    problems: list[Problem]
+    if kind == "gemm":
+        shapes = heaviest([walk.products.gemms for walk in walks], _SHAPES)
+        problems = [*(Gemm(side, side, side) for side in _SQUARES), *shapes]
+    else:
+        layers = heaviest([walk.products.convolutions for walk in walks], _SHAPES)
+        # The lightest first: it tells what the others will take.
+        problems = [*sorted(layers, key=lambda layer: layer.flops)[:1], *layers]
+    for name, precision in PRECISIONS.items():
+        if reason := lacking(precision, crew.device):
+            crew.say(f"{kind} {name}: left out: {reason}")
+            bar.advance()
+            continue
+        entry = fastest(problems, precision, crew, seconds, bar)
+        if entry is None:
+            crew.say(f"{kind} {name}: left out: nothing ends within {seconds:g} s: this device is not made for it")
+        else:
+            yield f"{kind} {name}", entry
+
+
+def _all_reduce(bench: Bench, crew: Crew, bar: Progress) -> dict[str, Any]:
+    from hpcai500.measure.micro.all_reduce import measure_all_reduce  # noqa: PLC0415
+
+    if crew.world.size == 1:
+        crew.say("allreduce: left out: there is one rank; start more: --procs N, or a launcher")
+        bar.advance()
+        return {}
+    # What the monitor hears of each collective would be a part of the latency of a small message.
+    return measure_all_reduce(crew, bench.ranks.unwatched, bench.options.seconds, bar)
+
+
+def _input(
+    bench: Bench, crew: Crew, folder: Path, walk: _Walk, found: Mapping[str, Any], bar: Progress
+) -> dict[str, Any]:
+    from hpcai500.engine.precision import Precision  # noqa: PLC0415
+    from hpcai500.measure.micro.input_rate import measure_input  # noqa: PLC0415
+    from hpcai500.workloads import factory  # noqa: PLC0415
+    from hpcai500.workloads.base import Place  # noqa: PLC0415
+
+    recipe, world = walk.recipe, crew.world
+    threads = recipe.os.input_threads or crew.cores
+    shares = tuple(range(world.rank, recipe.shards, world.size))
+    place = Place(
+        crew.device,
+        Precision(recipe.accelerator.precision, crew.device).input_dtype,
+        threads,
+        communicator=world,
+        total_shares=recipe.shards,
+        shares=shares,
+        tracker=bench.ranks.tracker(),
+    )
+    workload = factory(recipe.benchmark)(recipe, folder, place)
+    try:
+        entry = measure_input(
+            recipe.benchmark,
+            crew,
+            partial(workload.training_batches, first_step=0),
+            ring=recipe.accelerator.prefetch_batches,
+            steps=workload.steps_per_epoch * len(shares),
+            seconds=bench.options.seconds,
+            bar=bar,
+            shape=f"batches of {recipe.hyperparameters.batch_size}, {threads} threads a rank",
+            call=f"{recipe.accelerator.loader} loader",
+            precision=recipe.accelerator.precision,
+            data=str(folder.resolve()),
+            synthetic=workload.dataset()["synthetic"],
+        )
+    finally:
+        workload.close()
+    return entry | _enough(entry["value"], recipe, walk, found)
+
+
+def _enough(rate: float, recipe: Recipe, walk: _Walk, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether input is faster than training can ever be: no step is faster than the ceiling of its products."""
+    precision = recipe.accelerator.precision
+    names = (f"gemm {precision}", f"conv {precision}")
+    ceilings = [found[name]["value"] for name in names if name in found]
+    needed = max(ceilings) / walk.training_flops if ceilings else None
+    return {"needed_at_most": needed, "enough": None if needed is None else rate >= needed}
+
+
+def _say(line: str) -> None:
+    print(f"hpcai500: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _say_nothing(line: str) -> None:
+    """Rank 0 says it."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The checks one after the other, on every rank: each measures with all of them and comes to one verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hpcai500.comm.base import Communicator
+from hpcai500.layers import Recipe
+from hpcai500.machine import Machine
+from hpcai500.measure.host import capture_nodes
+from hpcai500.measure.preflight.clocks import judge_clocks, measure_clocks
+from hpcai500.measure.preflight.devices import Device, ask_device, judge_devices
+from hpcai500.measure.preflight.everyone import Answer, ask_everyone, ask_hosts, values
+from hpcai500.measure.preflight.exchange import measure_exchange
+from hpcai500.measure.preflight.network_speed import Expected, expected_link, judge_exchange
+from hpcai500.measure.preflight.nodes import judge_nodes
+from hpcai500.measure.preflight.power import judge_sources, look_for_sources
+from hpcai500.measure.preflight.product import SIDES, Product, measure_product
+from hpcai500.measure.preflight.read_speed import Need, judge_reading
+from hpcai500.measure.preflight.reading import read
+from hpcai500.measure.preflight.samples import choose
+from hpcai500.measure.preflight.speed import expected_flops, judge_products
+from hpcai500.measure.preflight.versions import judge_versions, version_facts
+from hpcai500.methodology.node_differences import node_differences
+from hpcai500.system.checks import Check
+from hpcai500.system.disk_space import free_bytes, space_check
+from hpcai500.system.preflight import (
+    ALL_REDUCE,
+    CLOCKS,
+    DEVICES,
+    DISK,
+    GEMM,
+    NODES,
+    POWER,
+    RANKS,
+    READING,
+    VERSIONS,
+)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the recipe's model asks for.
+
+    Attributes:
+        sample_flops: of one sample's training.
+        checkpoint_bytes: of one checkpoint.
+        pixels: of that sample, where it has as many as the data; None where the recipe says how many.
+    """
+
+    sample_flops: float
+    checkpoint_bytes: int
+    pixels: int | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where this rank stands, and what it is asked about.
+
+    Attributes:
+        world: all ranks.
+        recipe: whose device, precision, threads and model count.
+        device: of this rank; raises where it has none.
+        input_threads: of this rank.
+        costs: of the recipe's model; asked on rank 0.
+        look: what the host of this rank lacks, without measuring.
+        data: folder of the data set; None where it is made.
+        out: folder of the record.
+        machine: what speeds are held against.
+    """
+
+    world: Communicator
+    recipe: Recipe
+    device: Callable[[], torch.device]
+    input_threads: int
+    costs: Callable[[], Costs]
+    look: Callable[[], Sequence[Check]]
+    data: Path | None
+    out: Path
+    machine: Machine | None
+
+
+class Steps:
+    """The checks by name; called by all ranks alike, in the order of `system.preflight.MEASURED`.
+
+    Raises (all checks):
+        RunError: a rank is lost.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._world = stage, stage.world
+        self._device: torch.device | None = None
+        self._without_device: str | None = "devices were not asked"
+        self._products: list[Answer[Product]] = []
+        self._costs: Costs | str | None = None
+
+    def check(self, name: str) -> Check:
+        """Make one check."""
+        makers: dict[str, Callable[[], Check]] = {
+            RANKS: self._ranks,
+            VERSIONS: self._versions,
+            NODES: self._nodes,
+            CLOCKS: self._clocks,
+            DEVICES: self._devices,
+            GEMM: self._gemm,
+            ALL_REDUCE: self._all_reduce,
+            READING: self._reading,
+            DISK: self._disk,
+            POWER: self._power,
+        }
+        return makers[name]()
+
+    def _ranks(self) -> Check:
+        size, hosts = self._world.size, len(set(self._world.hosts))
+        if size == 1:
+            return Check(RANKS, "pass", f"1 rank on host {self._world.hosts[0]}: --procs N or a launcher tries more")
+        return Check(RANKS, "pass", f"{size} ranks on {hosts} host{'s'[: hosts - 1]}, by {self._world.library}")
+
+    def _versions(self) -> Check:
+        return judge_versions(self._world.gather_objects(version_facts()), self._world.hosts)
+
+    def _nodes(self) -> Check:
+        if len(set(self._world.hosts)) == 1:
+            return Check(NODES, "pass", "one")
+        lacking = ask_hosts(self._world, self._stage.look)
+        hosts, rank = self._world.hosts, self._world.rank
+        first = hosts.index(hosts[rank]) == rank
+        nodes = capture_nodes(self._world, {"data": self._stage.data}, first_of_host=first)
+        # The descriptions are rank 0's.
+        return judge_nodes(lacking, self._world.broadcast_object(node_differences(nodes)))
+
+    def _clocks(self) -> Check:
+        walls, alignment = measure_clocks(self._world)
+        return judge_clocks(walls, alignment.errors_seconds, self._world.hosts)
+
+    def _devices(self) -> Check:
+        def ask() -> Device:
+            self._device = self._stage.device()
+            return ask_device(self._device)
+
+        check = judge_devices(ask_everyone(self._world, ask))
+        self._without_device = None if check.status != "fail" else f"first mend what `{DEVICES}` says"
+        return check
+
+    def _gemm(self) -> Check:
+        if self._device is None or self._without_device:
+            return Check(GEMM, "skip", f"not measured: {self._without_device}")
+        device, precision = self._device, self._stage.recipe.accelerator.precision
+        self._world.barrier()
+        self._products = ask_everyone(self._world, lambda: measure_product(device, precision, SIDES[device.type]))
+        expected = expected_flops(self._stage.machine, precision) if self._stage.machine else None
+        return judge_products(self._products, precision, expected, on_cpu=device.type == "cpu")
+
+    def _all_reduce(self) -> Check:
+        if self._world.size == 1:
+            return Check(ALL_REDUCE, "skip", "one rank sums with nobody: --procs N, or a launcher")
+        if self._device is None or self._without_device:
+            return Check(ALL_REDUCE, "skip", f"not measured: {self._without_device}")
+        exchange = measure_exchange(self._world, self._device)
+        link = expected_link(self._stage.machine, len(set(self._world.hosts)))
+        by_sockets = not self._world.library.startswith("NCCL")
+        return judge_exchange(exchange, self._world.hosts, Expected(link, by_sockets))
+
+    def _reading(self) -> Check:
+        data, recipe = self._stage.data, self._stage.recipe
+        if data is None:
+            return Check(READING, "skip", f"{recipe.problem.dataset}: hpcai500 makes it when the run starts")
+        costs = self._model_costs()
+        samples = ask_everyone(self._world, lambda: choose(recipe, data, self._world.rank))
+        mine = samples[self._world.rank].value
+        self._world.barrier()
+        readings = [
+            Answer(found.rank, found.host, found.value, chosen.error or found.error)
+            for chosen, found in zip(
+                samples,
+                ask_everyone(self._world, lambda: read(mine, self._stage.input_threads) if mine else None),
+                strict=True,
+            )
+        ]
+        flops = math.fsum(product.flops for _, product in values(self._products)) or None
+        sample_flops = None if isinstance(costs, str) or mine is None else _sample_flops(costs, mine.pixels)
+        need = Need(recipe.benchmark, data, flops, sample_flops)
+        return judge_reading(readings, need)
+
+    def _disk(self) -> Check:
+        costs = self._model_costs()
+        if isinstance(costs, str):
+            return Check(DISK, "skip", f"the model cannot be built: {costs}")
+        out = self._stage.out
+        # Rank 0 writes the record.
+        free: int = self._world.broadcast_object(free_bytes(out) if self._world.rank == 0 else 0)
+        return space_check(out, free, costs.checkpoint_bytes)
+
+    def _power(self) -> Check:
+        on_gpu = self._stage.recipe.accelerator.device != "cpu"
+        return judge_sources(ask_hosts(self._world, lambda: look_for_sources(on_gpu=on_gpu)))
+
+    def _model_costs(self) -> Costs | str:
+        """On all ranks; why they are unknown, where they are."""
+        if self._costs is None:
+            # The first answer is rank 0's.
+            answer = ask_everyone(self._world, lambda: self._stage.costs() if self._world.rank == 0 else None)[0]
+            self._costs = answer.value or answer.error or "unknown"
+        return self._costs
+
+
+def _sample_flops(costs: Costs, pixels: int | None) -> float:
+    """Of a sample of so many `pixels`: convolutions cost as many operations on each."""
+    return costs.sample_flops * (pixels / costs.pixels if pixels and costs.pixels else 1.0)

@@ -1,0 +1,179 @@
+"""`python -m hpcai500.measure.preflight_command`: one rank of what `hpcai500 doctor` measures.
+
+Rank 0 writes each finding to --result as soon as it is known (`system.check_log`); whatever ends the ranks, what was
+found before is there, and which check it was that did not end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from hpcai500.engine.measurement import measurement_parser
+from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.layers import Recipe
+from hpcai500.machine import load_machine
+from hpcai500.placement import find_placement
+from hpcai500.recipe import load_recipe
+from hpcai500.scratch import scratch
+from hpcai500.streams import open_missing_streams
+from hpcai500.system.check_log import CheckLog
+from hpcai500.system.checks import Check
+from hpcai500.system.preflight import MEASURED, RANKS, READING
+
+if TYPE_CHECKING:
+    from hpcai500.measure.preflight.steps import Costs
+
+_LIMIT_SECONDS = 180.0
+# Importing torch from a busy file system, on every rank.
+_START_SECONDS = 300.0
+# Whoever wants it to stop does not wait for a library that hangs.
+_FAREWELL_SECONDS = 5.0
+# As in `hpcai500.train`.
+_SPINNING = "5000"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Be one rank; returns the exit code."""
+    open_missing_streams()
+    try:
+        options = _parser().parse_args(arguments)
+        recipe = load_recipe(options.recipe, options.set)
+        leads = find_placement(os.environ).rank == 0
+    except HpcAi500Error as error:
+        return _tell(str(error), error.exit_code)
+    log = CheckLog(options.result if leads else None, options.limit, _leave, _telling(options.check))
+    _end_on_signals(log)
+    try:
+        with scratch(os.environ, Path.cwd()):
+            if "OMP_WAIT_POLICY" not in os.environ:
+                os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
+            _examine(options, recipe, log)
+    except HpcAi500Error as error:
+        log.broken(str(error))
+        return error.exit_code if leads else _tell(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return ExitCode.RUN_FAILED
+    except Exception as error:  # noqa: BLE001 - the last resort: one line
+        what = " ".join("".join(traceback.format_exception_only(error)).split())
+        log.broken(f"unexpected {what}")
+        return _tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+    finally:
+        log.close()
+    return ExitCode.PASS
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = measurement_parser("measure.preflight_command", "Measure what a run needs, check by check.")
+    parser.add_argument("--check", action="append", required=True, choices=MEASURED, help="make this one")
+    parser.add_argument("--data", type=Path, help="folder of the data set")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the record")
+    parser.add_argument("--machine", help="what speeds are held against")
+    parser.add_argument("--limit", type=float, default=_LIMIT_SECONDS, help="seconds that one check may take")
+    return parser
+
+
+def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None:
+    # From here on a rank that is missing, or a library that cannot be loaded, is a finding.
+    log.begin(RANKS, _START_SECONDS)
+    import torch  # noqa: PLC0415 - after OpenMP's variables are set
+
+    from hpcai500.comm.monitor import COMPUTING  # noqa: PLC0415
+    from hpcai500.comm.monitor import READING as READING_DATA  # noqa: PLC0415
+    from hpcai500.engine.devices import device_of  # noqa: PLC0415
+    from hpcai500.engine.ranks import joined  # noqa: PLC0415
+    from hpcai500.engine.telling import telling  # noqa: PLC0415
+    from hpcai500.measure.preflight.steps import Stage, Steps  # noqa: PLC0415
+
+    machine = load_machine(options.machine) if options.machine else None
+    with joined(recipe, find_placement(os.environ)) as ranks, telling(ranks):
+        ranks.on_lost(log.broken)
+        cores = ranks.cores()
+        torch.set_num_threads(recipe.os.threads or cores)
+        stage = Stage(
+            world=ranks.world,
+            recipe=recipe,
+            device=lambda: device_of(recipe, ranks),
+            input_threads=recipe.os.input_threads or cores,
+            costs=lambda: _costs(recipe),
+            look=lambda: _look(recipe, options),
+            data=options.data,
+            out=options.out,
+            machine=machine,
+        )
+        steps = Steps(stage)
+        for name in options.check:
+            ranks.phase(READING_DATA if name == READING else COMPUTING)
+            if name != RANKS:
+                log.begin(name)
+            log.found([steps.check(name)])
+        ranks.world.barrier()
+
+
+def _costs(recipe: Recipe) -> Costs:
+    from hpcai500.engine.trainer import state_bytes  # noqa: PLC0415
+    from hpcai500.measure.flops import count_flops  # noqa: PLC0415
+    from hpcai500.measure.preflight.steps import Costs  # noqa: PLC0415
+    from hpcai500.workloads import model_of  # noqa: PLC0415 - rank 0 alone builds a model
+    from hpcai500.workloads.ewa_model import REFERENCE_GRID  # noqa: PLC0415
+
+    model, example = model_of(recipe)
+    pixels = math.prod(REFERENCE_GRID) if recipe.benchmark == "ewa" else None
+    return Costs(count_flops(model, *example).training_flops, state_bytes(model), pixels)
+
+
+def _look(recipe: Recipe, options: argparse.Namespace) -> list[Check]:
+    from hpcai500.measure.preflight.nodes import LOOKED_AT  # noqa: PLC0415
+    from hpcai500.system.doctor import Subject, examine  # noqa: PLC0415
+
+    arguments = [recipe.benchmark, *(["--data", str(options.data)] if options.data else [])]
+    found = examine(Subject(recipe, options.data, options.out, arguments))
+    return [check for check in found if check.name in LOOKED_AT]
+
+
+def _telling(names: Sequence[str]) -> Callable[[str], None]:
+    def tell(name: str) -> None:
+        print(f"hpcai500: doctor: {name} ({names.index(name) + 1} of {len(names)})", file=sys.stderr, flush=True)  # noqa: T201
+
+    return tell
+
+
+def _end_on_signals(log: CheckLog) -> None:
+    """Ctrl-C, or a launcher's SIGTERM, ends this rank, with a line in the log."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        log.stopped("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+        farewell = threading.Timer(_FAREWELL_SECONDS, _leave)
+        farewell.daemon = True
+        farewell.start()
+        raise KeyboardInterrupt
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
+
+
+def _leave() -> NoReturn:
+    """End at once, wherever the main thread hangs."""
+    os._exit(ExitCode.RUN_FAILED)
+
+
+def _tell(message: str, code: ExitCode) -> int:
+    if os.environ.get("HPCAI500_TRACEBACK"):
+        traceback.print_exc()
+    print(f"hpcai500: error: {message}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""`hpcai500 profile`: real training steps, first undisturbed and sampled, then under torch's profiler on rank 0.
+
+All ranks do the same steps: some that only warm up; some that run as in a benchmark, while use of processor, device and
+network is read; some under the profiler; some more without, to tell what the profiler costs. On a processor a few more
+tell what oneDNN rearranges inside its operators.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
+
+if TYPE_CHECKING:
+    from hpcai500.engine.profiled_steps import Measured, ProfiledSteps
+    from hpcai500.measure.profile.onednn import Reorder
+    from hpcai500.measure.profile.sampling import DeviceMeter, Sample
+
+SCHEMA = 1
+_WARM_UP_STEPS = 2
+# For each of the measured parts; with start and warm-up all takes about a minute.
+_PART_SECONDS = 12.0
+_FEWEST, _MOST_PROFILED, _MOST_SAMPLED = 3, 20, 200
+_LISTENED_STEPS = 3
+# As the sampler's interval.
+_WINDOW_SECONDS = 0.05
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Profile by command line; returns the exit code."""
+    # The profiler's own talk is no part of ours.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    # Compiled code for a processor tells the profiler of its kernels when asked while it is made.
+    os.environ.setdefault("TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE", "1")
+    parser = measurement_parser("measure.profile_command", "Profile training steps.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--trace", type=Path, required=True, help="file of the trace that rank 0 writes (.json.gz)")
+    parser.add_argument("--steps", type=int, help="steps of each part (default: what fits a minute)")
+    return run_measurement(parser, _body, arguments)
+
+
+def _body(bench: Bench) -> Mapping[str, Any]:
+    from torch.profiler import record_function  # noqa: PLC0415 - after OpenMP's variables are set
+
+    from hpcai500.engine.profiled_steps import ProfiledSteps  # noqa: PLC0415
+    from hpcai500.engine.watched import WatchedCommunicator  # noqa: PLC0415
+
+    # What the model itself says to other ranks, as synchronised batch norm does, is communication.
+    world = WatchedCommunicator(bench.ranks.world, lambda: record_function("hpcai500:all_reduce"))
+    loop = ProfiledSteps(bench.recipe, bench.options.data, bench.ranks, bench.device, bench.cores, world=world)
+    try:
+        return _measure(bench, loop)
+    finally:
+        loop.close()
+
+
+def _measure(bench: Bench, loop: ProfiledSteps) -> Mapping[str, Any]:
+    ranks = bench.ranks
+    sampled_steps, steps = _plan(loop.warm_up(_WARM_UP_STEPS), bench.options.steps)
+    _say(bench, f"{sampled_steps} steps as in a run, then {steps} under the profiler")
+    plain, samples = _sample(bench, loop, sampled_steps)
+    profiled, document, spans = _profile(bench, loop, steps)
+    # Before and after: a machine that grows slower or faster meanwhile is not the profiler's doing.
+    without = (plain.step_seconds + loop.run(steps).step_seconds) / 2
+    hidden = _listen(bench, loop)
+    found: dict[str, Any] = {
+        **_about(bench),
+        "seconds": profiled.seconds,
+        "steps": steps,
+        "sampled": asdict(plain),
+        "profiled": asdict(profiled),
+        "overhead": {
+            "step_seconds": without,
+            "profiled_step_seconds": profiled.step_seconds,
+            "fraction": profiled.step_seconds / without - 1,
+        },
+    }
+    found.update(_communication(bench, samples))
+    if ranks.leads:
+        from hpcai500.comm.monitor_rules import WRITING  # noqa: PLC0415
+
+        ranks.phase(WRITING)
+        found.update(_analysed(bench, document, spans, hidden, samples, profiled))
+    return found
+
+
+def _plan(step_seconds: float, wanted: int | None) -> tuple[int, int]:
+    """Steps of the sampled and of the profiled part."""
+    if wanted:
+        return wanted, wanted
+    fitting = max(_FEWEST, int(_PART_SECONDS / step_seconds))
+    return min(fitting, _MOST_SAMPLED), min(fitting, _MOST_PROFILED)
+
+
+def _sample(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, list[Sample]]:
+    from hpcai500.measure.network import read_counters  # noqa: PLC0415
+    from hpcai500.measure.profile.nodes import reads_network  # noqa: PLC0415
+    from hpcai500.measure.profile.sampling import Sampler  # noqa: PLC0415
+
+    world = bench.ranks.world
+    counters = read_counters if world.size > 1 and reads_network(world.rank, world.hosts) else None
+    with _meter(bench) as meter, Sampler(counters, meter) as sampler:
+        plain = loop.run(steps)
+    return plain, sampler.samples
+
+
+@contextmanager
+def _meter(bench: Bench) -> Iterator[DeviceMeter | None]:
+    """NVML's answers about a CUDA device; None where there are none."""
+    import torch  # noqa: PLC0415
+
+    from hpcai500.errors import EnvironmentLacksError  # noqa: PLC0415
+    from hpcai500.measure.profile.nvml_meter import nvml_meter  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        meter = None
+        if bench.device.type == "cuda":
+            try:
+                meter = stack.enter_context(nvml_meter(f"GPU-{torch.cuda.get_device_properties(bench.device).uuid}"))
+            except EnvironmentLacksError as error:
+                _say(bench, f"no utilisation by the driver and no NVLink counters: {error}")
+        yield meter
+
+
+def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, dict[str, Any], Any]:
+    """The profiled steps; on rank 0 with what the profiler tells."""
+    from hpcai500.comm.monitor_rules import WRITING  # noqa: PLC0415
+    from hpcai500.measure.profile.exchange import Spans, clock_offset  # noqa: PLC0415
+    from hpcai500.measure.profile.recording import mark_of_step, record  # noqa: PLC0415
+
+    if not bench.ranks.leads:
+        return loop.run(steps), {}, None
+    spans, measured, offset = Spans(), [], clock_offset()
+
+    def run() -> None:
+        measured.append(loop.run(steps, mark_of_step, spans))
+        # What the profiler does when it stops takes long, and the other ranks wait for it.
+        bench.ranks.phase(WRITING)
+
+    document = record(run, bench.device)
+    return measured[0], document, (spans, offset)
+
+
+def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
+    """What oneDNN rearranges in a step of rank 0."""
+    from hpcai500.measure.profile.onednn import listening, reorders, typical  # noqa: PLC0415
+
+    told = []
+    for _ in range(_LISTENED_STEPS if bench.device.type == "cpu" else 0):
+        ears: AbstractContextManager[list[str]] = listening() if bench.ranks.leads else nullcontext([])
+        with ears as lines:
+            loop.run(1)
+        told.append(reorders(lines))
+    return typical(told)
+
+
+def _about(bench: Bench) -> dict[str, Any]:
+    import torch  # noqa: PLC0415
+
+    recipe, world = bench.recipe, bench.ranks.world
+    device = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "processor"
+    return {
+        "schema": SCHEMA,
+        "benchmark": recipe.benchmark,
+        "device": bench.device.type,
+        "device_name": device,
+        "precision": recipe.accelerator.precision,
+        "batch_size": recipe.hyperparameters.batch_size,
+        "channels_last": recipe.framework.channels_last,
+        "compiled": recipe.framework.compile,
+        "compression": recipe.communication.compression,
+        "input": "memory" if recipe.accelerator.loader == "memory" else "real",
+        "ranks": world.size,
+        "nodes": len(set(world.hosts)),
+        "library": world.library,
+        "cores": bench.cores,
+        "torch": torch.__version__,
+    }
+
+
+def _communication(bench: Bench, samples: Sequence[Sample]) -> dict[str, Any]:
+    """The curves of all nodes; all ranks together."""
+    from hpcai500.measure.profile.nodes import chosen_curve, curves_of_rank  # noqa: PLC0415
+
+    world = bench.ranks.world
+    gathered = world.gather_objects(curves_of_rank(samples, world.rank, world.hosts[world.rank]))
+    curves = [curve for one in gathered for curve in one]
+    chosen = chosen_curve(curves, len(set(world.hosts))) if world.size > 1 else None
+    return {
+        "bandwidth": chosen["points"] if chosen else [],
+        "bandwidth_of": f"{chosen['path']} of {chosen['host']}" if chosen else None,
+        "bandwidth_nodes": curves,
+    }
+
+
+def _analysed(
+    bench: Bench,
+    document: dict[str, Any],
+    spans: Any,
+    hidden: Sequence[Reorder],
+    samples: Sequence[Sample],
+    profiled: Measured,
+) -> dict[str, Any]:
+    """What rank 0 alone knows: kernels, layouts, utilisation; it writes the trace."""
+    from hpcai500.measure.profile.breakdown import breakdown  # noqa: PLC0415
+    from hpcai500.measure.profile.curves import busy_windows, driver_utilisation, processor_utilisation  # noqa: PLC0415
+    from hpcai500.measure.profile.exchange import exchange_events  # noqa: PLC0415
+    from hpcai500.measure.profile.recording import base_nanoseconds, process_of, write_trace  # noqa: PLC0415
+    from hpcai500.measure.profile.trace import read_trace  # noqa: PLC0415
+    from hpcai500.measure.profile.work import works_of  # noqa: PLC0415
+
+    events = document["traceEvents"]
+    if bench.device.type == "cpu":
+        kept, offset = spans
+        events += exchange_events(kept.buckets, offset, base_nanoseconds(document), process_of(events))
+    write_trace(bench.options.trace, document)
+    works = works_of(read_trace(events), bench.device.type)
+    if bench.device.type == "cpu":
+        utilisation, source = processor_utilisation(samples, bench.cores), "this rank's cores"
+    else:
+        intervals = ((work.start, work.start + work.seconds) for work in works.kernels)
+        utilisation, source = busy_windows(intervals, profiled.seconds, _WINDOW_SECONDS), "kernels in the trace"
+    return {
+        **breakdown(works.kernels, hidden, profiled.steps),
+        "host_seconds": works.host_seconds,
+        "utilisation": utilisation,
+        "utilisation_of": source,
+        "driver_utilisation": driver_utilisation(samples),
+    }
+
+
+def _say(bench: Bench, line: str) -> None:
+    if bench.ranks.leads:
+        print(f"hpcai500: profile: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

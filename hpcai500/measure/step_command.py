@@ -1,0 +1,106 @@
+"""One step of a recipe, without its data: what is computed, which gradients travel, and how long it takes here.
+
+For the cost model (docs/cost-model.md). With --steps 0 it only counts, on any machine, in a few seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
+from hpcai500.methodology.cost.measured import Phases, summarised
+
+if TYPE_CHECKING:
+    from hpcai500.engine.blank_steps import BlankSteps
+
+_LEAST_STEPS = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count and measure; returns the exit code."""
+    parser = measurement_parser("measure.step_command", __doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=24, help="steps to time; 0: count only")
+    parser.add_argument("--seconds", type=float, default=90.0, help="no more steps after that")
+    parser.add_argument("--classes", type=int, help="outputs of a classifier (default: the edition's data set)")
+    return run_measurement(parser, _body, arguments)
+
+
+def _body(bench: Bench) -> Mapping[str, Any]:
+    found = {**_facts(bench), **_count(bench)}
+    return {**found, **(_measure(bench) if bench.options.steps else {})}
+
+
+def _facts(bench: Bench) -> dict[str, Any]:
+    recipe, world = bench.recipe, bench.ranks.world
+    return {
+        "benchmark": recipe.benchmark,
+        "device": recipe.accelerator.device,
+        "precision": recipe.accelerator.precision,
+        "batch_size": recipe.hyperparameters.batch_size,
+        "accumulation_steps": recipe.hyperparameters.accumulation_steps,
+        "ranks": world.size,
+        "nodes": len(set(world.hosts)),
+        "library": world.library,
+    }
+
+
+def _count(bench: Bench) -> dict[str, Any]:
+    """Operations of a sample and gradients of a step, on torch's meta device."""
+    from hpcai500.measure.flops import CONVENTION, count_flops  # noqa: PLC0415 - torch after OpenMP's variables
+    from hpcai500.measure.gradient_work import gradients_of  # noqa: PLC0415
+    from hpcai500.workloads import model_of  # noqa: PLC0415
+
+    model, example = model_of(bench.recipe, bench.options.classes)
+    count = count_flops(model, *example)
+    return {
+        "convention": CONVENTION,
+        "parameters": count.parameters,
+        "forward_flops": count.forward_flops,
+        "training_flops": count.training_flops,
+        "gradients": [asdict(one) for one in gradients_of(model.named_parameters(), count)],
+    }
+
+
+def _measure(bench: Bench) -> dict[str, Any]:
+    """Steps of all ranks together."""
+    from hpcai500.engine.blank_steps import BlankSteps  # noqa: PLC0415
+
+    steps = BlankSteps(bench.recipe, bench.ranks, bench.device, bench.cores, bench.options.classes)
+    try:
+        bucket_bytes = steps.prepare()
+        alone, together = _timed(bench, steps)
+        return {
+            "steps": len(alone[0]),
+            "bucket_bytes": bucket_bytes,
+            "alone": summarised(alone),
+            "together": summarised(together) if steps.has_company else None,
+            "evaluation_seconds_per_sample": steps.evaluation_seconds(),
+        }
+    finally:
+        steps.close()
+
+
+def _timed(bench: Bench, steps: BlankSteps) -> tuple[list[list[Phases]], list[list[Phases]]]:
+    """Phases of each rank's steps: without communication, and with it."""
+    world, wanted = bench.ranks.world, bench.options.steps
+    alone: list[Phases] = []
+    together: list[Phases] = []
+    limit = time.perf_counter() + bench.options.seconds
+    goes_on = True
+    while goes_on:
+        # By turns, so that whatever else the machine does meets both alike.
+        alone.append(steps.step(together=False))
+        if steps.has_company:
+            together.append(steps.step(together=True))
+        done = len(alone)
+        goes_on = world.broadcast_object(done < wanted and (done < _LEAST_STEPS or time.perf_counter() < limit))
+    everybody = world.gather_objects((alone, together))
+    return [one for one, _ in everybody], [other for _, other in everybody]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""`hpcai500 ic --estimate`: what a whole run will take, before anyone pays for it. No result, and never scored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcai500.editions import benchmark_rules
+from hpcai500.errors import UsageError
+from hpcai500.layers import Recipe
+from hpcai500.machine import Machine
+from hpcai500.methodology.cost.curve import Plan
+from hpcai500.methodology.cost.facts import StepFacts
+from hpcai500.methodology.cost.rates import Span
+from hpcai500.results.prediction import communication_sentences, plan_of
+from hpcai500.results.prediction_machine import network_of, rate_of
+from hpcai500.results.show import scaled
+
+# What this model predicts of published steps on many nodes, against what they took: docs/cost-model.md.
+MODEL_ERROR = (0.97, 1.21)
+LABEL = "quick look: an estimate, no run, no result, not to be scored"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A run that was not made; times in seconds, each as a span.
+
+    Attributes:
+        benchmark: `ic` or `ewa`.
+        recipe: by which name it was asked for.
+        machine: in words.
+        nodes: of the run, and
+        ranks: of all of them.
+        precision: of the recipe.
+        global_batch: samples of a step over all ranks.
+        steps: of the whole run.
+        step_seconds: of one training step.
+        training_seconds: of all of them.
+        evaluation_seconds: of all evaluations.
+        flops: of all ranks in training.
+        samples_per_second: that input must deliver to all ranks.
+        watts: of all nodes; None where it is not known.
+        assumptions: in words.
+    """
+
+    benchmark: str
+    recipe: str
+    machine: str
+    nodes: int
+    ranks: int
+    precision: str
+    global_batch: int
+    steps: int
+    step_seconds: Span
+    training_seconds: Span
+    evaluation_seconds: Span
+    flops: Span
+    samples_per_second: Span
+    watts: float | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def seconds(self) -> Span:
+        """Of the run: training and evaluation."""
+        one, other = self.training_seconds, self.evaluation_seconds
+        return Span(one.low + other.low, one.expected + other.expected, one.high + other.high)
+
+    @property
+    def node_hours(self) -> Span:
+        """What a site accounts."""
+        return self.seconds.times(self.nodes / 3600)
+
+    @property
+    def energy_joules(self) -> Span | None:
+        """None where the power of a node is not known."""
+        return None if self.watts is None else self.seconds.times(self.watts)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield f"ESTIMATE of {self.recipe} ({LABEL})"
+        yield f"machine     {self.machine}"
+        yield (
+            f"size        {self.nodes} node(s), {self.ranks} rank(s), {self.precision}, {self.global_batch} samples a "
+            f"step, {self.steps} steps"
+        )
+        yield f"step        {_between(self.step_seconds, _duration)}"
+        yield f"rate        {_between(self.samples_per_second, lambda rate: f'{rate:.4g}')} samples/s"
+        yield f"FLOPS       {_between(self.flops, lambda rate: scaled(rate, 'FLOPS'))}"
+        evaluation = _between(self.evaluation_seconds, _duration)
+        yield f"time        {_between(self.seconds, _duration)} (evaluation {evaluation} of it)"
+        yield f"node-hours  {_between(self.node_hours, lambda hours: f'{hours:.3g}')}"
+        energy = self.energy_joules
+        if energy is None:
+            yield "energy      unknown: nothing tells the power of a node (watts_per_node in the machine's file)"
+        else:
+            yield f"energy      {_between(energy, lambda joules: f'{joules / 3.6e6:.3g} kWh')}"
+        for sentence in self.assumptions:
+            yield f"assumed     {sentence}"
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        energy = self.energy_joules
+        return {
+            "kind": "estimate",
+            "label": LABEL,
+            "scoring": False,
+            "benchmark": self.benchmark,
+            "recipe": self.recipe,
+            "machine": self.machine,
+            "nodes": self.nodes,
+            "ranks": self.ranks,
+            "precision": self.precision,
+            "global_batch": self.global_batch,
+            "steps": self.steps,
+            "step_seconds": self.step_seconds.document(),
+            "training_seconds": self.training_seconds.document(),
+            "evaluation_seconds": self.evaluation_seconds.document(),
+            "seconds": self.seconds.document(),
+            "node_hours": self.node_hours.document(),
+            "flops": self.flops.document(),
+            "samples_per_second": self.samples_per_second.document(),
+            "watts": self.watts,
+            "energy_joules": energy.document() if energy else None,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -> Estimate:
+    """A run of `recipe`, on its own number of nodes like those of `machine`.
+
+    Raises:
+        UsageError: the machine's file lacks what is needed, or nothing tells how many samples the data set has.
+    """
+    rate = rate_of(machine, recipe, facts)
+    nodes, per_node = recipe.hardware.nodes, recipe.hardware.accelerators_per_node
+    model = machine.model_copy(update={"accelerators_per_node": per_node})
+
+    def step(flops: float) -> float:
+        if recipe.world_size == 1:
+            return facts.flops / flops
+        plan: Plan = plan_of(recipe, facts, model, flops)
+        return plan.step(nodes).seconds
+
+    seconds = Span(step(rate.value.high), step(rate.value.expected), step(rate.value.low))
+    if nodes > 1:
+        fast, slow = MODEL_ERROR
+        seconds = Span(seconds.low * fast, seconds.expected, seconds.high * slow)
+    forward = Span(*(facts.forward_flops / flops for flops in (rate.value.high, rate.value.expected, rate.value.low)))
+    talking: tuple[str, ...] = ()
+    if recipe.world_size > 1:
+        talking = (network_of(model).sentence, *communication_sentences(recipe, facts, 0.0))
+    if nodes > 1:
+        talking += (
+            f"the published steps on 2 to 8 nodes took {MODEL_ERROR[0]:g} to {MODEL_ERROR[1]:g} times what such a "
+            "model says of them, and so may these",
+        )
+    watts = machine.watts_per_node * nodes if machine.watts_per_node else None
+    sentences = (rate.sentence, *talking, "an evaluation sample takes its share of the FLOPs at the same speed")
+    return _estimate(name, recipe, facts, machine.name, seconds, forward, watts, sentences)
+
+
+def estimate_here(name: str, recipe: Recipe, document: Mapping[str, Any]) -> Estimate:
+    """A run of `recipe` by the ranks that `document` of `hpcai500.measure.step_command` was measured on.
+
+    Raises:
+        UsageError: nothing tells how many samples the data set has.
+    """
+    facts = StepFacts.of(document)
+    timed = document["together"] or document["alone"]
+    seconds = Span(timed["low"], timed["seconds"], timed["high"])
+    each = document["evaluation_seconds_per_sample"]
+    here = f"this one, measured: {document['steps']} steps on {document['ranks']} rank(s), {document['library']}"
+    sentences = (
+        f"every step takes as long as the {document['steps']} that were measured (between their quartiles), on input "
+        "that was at hand",
+        "not in the estimate: reading input, checkpoints, clocks that fall when a machine gets warm",
+    )
+    return _estimate(name, recipe, facts, here, seconds, Span.exactly(each), None, sentences)
+
+
+def _estimate(
+    name: str,
+    recipe: Recipe,
+    facts: StepFacts,
+    machine: str,
+    step_seconds: Span,
+    evaluation_each: Span,
+    watts: float | None,
+    sentences: tuple[str, ...],
+) -> Estimate:
+    rules = benchmark_rules(recipe.edition, recipe.benchmark)
+    if recipe.problem.dataset != rules["dataset"]:
+        raise UsageError(
+            f"problem.dataset is {recipe.problem.dataset}: how many samples it has is not known before a run; an "
+            f"estimate is of {rules['dataset']}: leave --recipe out, or give one that trains on it"
+        )
+    steps = recipe.problem.epochs * _steps_per_epoch(recipe, rules["training_samples"])
+    looked_at = math.ceil(rules["evaluation_samples"] / recipe.world_size) * recipe.problem.epochs
+    rate = recipe.global_batch
+    inverse = Span(1 / step_seconds.high, 1 / step_seconds.expected, 1 / step_seconds.low)
+    return Estimate(
+        benchmark=recipe.benchmark,
+        recipe=name,
+        machine=machine,
+        nodes=recipe.hardware.nodes,
+        ranks=recipe.world_size,
+        precision=recipe.accelerator.precision,
+        global_batch=recipe.global_batch,
+        steps=steps,
+        step_seconds=step_seconds,
+        training_seconds=step_seconds.times(steps),
+        evaluation_seconds=evaluation_each.times(looked_at),
+        flops=inverse.times(rate * facts.training_flops),
+        samples_per_second=inverse.times(rate),
+        watts=watts,
+        assumptions=(*sentences, "input keeps up: it delivers the samples/s above, from storage that all ranks share"),
+    )
+
+
+def _steps_per_epoch(recipe: Recipe, samples: int) -> int:
+    """As `workload.tail` has it: the last batch filled up, or left out."""
+    whole, rest = divmod(samples, recipe.global_batch)
+    is_padded = getattr(recipe.workload, "tail", "pad") == "pad"
+    return max(1, whole + (1 if rest and is_padded else 0))
+
+
+def _between(span: Span, say: Any) -> str:
+    if span.is_exact:
+        return str(say(span.expected))
+    return f"{say(span.expected)} ({say(span.low)} to {say(span.high)})"
+
+
+def _duration(seconds: float) -> str:
+    # Two of a unit at least: 90 minutes read better than 1.5 hours.
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 0.5)):
+        if seconds >= 2 * size:
+            return f"{seconds / max(size, 1.0):.3g} {unit}"
+    return f"{seconds * 1e3:.3g} ms"

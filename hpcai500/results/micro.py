@@ -1,0 +1,77 @@
+"""What `hpcai500 micro` says: a table, stable lines for harnesses, or one JSON document."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# A rank this much below the others is named, and a measurement that spreads more than this is doubted.
+_SLOW, _NOISY = 0.9, 0.2
+_SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_HEADER = ("measurement", "value", "95 % interval", "spread", "shape")
+
+
+def table_lines(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The measurements of a micro document, for people on a terminal."""
+    rows = [_HEADER, *(_row(name, entry) for name, entry in document.items())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    for row in rows:
+        cells = [cell.ljust(width) if column in (0, 4) else cell.rjust(width) for column, (cell, width) in
+                 enumerate(zip(row, widths, strict=True))]  # fmt: skip
+        yield "  ".join(cells).rstrip()
+    shown: list[Any] = []
+    for name, entry in document.items():
+        # On one node, its ranks are all ranks: one measurement with two names.
+        if "table" in entry and entry["table"] not in shown:
+            shown.append(entry["table"])
+            yield from _message_lines(name, entry)
+    yield from _notes(document)
+
+
+def figure_of_merit_lines(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """`HPCAI500 FOM gemm_bf16=… FLOPS` for each measurement; numbers are never scaled."""
+    for name, entry in document.items():
+        yield f"HPCAI500 FOM {name.replace(' ', '_')}={entry['value']:.6g} {entry['unit']}"
+
+
+def scaled(value: float, unit: str) -> str:
+    """`1.23 TFLOPS`, `37.7 GB/s`, `2300 samples/s`: three digits."""
+    if unit == "samples/s":
+        return f"{value:.4g} {unit}"
+    factor, prefix = next(((factor, prefix) for factor, prefix in _SCALES if value >= factor), (1.0, ""))
+    return f"{value / factor:.3g} {prefix}{'B/s' if unit == 'bytes/s' else unit}"
+
+
+def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    low, high = (scaled(value, entry["unit"]) for value in entry["interval"])
+    value, spread = scaled(entry["value"], entry["unit"]), f"{entry['spread']:.1%}"
+    return name, value, f"{low} to {high}", spread, f"{entry['shape']} ({entry['call']})"
+
+
+def _message_lines(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{name}, {entry['ranks']} ranks ({entry['call']}):"
+    yield "       bytes      seconds   algorithm         bus   spread"
+    for row in entry["table"]:
+        rates = [scaled(row[key], "bytes/s") for key in ("algorithm_bandwidth", "bus_bandwidth")]
+        yield f"  {row['bytes']:10d}  {row['seconds']:11.3e}  {rates[0]:>10}  {rates[1]:>10}  {row['spread']:6.1%}"
+    if link := entry["link"]:
+        yield (
+            f"  as a ring: latency {link['latency_seconds']:.3g} s, {scaled(link['bytes_per_second'], 'bytes/s')} a "
+            f"link (median error {entry['link_error']:.0%})"
+        )
+
+
+def _notes(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, entry in document.items():
+        rates, slowest = entry.get("per_rank", []), entry.get("slowest")
+        if slowest and len(rates) > 1:
+            usual = statistics.median(rates)
+            if slowest["value"] < _SLOW * usual:
+                share = slowest["value"] / usual
+                yield f"slow: {name}: rank {slowest['rank']} on host {slowest['host']}: {share:.0%} of the median rank"
+        if entry["spread"] > _NOISY:
+            yield f"noisy: {name}: a spread of {entry['spread']:.0%}: end what else runs here, and measure again"
+        if (needed := entry.get("needed_at_most")) is not None:
+            verdict = "more" if entry["enough"] else "less"
+            yield f"{name}: {verdict} than the {needed:.4g} samples/s that training at the ceiling would take"

@@ -1,0 +1,166 @@
+"""What a page is made of. Sections give blocks, the templates alone know how each looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+# Emphasis of a cell or a sentence; each comes with a word or a sign, never with its colour alone.
+Tone = Literal["", "good", "bad", "flag", "soft"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """One paragraph."""
+
+    text: str
+    tone: Tone = ""
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """A list of sentences."""
+
+    items: Sequence[str]
+    tone: Tone = ""
+    kind: Literal["sentences"] = "sentences"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number that a reader looks for first, with what it means below it."""
+
+    name: str
+    value: str
+    detail: str = ""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Numbers beside each other; the first one is the largest."""
+
+    tiles: Sequence[Tile]
+    kind: Literal["tiles"] = "tiles"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell that is more than its text."""
+
+    text: str
+    tone: Tone = ""
+
+
+Row = Sequence[str | Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below headings.
+
+    Attributes:
+        caption: what the table shows; read aloud first.
+        columns: headings.
+        rows: as many cells as columns in each, or one that heads those below it.
+        numeric: positions of columns whose cells are numbers.
+        left_out: rows that are not shown.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    numeric: Sequence[int] = ()
+    left_out: int = 0
+    kind: Literal["table"] = "table"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One entry of a chart's legend: how a line or a surface looks. Colours are 1 to 6; 0 is that of the text."""
+
+    name: str
+    colour: int
+    mark: Literal["line", "dashes", "surface", "dot"] = "surface"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing that follows the page's colours."""
+
+    title: str
+    drawing: Markup
+    note: str = ""
+    keys: Sequence[Key] = ()
+    wide: bool = False
+    kind: Literal["chart"] = "chart"
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts side by side where there is room."""
+
+    charts: Sequence[Chart]
+    kind: Literal["charts"] = "charts"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that lies in the page itself."""
+
+    source: str
+    description: str
+    kind: Literal["picture"] = "picture"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that are shown when asked for, and in print if `printed`."""
+
+    title: str
+    blocks: Sequence[Block]
+    printed: bool = True
+    kind: Literal["fold"] = "fold"
+
+
+Block = Text | Sentences | Tiles | Table | Chart | Charts | Picture | Fold
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Banner:
+    """The verdict, as large as it deserves.
+
+    Attributes:
+        verdict: PASS, FAIL or INVALID.
+        rankable: None where there is no result that could be ranked.
+        sentence: why.
+        reasons: why it is not rankable.
+    """
+
+    verdict: str
+    rankable: bool | None
+    sentence: str
+    reasons: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One record of a page: its verdict first."""
+
+    anchor: str
+    title: str
+    subtitle: str
+    banner: Banner | None
+    sections: Sequence[Section]

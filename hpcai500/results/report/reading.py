@@ -1,0 +1,117 @@
+"""A record whatever became of it: a report is also wanted of a run that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hpcai500.editions import benchmark_rules
+from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.methodology.result import Result, derive
+from hpcai500.methodology.timeline import Timeline
+from hpcai500.record import Event, Record, iterate, read_record
+from hpcai500.results.report.words import table
+from hpcai500.results.score import score_record
+
+Verdict = Literal["PASS", "FAIL", "INVALID"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A record and what is to be said about it.
+
+    Attributes:
+        record: the record.
+        result: its numbers, from its events; None where the run has not come to its end.
+        verdict: PASS; FAIL where the answer is wrong; INVALID where there is none: the words of `hpcai500 score`.
+        problem: why it is not PASS.
+        verified: whether `result.json` says what the events give, as far as it is there.
+    """
+
+    record: Record
+    result: Result | None
+    verdict: Verdict
+    problem: str | None
+    verified: bool = True
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.record.path
+
+    @property
+    def verdict_sentence(self) -> str:
+        """The verdict in one line for a terminal."""
+        rankable = "" if self.result is None else ", rankable" if self.result.rankable else ", not rankable"
+        return f"{self.verdict}{rankable}" + (f": {self.problem}" if self.problem else "")
+
+    def values(self, key: str) -> Iterator[Mapping[str, Any]]:
+        """Values of all events named `key`."""
+        return (event["value"] for event in iterate(self.record.events, key) if isinstance(event.get("value"), dict))
+
+    def last(self, key: str) -> Mapping[str, Any]:
+        """Value of the last event named `key`; empty if there is none."""
+        found: Mapping[str, Any] = {}
+        for value in self.values(key):
+            found = value
+        return found
+
+    def clock(self) -> Timeline:
+        """Seconds between its events."""
+        return Timeline([_timed(event) for event in self.record.events])
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that really ran, or that the recipe asks for; 0 where neither tells."""
+        told = self.result.world_size if self.result else self.last("run_start").get("world_size")
+        if isinstance(told, int):
+            return told
+        hardware = table(self.record.tables.get("hardware"))
+        nodes, ranks = hardware.get("nodes"), hardware.get("accelerators_per_node")
+        return nodes * ranks if isinstance(nodes, int) and isinstance(ranks, int) else 0
+
+
+def read_subject(path: Path) -> Subject:
+    """Read the record at `path`.
+
+    Raises:
+        RecordError: it is no record, or it does not hold together.
+    """
+    record = read_record(path)
+    try:
+        result = score_record(path)
+    except WrongAnswerError as error:
+        return Subject(record, _derived(record), "FAIL", str(error), verified=False)
+    except (RecordError, UsageError) as error:
+        return Subject(record, None, "INVALID", _ending(record) or str(error))
+    quality = result.quality
+    if quality.achieved is None:
+        return Subject(record, result, "FAIL", f"the quality {quality.metric} is unknown")
+    if quality.achieved < quality.target:
+        missed = f"the quality {quality.metric} is {quality.achieved:.4f}, below the target {quality.target:g}"
+        return Subject(record, result, "FAIL", missed)
+    return Subject(record, result, "PASS", None)
+
+
+def _derived(record: Record) -> Result:
+    """The numbers that the events give, where `result.json` says something else."""
+    edition, benchmark = str(record.tables.get("edition")), str(record.tables.get("benchmark"))
+    return derive(record.tables, benchmark_rules(edition, benchmark), record.events)
+
+
+def _ending(record: Record) -> str | None:
+    """What the run says about its end, if it says anything."""
+    path = record.path / "ERROR"
+    if path.is_file():
+        return path.read_text(encoding="utf-8", errors="replace").strip() or "the run failed and does not say why"
+    if record.status == "unfinished":
+        last = record.events[-1]["key"] if record.events else "none"
+        return f"the run has not come to its end: it still runs, or was killed (its last event is {last})"
+    return None
+
+
+def _timed(event: Event) -> Event:
+    """An event that a clock can be read from, whatever its value."""
+    return event if isinstance(event.get("value"), dict) else {**event, "value": {}}

@@ -1,0 +1,111 @@
+"""Numbers as people read them, always with their unit. Unknown is said, never shown as 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hpcai500.results.show import scaled
+
+UNKNOWN = "unknown"
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+# No sentence of a record is cut below this; a record that somebody has blown up is.
+_MOST_LETTERS = 600
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a finite number (a record may hold anything)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(value: object) -> float | None:
+    """`value` if it is a finite number."""
+    return float(value) if isinstance(value, int | float) and is_number(value) else None
+
+
+def quantity(value: object, unit: str) -> str:
+    """`28e9, "FLOPS"` -> `28 GFLOPS`."""
+    known = number(value)
+    return UNKNOWN if known is None else scaled(known, unit)
+
+
+def share(value: object) -> str:
+    """`0.125` -> `12.5 %`."""
+    known = number(value)
+    return UNKNOWN if known is None else f"{known:.1%}".replace("%", " %")
+
+
+def plain(value: object, form: str = ".4g") -> str:
+    """A number without a unit."""
+    known = number(value)
+    return UNKNOWN if known is None else format(known, form)
+
+
+def count(value: object, one: str, many: str | None = None) -> str:
+    """`1, "node"` -> `1 node`; `12000, "rank"` -> `12,000 ranks`."""
+    known = number(value)
+    if known is None:
+        return f"{UNKNOWN} number of {many or one + 's'}"
+    return f"{known:,.0f} {one if known == 1 else many or one + 's'}"
+
+
+def duration(seconds: object) -> str:
+    """As people say it: `13.2 ms`, `115.9 s`, `12 min 3 s`, `3 h 12 min`, `2.3 days`."""
+    known = number(seconds)
+    if known is None:
+        return UNKNOWN
+    size = abs(known)
+    if size < 2 * _MINUTE:
+        return _short_duration(known)
+    if size < 2 * _HOUR:
+        minutes, rest = divmod(round(known), 60)
+        return f"{minutes} min {rest} s"
+    if size < 2 * _DAY:
+        hours, rest = divmod(round(known / _MINUTE), 60)
+        return f"{hours} h {rest} min"
+    return f"{known / _DAY:.1f} days"
+
+
+def _short_duration(seconds: float) -> str:
+    if seconds == 0:
+        return "0 s"
+    if abs(seconds) < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) < 1 else f"{seconds:.1f} s"
+
+
+def moment(time_ms: object) -> str:
+    """A wall-clock time in UTC, from milliseconds since 1970."""
+    known = number(time_ms)
+    if known is None or not 0 <= known < 2.5e14:
+        return UNKNOWN
+    return datetime.fromtimestamp(known / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def short(text: object, letters: int = _MOST_LETTERS) -> str:
+    """`text` in one line of bounded length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= letters else f"{line[: letters - 1]}…"
+
+
+def listed(value: Any) -> str:
+    """A value of a recipe or a document in one line."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return short(", ".join(listed(one) for one in value)) if value else "none"
+    return short(value)
+
+
+def table(value: object) -> Mapping[str, Any]:
+    """`value` if it is a table, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def tables(value: object) -> list[Mapping[str, Any]]:
+    """The tables in `value` if it is a list, else none."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

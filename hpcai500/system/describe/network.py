@@ -1,0 +1,139 @@
+"""Network devices and their speed: interfaces as the kernel knows them, InfiniBand adapters by ibstat or the kernel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hpcai500.system.describe.files import folders, link_name, read, read_number
+from hpcai500.system.describe.part import Absent, Host, Part
+from hpcai500.system.describe.pci import pci_facts
+from hpcai500.system.describe.tools import anonymous
+
+# Linux's ARP hardware types (if_arp.h) by what people call them.
+_KINDS = {"1": "ethernet", "32": "infiniband", "772": "loopback"}
+_MEGA, _GIGA = 10**6, 10**9
+
+
+def describe_network(host: Host) -> Part:
+    """`network` (interfaces) and `infiniband` (ports of adapters)."""
+    interfaces, ports = network_interfaces(host.root), infiniband_ports(host.root)
+    raw, absent = {}, []
+    if ports:
+        answer = host.ask(["ibstat"])
+        if answer.text:
+            raw["ibstat"] = anonymous(answer.text)
+            ports = merged(parse_ibstat(answer.text), ports)
+        else:
+            absent.append(Absent("InfiniBand by its own tool", "ibstat (infiniband-diags)", answer.reason or ""))
+    unknown = [one["name"] for one in interfaces if one["is_physical"] and one["bits_per_second"] is None]
+    if unknown:
+        why = "the driver tells no speed, or the link is down"
+        absent.append(Absent(f"speed of {', '.join(unknown)}", "ethtool DEVICE (as root), or the switch", why))
+    return Part({"network": interfaces, "infiniband": ports}, raw, absent)
+
+
+def network_interfaces(root: Path) -> list[dict[str, Any]]:
+    """Interfaces but loopback; speeds in bits a second."""
+    return [
+        _interface(folder, root)
+        for folder in folders(root / "sys/class/net", "*")
+        if folder.is_dir() and read(folder / "type") != "772"
+    ]
+
+
+def _interface(folder: Path, root: Path) -> dict[str, Any]:
+    speed, device = read_number(folder / "speed"), folder / "device"
+    return {
+        "name": folder.name,
+        "kind": _KINDS.get(read(folder / "type") or "", "other"),
+        "is_physical": device.exists(),
+        "bits_per_second": speed * _MEGA if speed is not None and speed > 0 else None,
+        "state": read(folder / "operstate"),
+        "mtu_bytes": read_number(folder / "mtu"),
+        "duplex": read(folder / "duplex"),
+        "driver": link_name(device / "driver"),
+        "numa_node": _numa(device),
+        "over": sorted(path.name.removeprefix("lower_") for path in folder.glob("lower_*")),
+        **pci_facts(root, device.resolve().name if device.exists() else None),
+    }
+
+
+def infiniband_ports(root: Path) -> list[dict[str, Any]]:
+    """Each port of each adapter of the RDMA class: InfiniBand, RoCE, Omni-Path."""
+    found = []
+    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+        adapter = port.parents[1]
+        device = adapter / "device"
+        found.append(
+            {
+                "name": f"{adapter.name}/{port.name}",
+                "adapter": read(adapter / "hca_type"),
+                "board": read(adapter / "board_id"),
+                "firmware": read(adapter / "fw_ver"),
+                "bits_per_second": parse_rate(read(port / "rate")),
+                "rate": read(port / "rate"),
+                "state": _word(read(port / "state")),
+                "physical_state": _word(read(port / "phys_state")),
+                "link_layer": read(port / "link_layer"),
+                "numa_node": _numa(device),
+                **pci_facts(root, device.resolve().name if device.exists() else None),
+            }
+        )
+    return found
+
+
+def parse_ibstat(text: str) -> list[dict[str, Any]]:
+    """Ports that `ibstat` lists, with the same keys; `Rate: 200` is Gb/s."""
+    found: list[dict[str, Any]] = []
+    adapter: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(":")
+        if heading := re.fullmatch(r"CA '([^']+)'", line.strip()):
+            name, adapter = heading.group(1), {}
+        elif heading := re.fullmatch(r"Port (\d+):", line.strip()):
+            found.append(_port(f"{name}/{heading.group(1)}", adapter))
+        elif found and found[-1]["name"].startswith(f"{name}/"):
+            _add_port_fact(found[-1], key, value.strip())
+        else:
+            adapter[key] = value.strip()
+    return found
+
+
+def _port(name: str, adapter: dict[str, str]) -> dict[str, Any]:
+    return {"name": name, "adapter": adapter.get("CA type"), "firmware": adapter.get("Firmware version")}
+
+
+def _add_port_fact(port: dict[str, Any], key: str, value: str) -> None:
+    names = {"State": "state", "Physical state": "physical_state", "Link layer": "link_layer"}
+    if key in names:
+        port[names[key]] = value
+    elif key == "Rate":
+        port["bits_per_second"] = parse_rate(f"{value} Gb/sec")
+
+
+def merged(told: list[dict[str, Any]], seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What ibstat told, with what only the kernel knows of the same ports."""
+    of_kernel = {port["name"]: port for port in seen}
+    ports = {port["name"]: {**of_kernel.get(port["name"], {}), **port} for port in told}
+    return list({**of_kernel, **ports}.values())
+
+
+def parse_rate(text: str | None) -> int | None:
+    """`200 Gb/sec (4X HDR)` in bits a second."""
+    found = re.match(r"([\d.]+) Gb/sec", text or "")
+    return round(float(found.group(1)) * _GIGA) if found else None
+
+
+def _word(text: str | None) -> str | None:
+    """`4: ACTIVE` -> `Active`, as ibstat writes it; `5: LinkUp` stays."""
+    word = text.partition(": ")[2] if text else None
+    return word.capitalize() if word and word.isupper() else word
+
+
+def _numa(device: Path) -> int | None:
+    # -1: the firmware does not say.
+    node = read_number(device / "numa_node")
+    return node if node is not None and node >= 0 else None

@@ -1,0 +1,85 @@
+"""A workload without data: the model of a recipe and input of its shape, for steps that only time or profile it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hpcai500.editions import benchmark_rules
+from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
+from hpcai500.workloads.base import Place
+from hpcai500.workloads.models.targets import Targets
+
+
+class BlankWorkload:
+    """What `engine.updates.Updater` and `engine.rehearsal.Rehearsal` need of a workload, and a forward pass.
+
+    Losses are those of `workloads.ic` and `workloads.ewa`. Images are zeros, one box in each where boxes are learnt:
+    the work of a step hardly depends on their values, but for a detector's sorting and overlaps of few real boxes.
+
+    Args:
+        recipe: whose model, batch size and layout.
+        place: whose device, input type and conversations.
+        classes: outputs of a classifier; by default those of the edition's data set.
+        grid: height and width of a climate image; by default the edition's.
+
+    Attributes:
+        after_loss: called when a loss is computed, before its backward pass.
+    """
+
+    def __init__(
+        self, recipe: Recipe, place: Place, classes: int | None = None, grid: tuple[int, int] | None = None
+    ) -> None:
+        rules = benchmark_rules(recipe.edition, recipe.benchmark)
+        self._place, self._recipe = place, recipe
+        self._classes = classes or rules["classes"]
+        self._grid = grid or tuple(rules.get("grid", ()))
+        self.after_loss: Callable[[], None] = lambda: None
+        self.model: nn.Module = self._build()
+
+    def blank_payload(self) -> Any:
+        """One batch, on the host."""
+        options, batch = self._recipe.workload, self._recipe.hyperparameters.batch_size
+        if isinstance(options, ImageClassification):
+            return self._images(batch, 3, options.image_size, options.image_size), torch.zeros(batch, dtype=torch.int64)
+        assert isinstance(options, ExtremeWeather)
+        height, width = self._grid[0], options.crop_width or self._grid[1]
+        box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
+        targets = Targets(box, torch.ones(batch, 1, dtype=torch.int64), (0,) * batch)
+        return self._images(batch, len(options.channels), height, width), targets
+
+    def loss(self, model: nn.Module, payload: Any) -> Tensor:
+        """The loss of one batch."""
+        images, truth = payload[0].to(self._place.device), payload[1].to(self._place.device)
+        options = self._recipe.workload
+        if isinstance(options, ImageClassification):
+            loss = F.cross_entropy(model(images), truth, label_smoothing=options.label_smoothing)
+        else:
+            loss = cast(Tensor, sum(model(images, truth).values()))
+        self.after_loss()
+        return loss
+
+    def infer(self, model: nn.Module, payload: Any) -> None:
+        """The forward pass of an evaluation."""
+        model(payload[0].to(self._place.device))
+
+    def _images(self, *shape: int) -> Tensor:
+        layout = torch.channels_last if self._recipe.framework.channels_last else torch.contiguous_format
+        return torch.zeros(*shape, dtype=self._place.input_dtype).to(memory_format=layout)
+
+    def _build(self) -> nn.Module:
+        options = self._recipe.workload
+        talks = getattr(options, "norm", None) == "sync-batch"
+        conversation = self._place.second_conversation() if talks else None
+        if isinstance(options, ImageClassification):
+            from hpcai500.workloads import ic  # noqa: PLC0415 - one benchmark a run
+
+            return ic.build_model(options, self._classes, conversation)
+        from hpcai500.workloads import ewa_model  # noqa: PLC0415 - one benchmark a run
+
+        assert isinstance(options, ExtremeWeather)
+        return ewa_model.build_model(options, conversation)

@@ -1,0 +1,167 @@
+"""What is read out of a profiler's trace: own times, classes, layouts that change, and when a device was busy."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from trace_events import CHANNELS_FIRST, CHANNELS_LAST, IMAGES, event, tensors
+
+from hpcai500.comm.timeline.spans import BucketSpan
+from hpcai500.measure.profile.breakdown import breakdown
+from hpcai500.measure.profile.curves import busy_windows
+from hpcai500.measure.profile.exchange import exchange_events
+from hpcai500.measure.profile.onednn import Reorder
+from hpcai500.measure.profile.trace import read_trace
+from hpcai500.measure.profile.work import Work, works_of
+from hpcai500.methodology.kernel_classes import CLASSES
+
+FIRST, LAST = (IMAGES, CHANNELS_FIRST, "float"), (IMAGES, CHANNELS_LAST, "float")
+
+
+def works(events: list[Any], device: str = "cpu") -> list[Work]:
+    return works_of(read_trace(events), device).kernels
+
+
+def seconds_by_class(events: list[Any], device: str = "cpu") -> dict[str, float]:
+    rows = breakdown(works(events, device), [], 1)["classes"]
+    return {name: row["seconds"] for name, row in rows.items() if row["calls"]}
+
+
+def test_an_operator_is_counted_without_those_that_it_calls() -> None:
+    events = [
+        event("aten::conv2d", 0, 10),
+        event("aten::mkldnn_convolution", 1, 8),
+        event("aten::add_", 3, 2),
+        event("aten::relu", 20, 1),
+    ]
+    assert seconds_by_class(events) == pytest.approx({"convolution": 8, "element-wise": 3})
+
+
+def test_a_wrap_around_an_operator_of_its_class_is_no_call_of_its_own() -> None:
+    events = [event("aten::conv2d", 0, 10), event("aten::mkldnn_convolution", 1, 8), event("aten::mm", 11, 1)]
+    rows = breakdown(works(events), [], 1)["classes"]
+    assert (rows["convolution"]["calls"], rows["GEMM"]["calls"]) == (1, 1)
+
+
+def test_views_and_allocations_are_the_hosts_and_no_kernels() -> None:
+    found = works_of(read_trace([event("aten::view", 0, 2), event("aten::add", 3, 1)]), "cpu")
+    assert [work.name for work in found.kernels] == ["aten::add"]
+    assert found.host_seconds == pytest.approx(2)
+
+
+def test_threads_do_not_lie_in_each_other_and_collectives_beside_them_are_left_out() -> None:
+    events = [
+        event("aten::add", 0, 4),
+        event("aten::mul", 1, 1, thread=2),
+        event("gloo:all_reduce", 0, 9, "user_annotation"),
+    ]
+    assert seconds_by_class(events) == pytest.approx({"element-wise": 5})
+
+
+def test_operators_that_no_rule_knows_are_told_by_name() -> None:
+    found = breakdown(works([event("aten::frobnicate", 0, 1), event("aten::mm", 1, 3)]), [], 1)
+    assert found["unclassified_share"] == pytest.approx(0.25)
+    assert [row["name"] for row in found["unclassified"]] == ["aten::frobnicate"]
+    assert sum(row["share"] for row in found["classes"].values()) == pytest.approx(0.75)
+    assert list(found["classes"]) == list(CLASSES)
+
+
+def test_a_copy_that_changes_the_layout_is_called_out_with_who_wanted_it() -> None:
+    events = [
+        event("hpcai500::roi_align", 0, 10),
+        event("aten::contiguous", 1, 6),
+        event("aten::clone", 2, 4),
+        event("aten::copy_", 3, 2, **tensors(LAST, FIRST)),
+        event("aten::copy_", 20, 1, **tensors(FIRST, FIRST)),
+    ]
+    layout = breakdown(works(events), [], 2)["layout"]
+    (row,) = layout["conversions"]
+    assert (row["from"], row["source"], row["target"]) == ("hpcai500::roi_align", "NCHW", "NHWC")
+    assert (row["shape"], row["calls"], row["hidden"]) == ("8x16x4x4", 1, False)
+    assert row["seconds"] == pytest.approx(2)
+
+
+def test_layouts_changed_inside_a_convolution_are_taken_from_it() -> None:
+    hidden = [Reorder("convolution", "NCHW", "blocks aBcd16b", "8x16x4x4", 0.5)]
+    found = breakdown(works([event("aten::mkldnn_convolution", 0, 4), event("aten::mm", 5, 4)]), hidden, 2)
+    rows = found["classes"]
+    assert rows["convolution"]["seconds"] == pytest.approx(3)
+    assert rows["transformation"]["seconds"] == pytest.approx(1)
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
+    assert found["layout"]["hidden_share"] == pytest.approx(1 / 8)
+    assert found["layout"]["conversions"][0]["hidden"]
+
+
+def test_hidden_changes_are_never_longer_than_what_they_lie_in() -> None:
+    hidden = [Reorder("convolution", "NCHW", "blocks aBcd16b", "8x16x4x4", 3.0)] * 2
+    found = breakdown(works([event("aten::mkldnn_convolution", 0, 4)]), hidden, 2)
+    assert found["classes"]["convolution"]["seconds"] == pytest.approx(0)
+    assert found["layout"]["seconds"] == pytest.approx(4)
+
+
+def test_arithmetic_of_synchronised_norms_is_theirs_and_their_talk_is_communication() -> None:
+    events = [
+        event("_NormaliseBackward", 0, 10),
+        event("aten::mul", 1, 2),
+        event("hpcai500:all_reduce", 4, 3, "user_annotation"),
+    ]
+    assert seconds_by_class(events) == pytest.approx({"batch normalisation": 7, "all-reduce": 3})
+
+
+def cuda_trace() -> list[Any]:
+    """A step as CUPTI tells it: operators that start kernels, and kernels on two streams."""
+    launched = {"External id": 1}, {"External id": 2}, {"External id": 3}
+    return [
+        event("aten::convolution", 0, 1, **launched[0]),
+        event("aten::to", 2, 1),
+        event("aten::copy_", 2, 1, **{**tensors(LAST, FIRST), **launched[1]}),
+        event("aten::copy_", 4, 1, **{**tensors(FIRST, (IMAGES, CHANNELS_FIRST, "c10::Half")), **launched[2]}),
+        event("sm80_xmma_fprop_implicit_gemm_tf32f32", 1, 4, "kernel", 7, **launched[0]),
+        event("void at::native::elementwise_kernel<direct_copy_kernel_cuda>", 5, 2, "kernel", 7, **launched[1]),
+        event("void at::native::elementwise_kernel<direct_copy_kernel_cuda>", 7, 1, "kernel", 7, **launched[2]),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4, 6, "kernel", 8),
+        event("Memcpy HtoD (Pinned -> Device)", 0, 1, "gpu_memcpy", 9),
+        event("hpcai500:step", 0, 11, "gpu_user_annotation", 7),
+    ]
+
+
+def test_on_a_device_its_kernels_count_and_copies_by_the_operator_that_started_them() -> None:
+    assert seconds_by_class(cuda_trace(), "cuda") == pytest.approx(
+        {"convolution": 4, "transformation": 2, "element-wise": 1, "all-reduce": 6, "memcpy": 1}
+    )
+    (row,) = breakdown(works(cuda_trace(), "cuda"), [], 1)["layout"]["conversions"]
+    assert (row["source"], row["target"]) == ("NCHW", "NHWC")
+
+
+def test_utilisation_is_the_part_of_each_window_with_a_kernel_in_it() -> None:
+    assert busy_windows([(0.0, 1.0), (0.5, 1.5), (3.0, 3.5)], 4.0, 1.0) == [
+        [0.0, pytest.approx(1)],
+        [1.0, pytest.approx(0.5)],
+        [2.0, pytest.approx(0)],
+        [3.0, pytest.approx(0.5)],
+    ]
+    busy = busy_windows([(work.start, work.start + work.seconds) for work in works(cuda_trace(), "cuda")], 10, 5)
+    assert [fraction for _, fraction in busy] == pytest.approx([1, 1])
+    assert busy_windows([], 1.0, 0.5) == [[0.0, 0.0], [0.5, 0.0]]
+
+
+def bucket(number: int, *moments: float) -> BucketSpan:
+    start, sent, received, done = moments
+    return BucketSpan(0, number, 0.0, 0.0, start, start, sent, received, done, gradient_bytes=8, sent_bytes=4)
+
+
+def test_exchange_threads_become_slices_and_overlapping_sums_count_once() -> None:
+    spans = [bucket(0, 1.0, 2.0, 6.0, 7.0), bucket(1, 2.0, 3.0, 8.0, 9.0)]
+    events = exchange_events(spans, 4.4e6, 0, process=7)
+    found = works_of(read_trace(events), "cpu").kernels
+    assert {work.kind for work in found} == {"memcpy", "all-reduce"}
+    # From the first that is sent to the last that is received, though each takes 4 and 5.
+    assert sum(work.seconds for work in found if work.kind == "all-reduce") == pytest.approx(6)
+    rows = breakdown(found, [], 1)["classes"]
+    assert (rows["all-reduce"]["calls"], rows["memcpy"]["calls"]) == (2, 4)
+    names = [slice_["args"]["name"] for slice_ in events if slice_["ph"] == "M"]
+    assert names == ["exchange, bucket 0", "exchange, bucket 1"]
+    starts = [slice_["ts"] for slice_ in events if slice_.get("tid") == names[0] and slice_["ph"] == "X"]
+    assert [later - one for one, later in pairwise(starts)] == pytest.approx([1e6, 4e6])

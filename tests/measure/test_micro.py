@@ -1,0 +1,347 @@
+"""`hpcai500 micro`: what is measured at once by all ranks, what is refused, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from many_ranks import clean_environment, run_ranks, try_ranks
+from torch import Tensor
+
+from hpcai500.comm.base import Communicator
+from hpcai500.comm.local import LocalCommunicator
+from hpcai500.errors import EnvironmentLacksError, UsageError, WrongAnswerError
+from hpcai500.measure.micro import copying
+from hpcai500.measure.micro.all_reduce import NETWORK, NODE, SYSTEM, measure_all_reduce, partitions
+from hpcai500.measure.micro.copying import copy_bytes, measure_copy
+from hpcai500.measure.micro.crew import Crew
+from hpcai500.measure.micro.gemm import Gemm
+from hpcai500.measure.micro.input_rate import Draining, measure_input
+from hpcai500.measure.micro.memory import available_bytes, last_level_cache_bytes
+from hpcai500.measure.micro.precisions import PRECISIONS, Precision
+from hpcai500.measure.micro.problem import Prepared
+from hpcai500.measure.micro.search import fastest
+from hpcai500.methodology.all_reduce_model import bus_bandwidth, fit_ring
+from hpcai500.progress import silent
+
+HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
+CPU = torch.device("cpu")
+ONE_HOST, TWO_HOSTS = ("a", "a"), ("a", "a", "b", "b")
+
+
+def crew_of(communicator: Communicator, said: list[str] | None = None) -> Crew:
+    return Crew(communicator, CPU, 1, say=(said if said is not None else []).append)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A product whose only call is fast, and wrong in one tile: what no library here does, so it is made here."""
+
+    real: Gemm
+
+    @property
+    def name(self) -> str:
+        return self.real.name
+
+    @property
+    def flops(self) -> int:
+        return self.real.flops
+
+    @property
+    def elements(self) -> int:
+        return self.real.elements
+
+    def prepare(self, precision: Precision, device: torch.device) -> Prepared:
+        prepared = self.real.prepare(precision, device)
+        right = next(iter(prepared.calls.values()))
+
+        def multiply() -> Tensor:
+            product = right().clone()
+            product[5:9, 5:9] = 0
+            return product
+
+        return Prepared({"broken": multiply}, prepared.complaint)
+
+
+class Right(Broken):
+    """A right product by a call of the same name: ranks measure what all of them have tried."""
+
+    def prepare(self, precision: Precision, device: torch.device) -> Prepared:
+        prepared = self.real.prepare(precision, device)
+        return Prepared({"broken": next(iter(prepared.calls.values()))}, prepared.complaint)
+
+
+def _find(communicator: Communicator, broken_rank: int | None) -> dict[str, Any] | None:
+    problem = (Broken if communicator.rank == broken_rank else Right)(Gemm(48, 32, 64))
+    with silent(1, "", "") as bar:
+        return fastest([problem], PRECISIONS["fp32"], crew_of(communicator), 1.0, bar)
+
+
+def test_the_fastest_way_is_reported_with_its_shape_and_call() -> None:
+    said: list[str] = []
+    with silent(1, "", "") as bar:
+        problems = [Gemm(8, 8, 8), Gemm(256, 256, 256)]
+        entry = fastest(problems, PRECISIONS["bf16"], crew_of(LocalCommunicator(), said), 1.0, bar)
+    assert entry
+    # Not which: a busy machine may find either one, or give the larger one up.
+    assert entry["shape"] in {row["shape"] for row in entry["tried"]}
+    assert entry["verified"]
+    assert entry["interval"][0] <= entry["value"] <= entry["interval"][1]
+    assert entry["per_rank"] == [entry["value"]]
+    assert {row["shape"] for row in entry["tried"]} <= {"m 8, n 8, k 8", "m 256, n 256, k 256"}
+    assert said == []
+
+
+def test_a_fast_product_that_is_wrong_is_a_wrong_answer() -> None:
+    with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match=r"rank 0 on host .* has a wrong result"):
+        fastest([Broken(Gemm(48, 32, 64))], PRECISIONS["fp32"], crew_of(LocalCommunicator()), 1.0, bar)
+
+
+def test_ranks_measure_at_once_and_are_summed() -> None:
+    first, second = run_ranks(_find, 2, None)
+    assert first["value"] == second["value"] == sum(first["per_rank"])
+    assert first["accelerators"] == 2
+    assert first["nodes"] == 1
+    assert first["slowest"]["value"] == min(first["per_rank"])
+
+
+def test_one_ranks_wrong_result_is_told_by_all() -> None:
+    outcomes, _ = try_ranks(_find, 2, 1)
+    assert {outcome.error for outcome in outcomes} == {"WrongAnswerError"}
+    assert all("rank 1 on host" in outcome.message for outcome in outcomes)
+
+
+class Endless(Broken):
+    """A product of more operations than any machine has time for."""
+
+    @property
+    def flops(self) -> int:
+        return 10**24
+
+    def prepare(self, precision: Precision, device: torch.device) -> Prepared:
+        raise AssertionError("it must not come to this")
+
+
+def test_what_would_take_too_long_or_has_no_room_is_not_tried() -> None:
+    with silent(1, "", "") as bar:
+        problems = [Gemm(64, 64, 64), Endless(Gemm(64, 64, 64)), Gemm(1 << 20, 1 << 20, 1 << 20)]
+        entry = fastest(problems, PRECISIONS["fp32"], crew_of(LocalCommunicator()), 1.0, bar)
+    assert entry
+    assert [row["shape"] for row in entry["tried"]] == ["m 64, n 64, k 64"]
+
+
+def test_copies_are_four_times_the_caches_where_memory_allows() -> None:
+    assert copy_bytes(300 << 20, 64 << 30, 1) == 1200 << 20
+    assert copy_bytes(300 << 20, 64 << 30, 4) == 300 << 20
+    assert copy_bytes(1 << 20, 64 << 30, 1) == 256 << 20
+    assert copy_bytes(300 << 20, 1000, 1) == 448
+
+
+def test_a_copy_counts_what_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "copy_bytes", lambda caches, available, ranks: 1 << 20)
+    with silent(1, "", "") as bar:
+        entry = measure_copy(crew_of(LocalCommunicator()), 0.05, bar)
+    assert entry["unit"] == "bytes/s"
+    assert {row["call"] for row in entry["tried"]} == {"torch copy_", "stream_copy"}
+    assert entry["value"] == max(row["value"] for row in entry["tried"])
+
+
+def test_a_copy_that_lost_bytes_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "copy_bytes", lambda caches, available, ranks: 1 << 20)
+    monkeypatch.setattr(copying._core, "stream_copy", lambda source, target, threads: None)
+    with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match="copy by stream_copy: rank 0"):
+        measure_copy(crew_of(LocalCommunicator()), 0.05, bar)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        (("a",), {}),
+        (ONE_HOST, {NODE: [[0, 1]], SYSTEM: [[0, 1]]}),
+        (("a", "b"), {SYSTEM: [[0, 1]]}),
+        (TWO_HOSTS, {NODE: [[0, 1], [2, 3]], NETWORK: [[0, 2]], SYSTEM: [[0, 1, 2, 3]]}),
+    ],
+)
+def test_ranks_of_a_node_of_each_node_and_all_sum(hosts: Sequence[str], expected: object) -> None:
+    assert partitions(hosts) == expected
+
+
+def _sum(communicator: Communicator, *places: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What is measured if hosts were named as in each of `places`."""
+    found = []
+    for hosts in places:
+        communicator.hosts = hosts
+        with silent(1, "", "") as bar:
+            found.append(measure_all_reduce(crew_of(communicator), communicator, 0.1, bar))
+    return found
+
+
+def _sum_wrongly(communicator: Communicator, wrong_rank: int) -> None:
+    communicator.hosts = ONE_HOST
+    if wrong_rank == communicator.rank:
+        make = communicator.group
+
+        def broken_group(members: Sequence[int]) -> Communicator | None:
+            group = make(members)
+            if group:
+                real = group.all_reduce
+                group.all_reduce = lambda tensor: (real(tensor), tensor[-1].add_(1))[0]  # type: ignore[method-assign]
+            return group
+
+        communicator.group = broken_group  # type: ignore[method-assign]
+    with silent(1, "", "") as bar:
+        measure_all_reduce(crew_of(communicator), communicator, 0.1, bar)
+
+
+def _link(entry: dict[str, Any]) -> dict[str, float] | None:
+    """Of two ranks on a busy core, times may well not grow."""
+    try:
+        return asdict(fit_ring(entry["ranks"], [(row["bytes"], row["seconds"]) for row in entry["table"]]))
+    except UsageError:
+        return None
+
+
+def test_ranks_of_nodes_sum_and_have_a_link() -> None:
+    first, second, last = run_ranks(_sum, 3, ("a", "a", "a"), ("a", "b", "c"), ("a", "a", "b"))
+    assert first == second == last
+    one_node, one_rank_each, mixed = first
+    assert set(one_node) == {NODE, SYSTEM}
+    assert one_node[NODE] == one_node[SYSTEM]
+    assert set(one_rank_each) == {NETWORK, SYSTEM}
+    assert one_rank_each[NETWORK] == one_rank_each[SYSTEM]
+    assert [mixed[name]["ranks"] for name in (NODE, NETWORK, SYSTEM)] == [2, 2, 3]
+    for entry in mixed.values():
+        assert entry["call"] == "Gloo"
+        assert entry["value"] == max(row["bus_bandwidth"] for row in entry["table"])
+        assert entry["link"] == _link(entry)
+        for row in entry["table"]:
+            assert row["bus_bandwidth"] == pytest.approx(bus_bandwidth(row["bytes"], row["seconds"], entry["ranks"]))
+
+
+def test_a_wrong_sum_is_told_by_all_ranks() -> None:
+    outcomes, _ = try_ranks(_sum_wrongly, 2, 1)
+    assert {outcome.error for outcome in outcomes} == {"WrongAnswerError"}
+    assert all("1 of 4 sums by Gloo, the first at 3" in outcome.message for outcome in outcomes)
+
+
+@dataclass(frozen=True)
+class Images:
+    samples: np.ndarray[Any, np.dtype[np.int64]]
+    payload: Any
+
+
+def _epochs(first: float = 0.0, steps: int = 10) -> Any:
+    drawn = iter(range(10**6))
+
+    def epochs(number: int) -> Generator[Images]:
+        for _ in range(steps):
+            yield Images(np.arange(8), (torch.arange(4.0) + first * next(drawn),))
+
+    return epochs
+
+
+def test_what_lay_in_the_ring_is_not_counted() -> None:
+    now = iter(range(10**6))
+    taken: list[int] = []
+
+    def epochs(number: int) -> Generator[Images]:
+        for batch in range(10):
+            taken.append(batch)
+            yield Images(np.arange(8), None)
+
+    drain = Draining(epochs, ring=4, batches=2, clock=lambda: float(next(now)))
+    for _ in range(4):
+        drain.round()
+    # Five of each epoch are let go; a round is never of two epochs.
+    assert taken == [*range(10), *range(9)]
+    assert drain.samples == 16
+
+
+def test_input_is_measured_in_samples() -> None:
+    with silent(1, "", "") as bar:
+        entry = measure_input("ic", crew_of(LocalCommunicator()), _epochs(), 2, 10, 0.01, bar, call="made here")
+    assert entry["unit"] == "samples/s"
+    assert entry["call"] == "made here"
+
+
+def test_images_that_differ_when_read_again_are_a_wrong_answer() -> None:
+    with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match="are others"):
+        measure_input("ic", crew_of(LocalCommunicator()), _epochs(first=1.0), 2, 10, 0.01, bar)
+
+
+def test_too_few_batches_for_the_ring_are_said_with_the_fix() -> None:
+    with silent(1, "", "") as bar, pytest.raises(EnvironmentLacksError, match="give a larger data set"):
+        measure_input("ic", crew_of(LocalCommunicator()), _epochs(steps=5), 4, 5, 0.01, bar)
+
+
+def test_memory_and_caches_are_the_machines(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 2000 kB\nMemFree: 500 kB\nMemAvailable:    1000 kB\n")
+    assert available_bytes(CPU, 2, tmp_path) == 1000 * 1024 // 4
+    for cpu, shared in ((0, "0-1"), (1, "0-1"), (2, "2-3"), (3, "2-3")):
+        for index, level, size in ((0, 1, "48K"), (3, 3, "32M")):
+            folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
+            folder.mkdir(parents=True)
+            for name, text in (("level", level), ("size", size), ("shared_cpu_list", shared), ("type", "Unified")):
+                (folder / name).write_text(f"{text}\n")
+    assert last_level_cache_bytes(tmp_path) == 64 << 20
+    assert last_level_cache_bytes(tmp_path / "nowhere") == 0
+
+
+def hpcai500(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [*HPCAI500, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean_environment(), check=False)
+
+
+TINY = ["--recipe", "ic/smoke", "--seconds", "0.3", "--set", "hyperparameters.batch_size=4"]
+
+
+def test_the_command_prints_one_document_and_writes_it(tmp_path: Path) -> None:
+    done = hpcai500("micro", "gemm", "conv", *TINY, "--json", "-o", "micro.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads((tmp_path / "micro.json").read_text())
+    assert {"gemm fp32", "gemm bf16", "conv fp32"} <= set(document)
+    assert "gemm tf32" not in document
+    assert "gemm tf32: left out: tf32 exists on CUDA devices only" in done.stderr
+    for entry in document.values():
+        assert entry["value"] > 0
+        assert entry["unit"] == "FLOPS"
+
+
+def test_the_command_prints_a_table_and_stable_lines(tmp_path: Path, images: Path) -> None:
+    data = ["--data", str(images), "--set", "accelerator.prefetch_batches=2"]
+    done = hpcai500("micro", "input", *TINY, *data, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["measurement", "value", "95", "%", "interval", "spread", "shape"]
+    assert lines[-2].startswith("HPCAI500 FOM input_ic=")
+    assert lines[-2].endswith(" samples/s")
+    assert lines[-1] == "HPCAI500 RESULT PASS"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["gem"], "micro gem: expected gemm, conv, copy, allreduce or input"),
+        (["allreduce"], "allreduce: left out: there is one rank; start more: --procs N, or a launcher"),
+        (["gemm", "--data", "."], "--data is for input"),
+        (["gemm", "--seconds", "0"], "Invalid value for '--seconds'"),
+        (["input", "--recipe", "ic/reference"], "input ic: left out: it reads imagenet-1k: add --data DIR"),
+        (["gemm", "-o", "nowhere/micro.json", "--seconds", "0.05"], "nowhere/micro.json: cannot be written"),
+    ],
+)
+def test_a_mistake_is_told_with_exit_code_64(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    recipe = [] if "--recipe" in arguments else ["--recipe", "ic/smoke"]
+    done = hpcai500("micro", *arguments, *recipe, "--set", "accelerator.device=cpu", cwd=tmp_path)
+    assert done.returncode == 64
+    assert not [line for line in done.stdout.splitlines() if "PASS" in line]
+    assert expected in done.stderr

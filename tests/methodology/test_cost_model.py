@@ -1,0 +1,258 @@
+"""The cost model's laws: what must hold whatever the numbers are."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcai500.errors import UsageError
+from hpcai500.methodology.cost.collectives import (
+    ALGORITHMS,
+    TOPOLOGIES,
+    all_reduce,
+    butterfly,
+    double_binary_tree,
+    hierarchical,
+    ring,
+    torus,
+)
+from hpcai500.methodology.cost.curve import Limits, Plan, predicted_curve, walls
+from hpcai500.methodology.cost.facts import StepFacts
+from hpcai500.methodology.cost.gradients import Gradients, exposed_seconds, in_buckets
+from hpcai500.methodology.cost.links import Hockney, Layout, Network
+from hpcai500.methodology.cost.measured import Phases, summarised
+from hpcai500.methodology.cost.rates import achieved_span, ceiling_of
+from hpcai500.methodology.cost.step import Exchange, Work, predict_step
+from hpcai500.methodology.cost.waiting import expected_excess
+
+LINKS = st.builds(Hockney, st.floats(0, 1e-3), st.floats(1e6, 1e12))
+NETWORKS = st.builds(Network, LINKS, LINKS)
+LAYOUTS = st.builds(Layout, st.integers(1, 64), st.integers(1, 16))
+SIZES = st.floats(0, 1e9)
+KINDS = st.sampled_from(
+    [*((name, "ring") for name in TOPOLOGIES), *(("flat", name) for name in (*ALGORITHMS, "default"))]
+)
+BUCKETS = st.lists(st.builds(Gradients, st.floats(0, 1e8), st.floats(0, 1)), max_size=8).map(tuple)
+TIMES = st.floats(1e-6, 10)
+WORKS = st.builds(Work, TIMES, TIMES, TIMES, BUCKETS, st.floats(0, 0.1))
+
+
+def summing(kind: tuple[str, str], layout: Layout, network: Network, size: float) -> float:
+    return all_reduce(kind[0], layout, network, algorithm=kind[1])(size)
+
+
+@given(KINDS, LAYOUTS, NETWORKS, SIZES, st.floats(1, 100))
+def test_more_bandwidth_and_less_latency_are_never_slower(
+    kind: tuple[str, str], layout: Layout, network: Network, size: float, factor: float
+) -> None:
+    def better(link: Hockney) -> Hockney:
+        return Hockney(link.latency_seconds / factor, link.bytes_per_second * factor)
+
+    before = summing(kind, layout, network, size)
+    for other in (Network(better(network.within), network.between), Network(network.within, better(network.between))):
+        assert summing(kind, layout, other, size) <= before * (1 + 1e-12)
+
+
+@given(KINDS, NETWORKS, SIZES)
+def test_one_rank_has_nothing_to_sum(kind: tuple[str, str], network: Network, size: float) -> None:
+    assert summing(kind, Layout(1, 1), network, size) == 0
+
+
+@given(KINDS, LAYOUTS, NETWORKS, SIZES, st.floats(1, 10))
+def test_more_bytes_are_never_faster(
+    kind: tuple[str, str], layout: Layout, network: Network, size: float, factor: float
+) -> None:
+    assert summing(kind, layout, network, size * factor) >= summing(kind, layout, network, size) * (1 - 1e-12)
+
+
+@given(KINDS, st.integers(2, 64), st.integers(1, 16), NETWORKS, st.floats(1, 1e9))
+def test_no_algorithm_is_faster_than_the_bytes_that_a_node_must_send(
+    kind: tuple[str, str], nodes: int, per_node: int, network: Network, size: float
+) -> None:
+    """2 b (N - 1) / N cross the link of a node, whatever the algorithm (Patarasuk and Yuan 2009), b of a tree's two."""
+    least = size * 2 * (nodes - 1) / nodes / network.between.bytes_per_second
+    assert summing(kind, Layout(nodes, per_node), network, size) >= least * (1 - 1e-9)
+
+
+@given(st.integers(2, 64), LINKS, SIZES)
+def test_with_one_rank_a_node_topologies_of_rings_are_the_ring(nodes: int, link: Hockney, size: float) -> None:
+    layout, network = Layout(nodes, 1), Network(link, link)
+    expected = pytest.approx(ring(layout, network, size), rel=1e-12)
+    assert hierarchical(layout, network, size) == expected
+    assert torus(layout, network, 1, size) == expected
+    assert torus(layout, network, nodes, size) == expected
+
+
+def test_times_are_those_of_the_formulas() -> None:
+    """Four nodes of two, 1 ms and 1 MB/s between, 8 MB: worked out by hand."""
+    layout, near, far = Layout(4, 2), Hockney(0.0001, 1e8), Hockney(0.001, 1e6)
+    network, size = Network(near, far), 8e6
+    assert ring(layout, network, size) == pytest.approx(14 * (0.001 + 1))
+    assert double_binary_tree(layout, network, size) == pytest.approx(2 * 0.0001 + 4 * 0.001 + 16)
+    assert double_binary_tree(Layout(2, 2), network, size) == pytest.approx(2 * 0.0001 + 2 * 0.001 + 8)
+    assert butterfly(layout, network, size) == pytest.approx(0.0001 + 0.08 + 2 * (0.001 + 16))
+    assert hierarchical(layout, network, size) == pytest.approx(2 * (0.0001 + 0.04) + 6 * (0.001 + 2) + 0.0001 + 0.08)
+    assert torus(layout, network, 2, size) == pytest.approx(2 * (0.0001 + 0.04) + 6 * (0.001 + 2))
+
+
+def test_latency_grows_with_ranks_in_a_ring_and_with_their_logarithm_in_a_tree() -> None:
+    network = Network(Hockney(0, 1e30), Hockney(1e-5, 1e30))
+    many = Layout(1024, 1)
+    assert ring(many, network, 1) == pytest.approx(2 * 1023 * 1e-5)
+    assert double_binary_tree(many, network, 1) == pytest.approx(2 * 10 * 1e-5)
+
+
+@given(BUCKETS, TIMES, TIMES)
+def test_overlap_hides_at_most_the_backward_pass(buckets: tuple[Gradients, ...], backward: float, each: float) -> None:
+    sending = [each] * len(buckets)
+    exposed = exposed_seconds([one.ready * backward for one in buckets], sending, backward)
+    assert max(0.0, sum(sending) - backward) - 1e-9 <= exposed <= sum(sending) + 1e-9
+
+
+def test_buckets_leave_in_order_and_one_after_the_other() -> None:
+    """Ready at 1, 4 and 2 of 5 seconds, each 2 seconds long: 1-3, 4-6, 6-8."""
+    assert exposed_seconds([1, 4, 2], [2, 2, 2], 5) == 3
+
+
+@given(WORKS, KINDS, LAYOUTS, NETWORKS, st.booleans(), st.floats(0, 1e-9))
+def test_efficiency_is_above_0_and_at_most_1(
+    work: Work, kind: tuple[str, str], layout: Layout, network: Network, overlap: bool, processor: float
+) -> None:
+    reduce = all_reduce(kind[0], layout, network, algorithm=kind[1])
+    exchange = Exchange(reduce, overlap=overlap, processor_seconds_per_byte=processor)
+    cost = predict_step(work, exchange, layout.ranks)
+    assert 0 < cost.efficiency <= 1
+    if layout.ranks == 1:
+        assert cost.seconds == work.seconds
+    if processor == 0:
+        assert cost.exposed_seconds <= cost.communication_seconds * (1 + 1e-9)
+
+
+@given(WORKS, LAYOUTS, NETWORKS)
+def test_overlap_is_never_slower_than_waiting(work: Work, layout: Layout, network: Network) -> None:
+    exchange = Exchange(all_reduce("flat", layout, network))
+    waiting = predict_step(work, replace(exchange, overlap=False), layout.ranks)
+    assert predict_step(work, exchange, layout.ranks).seconds <= waiting.seconds * (1 + 1e-9)
+
+
+def test_compression_sends_less_and_packs_more() -> None:
+    exchange = Exchange(lambda size: size / 1e6, packing_bytes_per_second=1e9)
+    assert exchange.sending_seconds(1e6) == pytest.approx(1 + 2e-3)
+    assert replace(exchange, compression="fp16").sending_seconds(1e6) == pytest.approx(0.5 + 3e-3)
+    assert replace(exchange, compression="int8").sending_seconds(1e6) == pytest.approx(0.254 + 2.508e-3)
+
+
+def test_sums_that_share_the_cores_lengthen_the_backward_pass_that_hides_them() -> None:
+    work = Work(1.0, 2.0, 0.0, (Gradients(1e6, 0.0),))
+    exchange = Exchange(lambda size: size / 1e6, processor_seconds_per_byte=1e-7)
+    assert predict_step(work, exchange, 2).seconds == pytest.approx(3.1, abs=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64, 1000])
+def test_the_slowest_of_many_is_as_late_as_statistics_say(ranks: int) -> None:
+    rolls = random.Random(1)
+    seen = statistics.fmean(max(rolls.gauss(0, 1) for _ in range(ranks)) for _ in range(max(400, 100_000 // ranks)))
+    assert expected_excess(ranks) == pytest.approx(seen, rel=0.06)
+    assert expected_excess(1) == 0
+
+
+def test_buckets_are_those_of_the_reducer() -> None:
+    from hpcai500.comm.buckets import make_buckets
+    from hpcai500.comm.tuning import USUAL
+    from hpcai500.methodology.cost.gradients import USUAL_BUCKET_BYTES
+
+    sizes = [random.Random(2).randrange(1, 4000) for _ in range(60)]
+    ours = in_buckets([Gradients(4 * size, 0.5) for size in reversed(sizes)], 10_000)
+    theirs = make_buckets(sizes, 10_000)
+    assert [(one.size_bytes, one.parameters) for one in ours] == [
+        (bucket.gradient_bytes, len(bucket.members)) for bucket in theirs
+    ]
+    assert USUAL_BUCKET_BYTES == USUAL
+
+
+FACTS = StepFacts(4, 1e9, 3e9, (Gradients(4e6, 0.5), Gradients(4e6, 1.0)))
+ETHERNET = Network(Hockney(1e-6, 1e11), Hockney(1e-4, 1e9))
+NOTHING = Limits(4, None, None)
+
+
+def plan(seconds: float = 0.1, **how: object) -> Plan:
+    return Plan(work=FACTS.work(seconds, 2**20), network=ETHERNET, per_node=2, **how)  # type: ignore[arg-type]
+
+
+def test_a_curve_begins_with_one_node_and_ends_with_the_last() -> None:
+    points = predicted_curve(plan(), FACTS.training_flops, FACTS.samples, 10_000)
+    assert [point.nodes for point in points][:4] == [1, 2, 4, 8]
+    assert points[-1].nodes == 10_000
+    assert points[0].parallel_efficiency == 1
+    assert points[0].samples_per_second == pytest.approx(2 * 4 / points[0].step.seconds)
+    assert all(0 < point.parallel_efficiency <= 1 for point in points)
+
+
+@pytest.mark.parametrize(
+    ("how", "binds"),
+    [
+        ({"seconds": 0.01, "algorithm": "double-binary-tree"}, "network bandwidth"),
+        ({"algorithm": "ring"}, "network latency"),
+    ],
+)
+def test_the_wall_is_what_a_step_would_gain_most_by(how: dict[str, object], binds: str) -> None:
+    """8 MB over 1 GB/s are 16 ms: more than a step of 10 ms hides; a ring of 2000 ranks waits 0.4 s for latency."""
+    (wall,) = walls(plan(**how), NOTHING)  # type: ignore[arg-type]
+    assert wall.binds == binds
+    assert plan(**how).efficiency(wall.nodes) < 0.5  # type: ignore[arg-type]
+    assert plan(**how).efficiency(wall.nodes - 1) >= 0.5  # type: ignore[arg-type]
+
+
+def test_jitter_and_overhead_are_walls_where_nothing_else_is() -> None:
+    work = FACTS.work(0.1, 2**20)
+    free = Network(Hockney(0, 1e30), Hockney(0, 1e30))
+    (wall,) = walls(Plan(work=replace(work, jitter_seconds=0.05), network=free, per_node=1), NOTHING)
+    assert wall.binds == "jitter"
+    (wall,) = walls(Plan(work=work, network=free, per_node=1, overhead_seconds=0.2), NOTHING)
+    assert (wall.binds, wall.nodes) == ("overhead", 2)
+
+
+def test_training_has_walls_of_its_own() -> None:
+    found = walls(plan(seconds=100.0, algorithm="double-binary-tree"), Limits(4, 1000, 64))
+    assert [(wall.binds, wall.nodes) for wall in found] == [("batch size", 9), ("steps per epoch", 126)]
+
+
+def test_measured_steps_are_those_of_the_slowest_rank() -> None:
+    ranks = [[Phases(1, 2, 0, 1)] * 3, [Phases(2, 4, 0, 2)] * 3]
+    found = summarised(ranks)
+    assert found["seconds"] == found["low"] == found["high"] == 8
+    assert (found["forward"], found["backward"], found["update"]) == (2, 4, 2)
+
+
+def test_a_ceiling_is_found_by_precision() -> None:
+    ceilings = {"GEMM fp32": 3.0, "CONV fp32": 4.0, "GEMM mixed": 9.0, "GEMM bf16": 7.0}
+    assert ceiling_of(ceilings, "fp32") == ("CONV fp32", 4.0)
+    assert ceiling_of(ceilings, "bf16") == ("GEMM bf16", 7.0)
+    assert ceiling_of(ceilings, "fp16") == ("GEMM mixed", 9.0)
+    assert ceiling_of(ceilings, "tf32") is None
+    span = achieved_span(100.0, "fp32")
+    assert (span.low, span.high) == pytest.approx((41, 57))
+    assert span.expected == pytest.approx(math.sqrt(41 * 57))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Hockney(-1, 1),
+        lambda: Hockney(0, 0),
+        lambda: Layout(0, 1),
+        lambda: Work(0, 0, 0, ()),
+        lambda: all_reduce("star", Layout(2, 1), ETHERNET),
+        lambda: all_reduce("flat", Layout(2, 1), ETHERNET, algorithm="gossip"),
+        lambda: all_reduce("torus", Layout(3, 1), ETHERNET, columns=2),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: object) -> None:
+    with pytest.raises(UsageError):
+        wrong()  # type: ignore[operator]

@@ -1,0 +1,238 @@
+"""The integral of power against traces whose integral is known by mathematics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcai500.methodology.energy import Sample, Window, integrate, unwrapped, usual_interval
+
+WINDOW = Window(1000.0, 1100.0)
+# Some of UNIX time's digits are lost in a float: a quarter of a microsecond.
+STARTS = st.sampled_from([0.0, 1000.0, 1.8e9])
+Trace = Callable[[float], float]
+
+
+def sampled(power: Trace, window: Window, interval: float, shifts: list[float] | None = None) -> list[Sample]:
+    """Samples of `power` from before to after `window`, each shifted by less than half an interval."""
+    count = math.ceil(window.seconds / interval) + 4
+    times = [window.start_s + (number - 2) * interval for number in range(count + 1)]
+    moved = [time + 0.4 * interval * (shifts[i % len(shifts)] if shifts else 0.0) for i, time in enumerate(times)]
+    return [Sample(time, power(time)) for time in moved]
+
+
+shift_lists = st.lists(st.floats(-1, 1), min_size=1, max_size=20)
+intervals = st.floats(0.1, 1.0)
+
+
+@given(STARTS, st.floats(1, 500), intervals, shift_lists, st.floats(0, 1e4))
+def test_constant_power_times_time(
+    start: float, seconds: float, interval: float, jitter: list[float], watts: float
+) -> None:
+    window = Window(start, start + seconds)
+    energy = integrate(sampled(lambda _: watts, window, interval, jitter), window, interval)
+    assert energy.joules == pytest.approx(watts * window.seconds, abs=1e-6)
+    assert energy.mean_watts == pytest.approx(watts, abs=1e-6)
+    assert (energy.gaps, energy.reason) == ((), None)
+
+
+@given(STARTS, st.floats(1, 500), intervals, shift_lists, st.floats(0, 1000), st.floats(0, 50))
+def test_a_ramp_is_exact_however_it_is_sampled(
+    start: float, seconds: float, interval: float, jitter: list[float], base: float, slope: float
+) -> None:
+    window = Window(start, start + seconds)
+    ramp = sampled(lambda time: 1e4 + base + slope * (time - start), window, interval, jitter)
+    truth = (1e4 + base) * window.seconds + slope * window.seconds**2 / 2
+    assert integrate(ramp, window, interval).joules == pytest.approx(truth, rel=1e-9)
+
+
+@given(intervals, shift_lists, st.floats(4, 200), st.floats(0, 6.3))
+def test_a_sine_is_within_the_bound_of_the_trapezoidal_rule(
+    interval: float, jitter: list[float], period: float, phase: float
+) -> None:
+    omega, mean, amplitude = 2 * math.pi / period, 400.0, 300.0
+    sine = sampled(lambda time: mean + amplitude * math.sin(omega * time + phase), WINDOW, interval, jitter)
+    swing = (math.cos(omega * WINDOW.start_s + phase) - math.cos(omega * WINDOW.stop_s + phase)) * amplitude / omega
+    longest = 1.8 * interval
+    # Two parts more than in the window: interpolation at its edges errs no more than the rule does.
+    bound = amplitude * omega**2 * longest**2 / 12 * (WINDOW.seconds + 2 * longest) * 2
+    assert integrate(sine, WINDOW, interval).joules == pytest.approx(mean * WINDOW.seconds + swing, abs=bound)
+
+
+@given(intervals, shift_lists, st.lists(st.floats(0, 1000), min_size=2, max_size=8))
+def test_steps_are_off_by_half_an_interval_each_at_most(
+    interval: float, jitter: list[float], levels: list[float]
+) -> None:
+    each = WINDOW.seconds / len(levels)
+
+    def power(time: float) -> float:
+        return levels[min(max(int((time - WINDOW.start_s) / each), 0), len(levels) - 1)]
+
+    truth = math.fsum(level * each for level in levels)
+    heights = math.fsum(abs(after - before) for before, after in pairwise(levels))
+    energy = integrate(sampled(power, WINDOW, interval, jitter), WINDOW, interval)
+    assert energy.joules == pytest.approx(truth, abs=heights * 1.8 * interval / 2 + 1e-6)
+
+
+@given(st.randoms(use_true_random=False), intervals, shift_lists)
+def test_order_and_repeated_rows_change_nothing(random: object, interval: float, jitter: list[float]) -> None:
+    samples = sampled(lambda time: 300 + 200 * math.sin(time), WINDOW, interval, jitter)
+    mixed = samples + samples[::3]
+    random.shuffle(mixed)  # type: ignore[attr-defined]
+    assert integrate(mixed, WINDOW, interval).joules == pytest.approx(integrate(samples, WINDOW, interval).joules)
+
+
+def test_different_powers_at_one_moment_are_averaged() -> None:
+    samples = [sample for time in range(11) for sample in (Sample(time, 100.0), Sample(time, 300.0))]
+    assert integrate(samples, Window(0, 10), 1.0).joules == pytest.approx(2000)
+
+
+@given(st.floats(1, 99), intervals, shift_lists)
+def test_two_windows_that_touch_add_up(cut: float, interval: float, jitter: list[float]) -> None:
+    samples = sampled(lambda time: 300 + 200 * math.sin(time / 3), WINDOW, interval, jitter)
+    middle = WINDOW.start_s + cut
+    parts = [
+        integrate(samples, window, interval).joules or math.nan
+        for window in (Window(WINDOW.start_s, middle), Window(middle, WINDOW.stop_s))
+    ]
+    assert sum(parts) == pytest.approx(integrate(samples, WINDOW, interval).joules, rel=1e-9)
+
+
+def test_samples_outside_the_window_do_not_count_but_bound_its_edges() -> None:
+    samples = [Sample(0, 0.0), Sample(1, 100.0), Sample(2, 200.0), Sample(3, 9e9)]
+    energy = integrate(samples, Window(0.5, 1.5), 1.0)
+    assert (energy.joules, energy.samples) == (pytest.approx(100.0), 1)
+
+
+# --- what is missing
+
+
+def with_a_hole(begin: float, end: float, interval: float = 0.5) -> list[Sample]:
+    return [one for one in sampled(lambda _: 200.0, WINDOW, interval) if not begin < one.time_s < end]
+
+
+def test_a_hole_of_less_than_three_seconds_is_a_line() -> None:
+    energy = integrate(with_a_hole(1050, 1053), WINDOW, 0.5)
+    assert (energy.joules, energy.gaps) == (pytest.approx(20_000), ())
+
+
+def test_a_longer_hole_is_a_gap_and_below_one_percent_counts_as_the_rest() -> None:
+    window = Window(1000, 1500)
+    samples = [one for one in sampled(lambda _: 200.0, window, 0.5) if not 1050 < one.time_s < 1054]
+    energy = integrate(samples, window, 0.5)
+    assert energy.gaps == ((50.0, 54.0),)
+    assert energy.joules == pytest.approx(100_000)
+
+
+@given(st.floats(1, 60), st.floats(4, 40))
+def test_gaps_over_one_percent_make_energy_unknown(begin: float, length: float) -> None:
+    energy = integrate(with_a_hole(1000 + begin, 1000 + begin + length), WINDOW, 0.5)
+    assert energy.joules is None
+    assert energy.mean_watts is None
+    ((hole_from, hole_to),) = energy.gaps
+    assert hole_to - hole_from == pytest.approx(length, abs=1.001)
+    assert energy.reason == f"power is unknown for {hole_to - hole_from:.1f} s of 100.0 s"
+
+
+def test_a_slow_meter_may_have_holes_of_three_of_its_intervals() -> None:
+    samples = [Sample(1000 + 5 * number, 200.0) for number in range(21) if number not in (7, 8)]
+    assert integrate(samples, WINDOW, 5.0).gaps == ()
+    assert integrate(samples, WINDOW, 1.0).joules is None
+
+
+@pytest.mark.parametrize(("keep", "gap"), [(lambda t: t >= 1020, (0.0, 20.0)), (lambda t: t <= 1060, (60.0, 100.0))])
+def test_a_source_that_began_late_or_ended_early_leaves_a_gap(
+    keep: Callable[[float], bool], gap: tuple[float, float]
+) -> None:
+    samples = [one for one in sampled(lambda _: 200.0, WINDOW, 0.5) if keep(one.time_s)]
+    energy = integrate(samples, WINDOW, 0.5)
+    assert (energy.joules, energy.gaps) == (None, (gap,))
+
+
+@pytest.mark.parametrize("samples", [[], [Sample(5, 100.0)], [Sample(1050.0)], [Sample(1050.0, None, 0.0)]])
+def test_nothing_near_the_window_is_nothing_known(samples: list[Sample]) -> None:
+    energy = integrate(samples, WINDOW, 1.0)
+    assert (energy.joules, energy.gaps) == (None, ((0.0, 100.0),))
+
+
+def test_two_holes_beside_each_other_are_one_gap() -> None:
+    samples = [Sample(1000, 1.0), Sample(1010, 1.0), Sample(1020, 1.0), *(Sample(t, 1.0) for t in range(1021, 1101))]
+    assert integrate(samples, WINDOW, 1.0).gaps == ((0.0, 20.0),)
+
+
+# --- counters
+
+
+def counted(power: float, times: list[float], start: float = 0.0) -> list[Sample]:
+    return [Sample(time, None, start + power * (time - times[0])) for time in times]
+
+
+@given(st.floats(1, 1000), intervals, shift_lists)
+def test_a_count_of_energy_gives_its_difference(watts: float, interval: float, jitter: list[float]) -> None:
+    times = [sample.time_s for sample in sampled(lambda _: 0.0, WINDOW, interval, jitter)]
+    energy = integrate(counted(watts, times), WINDOW, interval)
+    assert energy.joules == pytest.approx(watts * WINDOW.seconds)
+
+
+def test_a_counter_misses_nothing_in_a_hole() -> None:
+    times = [999.0, 1001.0, 1080.0, 1101.0]
+    energy = integrate(counted(250.0, times), WINDOW, 0.5)
+    assert (energy.joules, energy.gaps) == (pytest.approx(25_000), ())
+
+
+def test_a_count_goes_before_powers_of_the_same_source() -> None:
+    samples = [Sample(sample.time_s, 1.0, sample.joules) for sample in counted(250.0, [999.0, 1050.0, 1101.0])]
+    assert integrate(samples, WINDOW, 0.5).joules == pytest.approx(25_000)
+
+
+def test_a_new_count_leaves_a_gap_between_itself_and_the_one_before() -> None:
+    samples = counted(250.0, [999.0, 1000.0, 1040.0]) + counted(250.0, [1045.0, 1101.0])
+    energy = integrate(samples, WINDOW, 0.5)
+    assert (energy.joules, energy.gaps) == (None, ((40.0, 45.0),))
+
+
+def test_a_counter_that_stands_still_measures_nothing() -> None:
+    samples = [Sample(time, None, 0.0) for time in range(999, 1102)]
+    assert integrate(samples, WINDOW, 1.0).joules is None
+
+
+def test_a_count_that_falls_is_not_believed() -> None:
+    samples = [Sample(999, None, 50.0), Sample(1050, None, 20.0), Sample(1101, None, 400.0)]
+    assert integrate(samples, WINDOW, 1.0).joules is None
+
+
+@given(st.integers(1, 10**9), st.data())
+def test_a_counter_that_turned_over_once_is_unwrapped(size: int, data: st.DataObject) -> None:
+    before, used = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))
+    assert unwrapped(before, (before + used) % size, size) == used
+
+
+def test_a_counter_that_never_turns_over_and_is_lower_was_reset() -> None:
+    assert unwrapped(10, 9, None) is None
+    assert unwrapped(10, 12, None) == 2
+
+
+# --- MLPerf's rule
+
+
+@pytest.mark.parametrize(
+    ("samples", "seconds", "enough"),
+    [(60, 59.0, True), (59, 59.0, False), (59, 20.0, False), (100, 100.4, True), (99, 100.4, False)],
+)
+def test_fewer_samples_than_mlperf_asks_for_are_told_and_the_energy_still_is(
+    samples: int, seconds: float, enough: bool
+) -> None:
+    step = seconds / samples
+    energy = integrate([Sample((i + 0.5) * step, 100.0) for i in range(samples)], Window(0, seconds), step)
+    assert energy.joules == pytest.approx(100 * seconds)
+    assert (energy.note is None) == enough
+
+
+def test_the_usual_interval_is_the_median() -> None:
+    assert usual_interval([Sample(time, 1.0) for time in (0, 1, 2, 3, 50, 50)]) == 1
+    assert usual_interval([Sample(0, 1.0)]) is None

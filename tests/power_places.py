@@ -1,0 +1,124 @@
+"""What stands in tests for what cannot be here: a powercap tree, a management controller, a driver, odd sources."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcai500.system.power.source import Reading, ReadingError, Scope
+
+# As ipmitool 1.8.18 prints it.
+IPMI_ANSWER = """
+    Instantaneous power reading:                   {watts} Watts
+    Minimum during sampling period:                  2 Watts
+    Maximum during sampling period:                486 Watts
+    Average power reading over sample period:      208 Watts
+    IPMI timestamp:                           Thu Mar 14 10:20:30 2024
+    Sampling period:                          00000001 Seconds.
+    Power reading state is:                   {state}
+
+"""
+
+
+class SyntheticPowercap:
+    """A folder with the layout of the kernel's /sys/class/powercap, whose counters the test moves."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "intel-rapl").mkdir(parents=True)
+
+    def zone(self, zone: str, name: str, microjoules: int = 0, size: int = 262_143_328_850) -> Path:
+        folder = self.root / zone
+        folder.mkdir()
+        (folder / "name").write_text(f"{name}\n")
+        (folder / "max_energy_range_uj").write_text(f"{size}\n")
+        (folder / "energy_uj").write_text(f"{microjoules}\n")
+        return folder
+
+    def set(self, zone: str, microjoules: int) -> None:
+        (self.root / zone / "energy_uj").write_text(f"{microjoules}\n")
+
+
+def fake_ipmitool(folder: Path, body: str) -> dict[str, str]:
+    """An environment whose PATH leads to an ipmitool that runs `body` (bash)."""
+    folder.mkdir(exist_ok=True)
+    tool = folder / "ipmitool"
+    tool.write_text(f"#!/bin/bash\n{body}\n")
+    tool.chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
+def answering_ipmitool(folder: Path, watts: int = 214, state: str = "activated") -> dict[str, str]:
+    answer = IPMI_ANSWER.format(watts=watts, state=state)
+    return fake_ipmitool(folder, f'[ "$*" = "dcmi power reading" ] || exit 9\ncat <<END{answer}END')
+
+
+class MockNvml:
+    """A mock of pynvml: two devices whose power and energy the test sets; there is no driver here."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, watts: tuple[float, ...] = (300.0, 200.0), *, counts: bool = True) -> None:
+        self.watts, self.counts = list(watts), counts
+        self.joules = [1000.0] * len(watts)
+        self.opened = 0
+        self.fails = False
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVML's own names
+        self.opened += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.opened -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.watts)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+        if self.fails:
+            raise self.NVMLError("GPU is lost")
+        return int(self.watts[handle] * 1000)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
+        if not self.counts:
+            raise self.NVMLError("Not Supported")
+        return int(self.joules[handle] * 1000)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class ScriptedSource:
+    """A source that answers what the test says, or fails, or hangs."""
+
+    name = "scripted"
+    scope: Scope = "node"
+    covers = "nothing real"
+    interval_seconds = 0.01
+    patience_seconds = 0.05
+
+    def __init__(self, *answers: Reading | str | Callable[[], Reading], devices: tuple[str, ...] = ()) -> None:
+        self._answers: Iterator[Any] = iter(answers)
+        self._last: Any = None
+        self.devices = devices
+        self.asked = 0
+        self.closed = False
+        self.asked_enough = threading.Event()
+        self.enough = len(answers)
+
+    def read(self) -> Reading:
+        self._last = next(self._answers, self._last)
+        self.asked += 1
+        if self.asked >= self.enough:
+            self.asked_enough.set()
+        if isinstance(self._last, str):
+            raise ReadingError(self._last)
+        return self._last if isinstance(self._last, Reading) else self._last()
+
+    def close(self) -> None:
+        self.closed = True

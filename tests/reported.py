@@ -1,0 +1,211 @@
+"""Records with everything that a report shows: real files, chained as ever, of as many ranks and epochs as wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from PIL import Image
+
+from hpcai500.editions import benchmark_rules
+from hpcai500.methodology.energy import Window
+from hpcai500.methodology.power import window_of
+from hpcai500.methodology.result import derive
+from hpcai500.recipe import load_recipe, recipe_hash
+from hpcai500.record import read_record
+from hpcai500.record_writer import RecordWriter
+from hpcai500.system.power.node import energy_of, integral_entry
+from hpcai500.system.power.samples_file import Row, file_name, format_samples, parse_samples
+
+STAGES = ("wait_for_data", "wait_for_other_data", "queuing", "memcpy_in", "all_reduce", "memcpy_out")
+PROFILE = {
+    "schema": "hpcai500-profile-1", "benchmark": "ic", "device": "cpu", "seconds": 2.0, "steps": 10,
+    "classes": {
+        "convolution": {"seconds": 1.5, "share": 0.75, "calls": 100},
+        "element-wise": {"seconds": 0.5, "share": 0.25, "calls": 50},
+    },
+    "unclassified_share": 0.004,
+    "top": [{"name": "mkldnn_convolution", "class": "convolution", "seconds": 1.5, "share": 0.75, "calls": 100}],
+    "layout": {"seconds": 0.1, "share": 0.05, "conversions": [{"name": "reorder nchw to nChw16c", "seconds": 0.1}]},
+    "utilisation": [[0.0, 0.5], [1.0, 0.9], [2.0, 0.7]],
+    "bandwidth": [
+        {"t_s": float(t), "sent_bytes_per_second": 1e8 * t, "received_bytes_per_second": 9e7 * t} for t in range(4)
+    ],
+}  # fmt: skip
+
+
+class Clock:
+    """Stands in for the machine's clocks: a run of a minute is written in no time."""
+
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def clock_gettime(self, _: int) -> float:
+        return self.now - 1_799_990_000.0
+
+
+def write_reported(
+    path: Path,
+    *settings: str,
+    ranks: int = 4,
+    nodes: int = 2,
+    epochs: int = 3,
+    hosts: str = "n{}",
+    seed: int = 1,
+    step_seconds: float = 1.0,
+    quality: float = 0.9,
+    fail: str | None = None,
+    is_silent: bool = False,
+) -> Path:
+    """A record of ic/smoke with steps, communication, power, a picture and a profile.
+
+    Args:
+        path: its folder.
+        settings: as given to --set.
+        ranks: of the run, the last of which is a straggler.
+        nodes: that they are on; the last one has another driver.
+        epochs: of the run.
+        hosts: form of the hosts' names.
+        seed: of the recipe.
+        step_seconds: by which all times are multiplied.
+        quality: after the last epoch.
+        fail: what ended the run before its end.
+        is_silent: whether the meters missed some seconds.
+    """
+    backend = "torch" if ranks > 1 else "local"
+    recipe = load_recipe(
+        "ic/smoke",
+        [
+            f"problem.epochs={epochs}", "hyperparameters.warmup_epochs=0", f"hyperparameters.seed={seed}",
+            f"communication.backend={backend}", f"hardware.nodes={nodes}",
+            f"hardware.accelerators_per_node={ranks // nodes}", *settings,
+        ],
+    )  # fmt: skip
+    names = [hosts.format(index) for index in range(nodes)]
+    clock = Clock()
+    with mock.patch("hpcai500.record_writer.time", clock), RecordWriter.create(path, recipe) as writer:
+        writer.event("init_start", {"recipe_hash": recipe_hash(recipe), "boot_id": "boot", "process": hash(path)})
+        writer.write_system({"nodes": [_node(name, name == names[-1]) for name in names], "installation": {}})
+        writer.event("dataset", {"coverage": "all", "fingerprint": "f" * 64})
+        writer.event("flops", {"convention": "analytic", "per_sample": 1e9})
+        company = {"world_size": ranks, "nodes": nodes, "hosts": names, "backend": backend, "library": "Gloo"}
+        clock.now += 3
+        writer.event("run_start", company)
+        for epoch in range(1, epochs + 1):
+            writer.event("epoch_start", {"epoch": epoch})
+            clock.now += 10 * step_seconds
+            writer.event("epoch_stop", {"epoch": epoch, **_epoch(epoch, step_seconds)})
+            if fail is not None:
+                writer.fail(fail)
+                return path
+            writer.event("eval_start", {"epoch": epoch})
+            clock.now += 0.5
+            said = {"epoch": epoch, "metric": "top1", "value": quality * epoch / epochs, "seconds": 0.5}
+            writer.event("eval_accuracy", said)
+            writer.event("eval_stop", {"epoch": epoch})
+        writer.event("run_stop", {"status": "success"})
+        of_ranks = [_rank(rank, ranks, names, step_seconds) for rank in range(ranks)]
+        writer.event("steps", {"ranks": [{**one, "seconds": sum(list(one.values())[3:])} for one in of_ranks]})
+        if ranks > 1:
+            writer.event("communication", _communication(of_ranks))
+        writer.event("power", _power(path, names, window_of(read_record(path).events), is_silent=is_silent))
+        writer.write_picture("detections.png", _picture())
+        record = read_record(path)
+        writer.finish(derive(record.tables, benchmark_rules("v2.0", "ic"), record.events).as_json())
+    write_profile(path / "profile")
+    return path
+
+
+def write_profile(folder: Path, document: Mapping[str, Any] = PROFILE) -> Path:
+    """A profile in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "profile.json").write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+def _node(host: str, is_odd: bool) -> dict[str, Any]:
+    return {
+        "host": host,
+        "cpu": {"Model name": "Zen 4"},
+        "memory_bytes": 64 * 2**30,
+        "accelerators": [{"name": "H100"}],
+        "kernel": "6.1.0",
+        "software": {"torch": "2.13.0", "cuda": "13.1" if is_odd else "13.0"},
+    }
+
+
+def _epoch(epoch: int, seconds: float) -> dict[str, Any]:
+    return {
+        "steps": 10, "samples": 1000, "padded_samples": 0, "coverage": "all", "warnings": 0, "loss": 3 / epoch,
+        "seconds": 10 * seconds, "data_wait_seconds": seconds, "compute_seconds": 6 * seconds,
+        "communication_wait_seconds": 2 * seconds,
+    }  # fmt: skip
+
+
+def _rank(rank: int, ranks: int, names: list[str], seconds: float) -> dict[str, Any]:
+    slow = 8 if rank == ranks - 1 else 0
+    return {
+        "rank": rank, "host": names[rank * len(names) // ranks], "steps": 30, "data_wait_seconds": 3 * seconds,
+        "compute_seconds": (12 + slow) * seconds, "communication_wait_seconds": (14 - slow) * seconds,
+        "other_seconds": 1 * seconds,
+    }  # fmt: skip
+
+
+def _communication(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    stage = {"mean_seconds": 0.002, "median_seconds": 0.001, "p95_seconds": 0.004}
+    rows = [
+        {
+            **rank,
+            "step_seconds": 1.0,
+            "own_seconds": rank["data_wait_seconds"] / 30 + rank["compute_seconds"] / 30,
+            "straggler": rank is of_ranks[-1],
+        }
+        for rank in of_ranks
+    ]
+    return {
+        "steps": 30,
+        "all_reduces": 60,
+        "communication_fraction": 0.25,
+        "overlap": 0.5,
+        "bytes_per_step": {"gradient": 4.0e6, "sent": 3.0e6},
+        "stages": {"negotiation": None, **dict.fromkeys(STAGES, stage)},
+        "buckets": [],
+        "ranks": rows,
+        "stragglers": [f"rank {rows[-1]['rank']} on {rows[-1]['host']}"],
+    }
+
+
+def _power(record: Path, names: list[str], window: Window, is_silent: bool) -> dict[str, Any]:
+    """Samples of each node, and their integral as the sampler tells it; a silent meter misses four seconds."""
+    nodes = []
+    (record / "power").mkdir()
+    for number, host in enumerate(names):
+        times = [at for at in range(-1, round(window.seconds) + 3) if not (is_silent and 10 < at < 15)]
+        content = format_samples(
+            (), [Row(100.0 + at, window.start_s + at, 300.0 + 20 * number + at % 7) for at in times]
+        )
+        entry = {
+            "host": host, "covers": [host], "source": "nvml", "scope": "device", "interval_seconds": 1.0,
+            "clock_offset_seconds": 0.0, "seconds": window.seconds, "file": file_name(host),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }  # fmt: skip
+        (record / file_name(host)).write_bytes(content)
+        nodes.append(entry | integral_entry(energy_of(parse_samples(content, host), entry, window)))
+    return {"nodes": nodes, "reason": None, "note": None}
+
+
+def _picture() -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 48), (10, 120, 60)).save(stream, "PNG")
+    return stream.getvalue()

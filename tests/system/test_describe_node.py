@@ -1,0 +1,279 @@
+"""A node as its tools and its kernel tell it: another machine's output, read as if it were here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines_of_tests import answers, epyc_node, link, sample, tree
+
+from hpcai500.system.describe.hwloc import parse_hwloc
+from hpcai500.system.describe.kernel import kernel_settings, performance_parameters, process_limits
+from hpcai500.system.describe.memory import describe_memory, edac_modules, parse_dmidecode
+from hpcai500.system.describe.network import describe_network, parse_ibstat
+from hpcai500.system.describe.node import describe_node
+from hpcai500.system.describe.part import Host
+from hpcai500.system.describe.processor import caches_of, describe_processor, parse_lscpu
+from hpcai500.system.describe.storage import mount_of, parse_mounts, public
+from hpcai500.system.describe.tools import Answer
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> dict[str, Any]:
+    return describe_node({"data": None, "out": tmp_path, "temporary": Path("/")}, epyc_node(tmp_path))
+
+
+def test_processors_caches_and_numa_nodes_are_numbers(node: dict[str, Any]) -> None:
+    assert node["cpu"]["Model name"] == "AMD EPYC 7763 64-Core Processor"
+    found = node["processor"]
+    assert (found["sockets"], found["cores"], found["threads"]) == (2, 128, 256)
+    assert (found["max_hz"], found["microcode"]) == (pytest.approx(3.529052e9), "0xa001173")
+    caches = {one["name"]: (one["bytes"], one["instances"]) for one in node["caches"]}
+    assert caches == {"L1d": (32 * 1024, 128), "L1i": (32 * 1024, 128), "L2": (2**19, 128), "L3": (2**25, 16)}
+    assert len(node["numa"]) == 8
+    assert node["numa"][7] == {
+        "node": 7, "cpus": "112-127,240-255", "memory_bytes": 65850564 * 1024,
+        "distances": [32, 32, 32, 32, 12, 12, 12, 10],
+    }  # fmt: skip
+
+
+def test_tools_own_words_are_kept_without_what_names_this_one_machine(node: dict[str, Any]) -> None:
+    assert node["raw"]["lscpu"] == sample("lscpu.json")
+    assert node["raw"].keys() == {"lscpu", "lscpu caches", "lstopo", "ibstat", "dmidecode"}
+    assert "03B1A2C4" not in node["raw"]["dmidecode"]
+    assert "Serial Number: [left out]" in node["raw"]["dmidecode"]
+    assert "1070fd03" not in node["raw"]["ibstat"]
+    for secret in ("7F00SERIAL", "10:70:fd"):
+        assert secret in sample("lstopo.xml")
+        assert secret not in node["raw"]["lstopo"]
+    assert 'name="DMIProductName" value="G492-ZD2"' in node["raw"]["lstopo"]
+
+
+def test_a_node_of_which_nothing_can_be_told_says_who_would(tmp_path: Path) -> None:
+    node = describe_node(
+        {}, Host(tmp_path, {}, answers(without=("lscpu", "lstopo-no-graphics", "ibstat", "dmidecode")))
+    )
+    assert (node["cpu"], node["processor"], node["caches"], node["numa"], node["topology"]) == (None,) * 5
+    assert (node["machine"], node["memory"]["modules"]) == (None, None)
+    assert (node["devices"], node["accelerators"], node["network"], node["infiniband"]) == ([], [], [], [])
+    assert [one["tool"] for one in node["absent"]] == [
+        "lscpu (util-linux)", "lscpu -C (util-linux 2.35 or newer)", "lstopo (hwloc)", "dmidecode -t memory (as root)",
+        "dmidecode -t system",
+    ]  # fmt: skip
+    assert all(one["reason"] for one in node["absent"])
+
+
+def test_a_look_that_fails_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
+    host = epyc_node(tmp_path)
+    tree(tmp_path, {"proc/self/mountinfo": "nonsense\n1 2 3 - x\n"})
+    broken = Host(host.root, {}, lambda command, *_: Answer("no JSON") if command[0] == "lscpu" else host.ask(command))
+    node = describe_node({"out": tmp_path}, broken)
+    (told,) = (one for one in node["absent"] if one["what"] == "processors")
+    assert told["reason"].startswith("JSONDecodeError")
+    assert node["processor"] is None
+    assert node["file_systems"]["out"]["type"] is None
+    assert node["memory"]["total_bytes"] == 526804512 * 1024
+
+
+def test_lscpu_of_older_versions_has_no_headings() -> None:
+    flat = '{"lscpu": [{"field":"Model name:","data":"POWER9"},{"field":"Socket(s):","data":"2"}]}'
+    assert parse_lscpu(flat) == {"Model name": "POWER9", "Socket(s)": "2"}
+
+
+def test_caches_come_from_the_kernel_where_lscpu_is_too_old(tmp_path: Path) -> None:
+    def cache(cpu: int, index: int, level: int, kind: str, size: str, shared: str) -> dict[str, str]:
+        folder = f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
+        return {
+            f"{folder}/{name}": value
+            for name, value in (("level", str(level)), ("type", kind), ("size", size), ("shared_cpu_list", shared))
+        }
+
+    for cpu in range(4):
+        tree(tmp_path, cache(cpu, 0, 1, "Data", "32K", str(cpu)) | cache(cpu, 3, 3, "Unified", "16384K", "0-3"))
+    found = caches_of(tmp_path)
+    assert [(one["name"], one["bytes"], one["instances"]) for one in found or []] == [
+        ("L1d", 2**15, 4),
+        ("L3", 2**24, 1),
+    ]
+    assert caches_of(tmp_path / "nowhere") is None
+    part = describe_processor(Host(tmp_path, {}, answers(without=("lscpu",))))
+    assert part.values["caches"] == found
+
+
+def test_hwloc_tells_where_devices_hang(node: dict[str, Any]) -> None:
+    found = node["topology"]
+    counts = {name: found[name] for name in ("packages", "numa_nodes", "l3_caches", "cores", "threads")}
+    assert counts == {"packages": 2, "numa_nodes": 8, "l3_caches": 16, "cores": 16, "threads": 32}
+    devices = {one["name"]: (one["kind"], one["numa_node"], one["pci"]) for one in found["devices"]}
+    assert devices == {
+        "mlx5_0": ("infiniband", 1, "0000:41:00.0"),
+        "ib0": ("network", 1, "0000:41:00.0"),
+        "nvme0n1": ("block", 2, "0000:61:00.0"),
+        "enp193s0f0": ("network", 5, "0000:c1:00.0"),
+    }
+    speeds = [one["link_bytes_per_second"] for one in found["devices"]]
+    assert speeds == [pytest.approx(31.507692e9)] * 2 + [pytest.approx(3.938462e9), None]
+
+
+def test_a_device_below_several_numa_nodes_is_near_none_of_them() -> None:
+    text = (
+        '<topology><object type="Package"><object type="NUMANode" os_index="0"/><object type="NUMANode" os_index="1"/>'
+        '<object type="PCIDev" pci_busid="0000:01:00.0"><object type="OSDev" name="eth0" osdev_type="2"/></object>'
+        "</object></topology>"
+    )
+    (device,) = parse_hwloc(text)["devices"]
+    assert device["numa_node"] is None
+
+
+def test_on_a_machine_of_one_numa_node_all_devices_are_at_it() -> None:
+    text = (
+        '<topology><object type="Machine"><object type="Package"><object type="NUMANode" os_index="0"/></object>'
+        '<object type="Bridge"><object type="PCIDev"><object type="OSDev" name="vda" osdev_type="0"/></object></object>'
+        "</object></topology>"
+    )
+    (device,) = parse_hwloc(text)["devices"]
+    assert (device["numa_node"], device["pci"], device["link_bytes_per_second"]) == (0, None, None)
+
+
+def test_memory_modules_are_counted_and_empty_slots_are_not(node: dict[str, Any]) -> None:
+    module = {"count": 2, "bytes": 2**35, "type": "DDR4", "speed": "2933 MT/s", "manufacturer": "Samsung"}
+    assert node["memory"]["modules"] == [module]
+    assert node["memory"]["huge_pages"] == {str(2**21): 512, str(2**30): 0}
+    assert parse_dmidecode("# dmidecode 3.3\nScanning /dev/mem\n") == []
+
+
+def test_without_dmidecode_the_kernel_may_know_the_modules(tmp_path: Path) -> None:
+    for number in range(3):
+        folder = f"sys/devices/system/edac/mc/mc0/dimm{number}"
+        tree(
+            tmp_path, {f"{folder}/size": "0" if number == 2 else "16384", f"{folder}/dimm_mem_type": "Registered-DDR5"}
+        )
+    (module,) = edac_modules(tmp_path) or []
+    assert (module["count"], module["bytes"], module["type"]) == (2, 2**34, "Registered-DDR5")
+    part = describe_memory(Host(tmp_path, {}, answers(without=("dmidecode",))))
+    assert part.values["memory"]["modules"] == [module]
+    assert not part.absent
+
+
+def test_a_limit_of_all_memory_is_none(tmp_path: Path) -> None:
+    tree(tmp_path, {"proc/meminfo": "MemTotal: 1000 kB\n", "proc/self/cgroup": "0::/job\n"})
+    for limit, expected in (("9223372036854771712", None), ("512000", 512000)):
+        tree(tmp_path, {"sys/fs/cgroup/job/memory.max": limit})
+        assert describe_memory(Host(tmp_path, {}, answers())).values["memory"]["limit_bytes"] == expected
+
+
+def test_adapters_are_what_ibstat_and_the_kernel_say_together(node: dict[str, Any]) -> None:
+    good, bad = node["infiniband"]
+    assert good["name"] == "mlx5_0/1"
+    assert (good["bits_per_second"], good["rate"], good["state"]) == (200 * 10**9, "200 Gb/sec (4X HDR)", "Active")
+    assert (good["adapter"], good["firmware"], good["board"]) == ("MT4123", "20.31.1014", "MT_0000000223")
+    assert (good["numa_node"], good["pci"]) == (1, "0000:41:00.0")
+    assert (good["pcie"]["width"], good["pcie"]["max_width"]) == (8, 16)
+    assert good["pcie"]["bytes_per_second"] == pytest.approx(15.75e9, rel=1e-3)
+    assert (bad["name"], bad["state"], bad["bits_per_second"]) == ("mlx5_1/1", "Down", 2_500_000_000)
+
+
+def test_without_ibstat_the_kernel_alone_tells_and_the_tool_is_named(tmp_path: Path) -> None:
+    host = epyc_node(tmp_path)
+    part = describe_network(Host(host.root, {}, answers(without=("ibstat",))))
+    (port,) = part.values["infiniband"]
+    assert (port["name"], port["state"], port["physical_state"]) == ("mlx5_0/1", "Active", "LinkUp")
+    assert part.absent[0].tool == "ibstat (infiniband-diags)"
+    assert parse_ibstat("") == []
+
+
+def test_interfaces_have_speed_driver_and_what_they_stand_on(node: dict[str, Any]) -> None:
+    found = {one["name"]: one for one in node["network"]}
+    assert found.keys() == {"bond0", "eno1", "eno2"}
+    assert (found["eno1"]["bits_per_second"], found["eno1"]["driver"], found["eno1"]["mtu_bytes"]) == (
+        25 * 10**9, "mlx5_core", 9000,
+    )  # fmt: skip
+    assert (found["eno2"]["bits_per_second"], found["eno2"]["state"]) == (None, "down")
+    assert (found["bond0"]["is_physical"], found["bond0"]["over"]) == (False, ["eno1"])
+    assert any(one["what"] == "speed of eno2" for one in node["absent"])
+
+
+def test_settings_are_those_that_change_performance(node: dict[str, Any]) -> None:
+    found = node["kernel_settings"]
+    assert (found["governor"], found["scaling_max_hz"]) == ({"performance": 4}, {"2450000000": 4})
+    assert (found["boost"], found["smt"], found["transparent_huge_pages"], found["swappiness"]) == (
+        True,
+        "on",
+        "always",
+        "10",
+    )
+    assert found["mitigations"]["retbleed"] == "Vulnerable"
+    assert found["numa_balancing"] is None
+
+
+@pytest.mark.parametrize(("no_turbo", "expected"), [("0", True), ("1", False)])
+def test_turbo_is_boost_by_another_name(tmp_path: Path, no_turbo: str, expected: bool) -> None:
+    tree(tmp_path, {"sys/devices/system/cpu/intel_pstate/no_turbo": f"{no_turbo}\n"})
+    assert kernel_settings(tmp_path)["boost"] is expected
+
+
+def test_secrets_on_the_kernels_command_line_stay_there(node: dict[str, Any]) -> None:
+    assert node["kernel_settings"]["command_line"] == ["mitigations=off", "processor.max_cstate=1", "isolcpus=1-3"]
+    assert performance_parameters(None) is None
+
+
+def test_limits_are_numbers_or_unlimited() -> None:
+    limits = process_limits()
+    assert limits["open_files"]["soft"] == os.sysconf("SC_OPEN_MAX")
+    assert all(value == "unlimited" or value >= 0 for one in limits.values() for value in one.values())  # type: ignore[operator]
+
+
+def test_the_mount_of_a_folder_is_the_deepest_and_the_last() -> None:
+    mounts = parse_mounts(sample("mountinfo.txt"))
+    found = {
+        path: mount_of(Path(path), mounts)
+        for path in ("/home/a", "/scratch/x", "/scratch/with space/y", "/tmp", "/homes")
+    }
+    assert {path: mount.type if mount else None for path, mount in found.items()} == {
+        "/home/a": "nfs4", "/scratch/x": "lustre", "/scratch/with space/y": "fuse.sshfs", "/tmp": "ext4",
+        "/homes": "xfs",
+    }  # fmt: skip
+    assert mount_of(Path("/x"), []) is None
+
+
+def test_who_mounts_and_by_what_password_is_left_out() -> None:
+    mounts = {mount.point: mount for mount in parse_mounts(sample("mountinfo.txt"))}
+    assert mounts["/scratch/with space"].source == "files.example:/data"
+    told = ",".join(mounts["/share"].options)
+    assert "hunter2" not in told
+    assert "alice" not in told
+    assert "iocharset=utf8" in told
+    assert public("secretfile=/etc/ceph/x") == "secretfile=[left out]"
+
+
+def test_disks_are_hardware(node: dict[str, Any]) -> None:
+    (disk,) = node["disks"]
+    assert (disk["name"], disk["bytes"], disk["rotates"], disk["scheduler"]) == (
+        "nvme0n1",
+        3750748848 * 512,
+        False,
+        "none",
+    )
+
+
+def test_machine_modules_and_system_are_named(node: dict[str, Any]) -> None:
+    assert (node["machine"]["sys_vendor"], node["machine"]["product_name"]) == ("GIGABYTE", "G492-ZD2")
+    assert node["driver"] == {"nvidia": None, "modules": {"mlx5_core": "5.8-3.0.7", "lustre": "loaded"}}
+    assert node["operating_system"] == "Rocky Linux 9.4 (Blue Onyx)"
+
+
+def test_only_harmless_variables_are_kept(tmp_path: Path) -> None:
+    environment = {"NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "x", "OMP_NUM_THREADS": "8", "PATH": "/bin"}
+    node = describe_node({}, Host(tmp_path, environment, answers()))
+    assert node["environment"] == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"}
+
+
+def test_a_device_of_an_interface_has_its_link(tmp_path: Path) -> None:
+    host = epyc_node(tmp_path)
+    (tmp_path / "sys/class/net/eno1/device/driver").unlink()
+    (tmp_path / "sys/class/net/eno1/device").rmdir()
+    link(tmp_path, "sys/class/net/eno1/device", "sys/devices/pci0000:40/0000:41:00.0")
+    (found,) = (one for one in describe_network(host).values["network"] if one["name"] == "eno1")
+    assert (found["pci"], found["numa_node"], found["pcie"]["width"]) == ("0000:41:00.0", 1, 8)

@@ -1,0 +1,115 @@
+"""`hpcai500 doctor` as it measures: a document whatever comes, and nothing started where nothing can run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hpcai500.system.preflight import MEASURED
+
+DOCTOR = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())", "doctor"]
+ON_CPU = ["--set", "accelerator.device=cpu"]
+
+
+def doctor(folder: Path, *arguments: str, **more: str) -> tuple[int, dict[str, dict[str, Any]], str]:
+    """Exit code, checks by name, stderr."""
+    command = [*DOCTOR, *arguments, "--json"]
+    environment = os.environ | more
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return ended.returncode, {check["name"]: check for check in json.loads(ended.stdout)["checks"]}, ended.stderr
+
+
+def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: Path, tmp_path: Path) -> None:
+    files = tmp_path / "set"
+    for split in ("train", "val"):
+        for folder in sorted((images / split).iterdir()):
+            (files / split / folder.name).mkdir(parents=True)
+            for file in sorted(folder.iterdir()):
+                (files / split / folder.name / file.name).write_bytes(file.read_bytes())
+    broken = sorted(files.glob("train/*/*"))[0]
+    broken.write_bytes(b"no image")
+    code, checks, said = doctor(tmp_path, "ic", "--recipe", "ic/smoke", "--data", str(files), "--out", "record")
+    assert code == 69
+    assert {name for name, check in checks.items() if check["status"] == "fail"} == {"reading"}
+    assert f"1 of 33 files broken: {broken.relative_to(files)}: " in checks["reading"]["detail"]
+    assert checks["reading"]["fix"] == f"copy them again; `hpcai500 data check ic {files}` finds all of them"
+    assert [name for name in checks if name in MEASURED] == list(MEASURED)
+    assert checks["GEMM"]["detail"].startswith("right; ")
+    assert checks["disk"]["detail"].startswith(f"{tmp_path} has ")
+    assert "hpcai500: doctor: GEMM (6 of 10)" in said
+    # Nothing is left behind: neither record nor cache.
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_where_the_launcher_tells_nonsense_no_rank_is_started(tmp_path: Path) -> None:
+    code, checks, said = doctor(tmp_path, "ic", RANK="3", WORLD_SIZE="2")
+    assert code == 69
+    assert checks["launcher"]["status"] == "fail"
+    assert {checks[name]["status"] for name in MEASURED} == {"skip"}
+    assert "RANK=3" in checks["GEMM"]["detail"]
+    assert said == ""
+
+
+def test_a_broken_environment_is_told_without_importing_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    path = str(tmp_path)
+    code, checks, said = doctor(tmp_path, "ic", "--set", "accelerator.device=cuda", PYTHONPATH=path)
+    assert code == 69
+    assert checks["accelerator"]["status"] == "fail"
+    assert checks["ranks"] == {
+        "name": "ranks", "status": "skip", "detail": "not measured: first mend what `accelerator` says", "fix": None,
+    }  # fmt: skip
+    assert said == ""
+
+
+def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: cannot open shared object file')")
+    code, checks, _ = doctor(tmp_path, "ic", *ON_CPU, PYTHONPATH=str(tmp_path))
+    assert code == 69
+    assert checks["ranks"]["status"] == "fail"
+    assert "libtorch.so: cannot open shared object file" in checks["ranks"]["detail"]
+    assert checks["GEMM"]["detail"] == "not measured: `ranks` came to no end"
+
+
+def test_a_recipe_for_other_nodes_is_looked_at_here_and_not_measured(tmp_path: Path) -> None:
+    nodes = ["--set", "hardware.nodes=2", "--set", "communication.backend=torch"]
+    code, checks, _ = doctor(tmp_path, "ic", *ON_CPU, *nodes)
+    assert code == 0
+    assert checks["GEMM"]["status"] == "skip"
+    assert "hardware.nodes is 2: start the command on all of them with srun" in checks["GEMM"]["detail"]
+
+
+def test_a_machine_that_is_none_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    command = [*DOCTOR, "ic", *ON_CPU, "--machine", "nowhere.toml"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 64
+    assert "nowhere.toml" in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
+    # A pipe that nobody writes to: reading it takes until the end of patience.
+    (tmp_path / "set" / "train" / "a").mkdir(parents=True)
+    os.mkfifo(tmp_path / "set" / "train" / "a" / "1.JPEG")
+    command = [*DOCTOR, "ic", "--recipe", "ic/smoke", "--data", "set"]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=tmp_path)
+        limit = time.monotonic() + 120
+        while "doctor: reading" not in (tmp_path / "said").read_text():
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "pass  GEMM" in shown
+    assert "skip  reading        stopped by Ctrl-C" in shown
+    assert shown.splitlines()[-1].startswith("verdict ")
+    assert (tmp_path / "said").read_text().endswith("hpcai500: error: stopped by Ctrl-C: not all was measured\n")

@@ -1,0 +1,147 @@
+"""Machines as files: what is in them, and what is said of a mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcai500.errors import UsageError
+from hpcai500.machine import Level, load_machine
+from hpcai500.machine.files import parse_machine, shipped_machines
+from hpcai500.toml_source import Source
+
+GOOD = """
+name = "two"
+source = "data sheet"
+nodes = 1
+accelerators_per_node = 2
+
+[node]
+accelerators = 2
+peak_flops.fp32 = 1e12
+bandwidths."PCIe 4" = 3e10
+bound = "PCIe 4"
+"""
+
+
+def measured(value: float, **more: Any) -> dict[str, Any]:
+    """One number as `hpcai500 micro` writes it."""
+    return {
+        "value": value, "unit": "FLOPS", "spread": 0.01, "shape": [64, 64, 64], "interval": [value, value],
+        "repetitions": 5, "accelerators": 4, "nodes": 2, "device": "Zen 4", "precision": "fp32", "verified": True,
+        **more,
+    }  # fmt: skip
+
+
+MICRO: dict[str, dict[str, Any]] = {
+    "gemm fp32": measured(4e12),
+    "conv fp32": measured(3e12),
+    "copy": measured(40e9),
+    "allreduce node": measured(
+        5e9, ranks=2, table=[], link={"latency_seconds": 2e-5, "bytes_per_second": 6e9, "fitted_to": 5}
+    ),
+    "allreduce network": measured(1e9, accelerators=2, link={"latency_seconds": -1e-9, "bytes_per_second": 1.1e9}),
+    "allreduce system": measured(0.9e9, link=None),
+    "input ic": measured(100.0),
+}
+
+
+def written(folder: Path, document: Any) -> Path:
+    path = folder / "micro.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_a_shipped_machine_is_found_by_its_name_and_by_its_path() -> None:
+    assert shipped_machines() == ["v100-64"]
+    machine = load_machine("v100-64")
+    assert (machine.nodes, machine.accelerators_per_node) == (8, 8)
+
+
+def test_a_file_in_the_working_folder_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    node = load_machine(path).node
+    assert node
+    assert node.bandwidths == {"PCIe 4": 3e10}
+
+
+def test_an_unknown_machine_is_told_which_are_known_and_how_to_measure_one() -> None:
+    with pytest.raises(UsageError, match=r"nowhere: no such machine file; known are v100-64; .*micro -o micro.json"):
+        load_machine("nowhere")
+
+
+def test_a_site_file_is_told_from_a_machine_file() -> None:
+    with pytest.raises(UsageError, match=r"local.toml: a site file \(\[container\]\).*slurm render --site.*v100-64"):
+        load_machine("local")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('"two"', "2"), r"my.toml:2: name: expected a valid string, got 2"),
+        (("nodes = 1", "nodes = 0"), r"my.toml:4: nodes: expected greater than or equal to 1, got 0"),
+        (("accelerators_per_node", "acelerators"), r"my.toml:5: acelerators: unknown table or key"),
+        (("[node]", "[nod]"), r"my.toml:7: nod: unknown table or key; did you mean node\?"),
+        (("bandwidths.", "bandwidth."), r"my.toml:10: \[node\] bandwidth: unknown key; did you mean bandwidths\?"),
+        (("fp32 = 1e12", "fp32 = -1"), r"my.toml:9: \[node\] peak_flops.fp32: expected greater than 0, got -1"),
+        (("fp32 = 1e12", "fp32 = inf"), r"my.toml:9: \[node\] peak_flops.fp32: expected a finite number, got inf"),
+        (('bound = "PCIe 4"', 'bound = "NVLink"'), r"my.toml:7: node: bound: expected one of bandwidths \(PCIe 4\)"),
+        (("[node]", "[node"), r"my.toml: not valid TOML"),
+        (("[node]", '[[points]]\n[[points]]\nmodl = 1\n[node]'), r"my.toml:9: \[points\] 1.modl: .*mean model\?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line(change: tuple[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_machine(Source("my.toml", GOOD.replace(*change)))
+
+
+def test_ceilings_of_a_part_of_the_accelerators_are_their_share_and_each_link_keeps_its_bandwidth() -> None:
+    level = Level(accelerators=8, peak_flops={"fp32": 8.0}, ceilings={"GEMM fp32": 6.0}, bandwidths={"a": 3.0})
+    part = level.of(2)
+    assert part == Level(accelerators=2, peak_flops={"fp32": 2.0}, ceilings={"GEMM fp32": 1.5}, bandwidths={"a": 3.0})
+
+
+def test_what_was_measured_on_two_nodes_becomes_both_models_and_links(tmp_path: Path) -> None:
+    machine = load_machine(written(tmp_path, MICRO))
+    node, system = machine.node, machine.system
+    assert node
+    assert system
+    assert (machine.nodes, machine.accelerators_per_node) == (2, 2)
+    assert node.ceilings == {"GEMM fp32": 2e12, "CONV fp32": 1.5e12}
+    assert (node.bandwidths, node.bound) == ({"memory": 20e9, "interconnect": 5e9}, "interconnect")
+    assert system.ceilings == {"GEMM fp32": 4e12, "CONV fp32": 3e12}
+    assert system.bandwidths == {"network": 1e9, "all ranks": 0.9e9, "interconnect": 5e9}
+    assert system.bound == "network"
+    assert machine.node_link
+    assert machine.node_link.latency_seconds == 2e-5
+    # A fit may find a latency a little below nothing.
+    assert machine.network
+    assert machine.network.latency_seconds == 0.0
+
+
+def test_one_rank_has_no_link(tmp_path: Path) -> None:
+    machine = load_machine(written(tmp_path, {"gemm fp32": measured(1e12, accelerators=1, nodes=1)}))
+    assert machine.system is None
+    assert machine.node
+    assert (machine.node.bandwidths, machine.node.bound) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], r"not what `hpcai500 micro` writes: the file: "),
+        ({"gemm fp32": {"value": 1.0, "nodes": 1}}, r"gemm fp32 accelerators: field required"),
+        ({"gemm fp32": measured(0.0)}, r"gemm fp32 value: input should be greater than 0"),
+        ({"gemm fp32": measured(1.0, verified=False)}, r"gemm fp32: its result was wrong.*hpcai500 doctor"),
+        ({"gemm fp32": measured(1.0), "conv fp32": measured(1.0, accelerators=2)}, r"different numbers of ranks"),
+        ({"gemm fp32": measured(1.0, accelerators=3)}, r"3 ranks on 2 nodes: measure with as many on each"),
+        ({}, r"nothing in it is of an accelerator"),
+    ],
+)
+def test_what_is_no_measurement_is_refused(tmp_path: Path, document: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_machine(written(tmp_path, document))
