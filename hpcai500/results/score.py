@@ -119,7 +119,8 @@ def _derive(record: Record, edition: str, convention: str) -> Result:
 
 def _compare(path: Path, computed: Mapping[str, Any]) -> None:
     written = json_object(path)
-    keys = sorted(key for key in {*computed, *written} if not _same(computed.get(key), written.get(key)))
+    # A file of an older version lacks keys that are derived today, and says nothing wrong by that.
+    keys = sorted(key for key in written if not _same(computed.get(key), written[key]))
     if keys:
         key = keys[0]
         raise WrongAnswerError(

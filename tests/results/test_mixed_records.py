@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from written_record import COSTS, ranks, write_record
 
+from hpcai500.errors import WrongAnswerError
 from hpcai500.results.outcome import CommandOutcome, RunOutcome
 from hpcai500.results.score import score_record, why_no_mean
 
@@ -87,3 +89,14 @@ def test_of_many_stragglers_a_line_names_the_first(tmp_path: Path) -> None:
 def test_one_process_says_nothing_of_communication(tmp_path: Path) -> None:
     lines = list(outcome([write_record(tmp_path / "one")]).lines())
     assert not [line for line in lines if "comm" in line or "bytes" in line or "straggl" in line]
+
+
+def test_a_result_of_a_version_that_knew_fewer_numbers_is_still_right(tmp_path: Path) -> None:
+    record = write_record(tmp_path / "one")
+    path = record / "result.json"
+    older = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("input", "step_split")}
+    path.write_text(json.dumps(older))
+    assert score_record(record).input == "real"
+    path.write_text(json.dumps(older | {"flops": 1e18}))
+    with pytest.raises(WrongAnswerError, match="flops is 1e"):
+        score_record(record)

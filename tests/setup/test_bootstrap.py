@@ -168,7 +168,8 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
     [
         (
             "apt-get",
-            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge chromium "
+            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge "
+            "chromium "
             "jube",
         ),
         (
@@ -176,7 +177,10 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
             "run: sudo dnf install -y openmpi openmpi-devel iproute-tc slurm-slurmctld slurm-slurmd slurm munge "
             "chromium",
         ),
-        ("zypper", "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge chromium"),
+        (
+            "zypper",
+            "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge chromium",
+        ),
     ],
 )
 def test_what_only_some_targets_need_is_asked_for_by_name(machine: Machine, manager: str, line: str) -> None:

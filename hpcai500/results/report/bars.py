@@ -14,7 +14,7 @@ WIDTH = 400.0
 _ROW, _BAR, _FOOT, _NUMBER = 22.0, 14.0, 38.0, 84.0
 # As wide as most letters are on a phone, where they are larger.
 _LETTER = 8.2
-_MOST_LETTERS = 18
+_MOST_LETTERS = 20
 
 
 @dataclass(frozen=True)
