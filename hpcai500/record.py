@@ -126,7 +126,7 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path / 'system.json'}: not the system that the events name")
     if status == "done":
         _check_finished(path, content)
-        _check_power_files(path, events)
+    _check_power_files(path, events)
     return Record(path, tables, system, tuple(events), torn_bytes, status)
 
 
@@ -157,14 +157,23 @@ def _check_finished(path: Path, content: bytes) -> None:
 def _check_power_files(path: Path, events: Iterable[Event]) -> None:
     """The samples that power was integrated from are those of the run."""
     for event in iterate(events, "power"):
-        for node in event["value"]["nodes"]:
-            file, sha256 = node["file"], node["sha256"]
+        place = f"{path / 'events.jsonl'}:{event['seq'] + 1}"
+        try:
+            named = [(node["file"], node["sha256"]) for node in event["value"]["nodes"]]
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"{place}: the event power lacks something: {type(error).__name__} {error}") from error
+        for file, sha256 in named:
             if file is None:
                 continue
-            if Path(file).parts[:1] != ("power",) or len(Path(file).parts) != 2 or file.endswith(".."):
-                raise RecordError(f"{path / 'events.jsonl'}:{event['seq'] + 1}: {file}: not a file in power/")
+            if not isinstance(file, str) or not _lies_in_power(file):
+                raise RecordError(f"{place}: {file}: not a file in power/")
             if hashlib.sha256(_bytes(path / file)).hexdigest() != sha256:
                 raise RecordError(f"{path / file}: not the power samples that the events name: its hash differs")
+
+
+def _lies_in_power(file: str) -> bool:
+    parts = Path(file).parts
+    return len(parts) == 2 and parts[0] == "power" and parts[1] != ".." and "\0" not in file
 
 
 def _parse_event(line: bytes, place: str) -> Event:

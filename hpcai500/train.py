@@ -14,17 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hpcai500.engine.measurement import let_threads_spin
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, StoppedError, UsageError
 from hpcai500.placement import find_placement
 from hpcai500.scratch import scratch
 from hpcai500.streams import open_missing_streams
 from hpcai500.system.power.choice import parse_power
-
-# How long an idle OpenMP thread spins before it sleeps. GNU's default, 300,000 turns, keeps a core from the threads
-# that decode the next batch and from any neighbour: with one busy neighbour on two cores, training took 13 times as
-# long, and 3.5 times with this value, which costs nothing on idle cores (not to spin at all costs 30 %).
-_SPINNING = "5000"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         placement = find_placement(os.environ)
         leads = placement.rank == 0
         with scratch(os.environ, options.out), StopRequest(announce=leads) as stop:
-            if "OMP_WAIT_POLICY" not in os.environ:
-                os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
+            let_threads_spin()
             from hpcai500.engine.job import go_on, start  # noqa: PLC0415 - imports torch
 
             if options.resume:

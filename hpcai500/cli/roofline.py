@@ -38,7 +38,9 @@ def roofline(
     from hpcai500.results.roofline_figure import draw_roofline  # noqa: PLC0415
     from hpcai500.results.roofline_records import roofline as make  # noqa: PLC0415
 
-    if (machine is None) == (micro is None):
+    if machine is not None and micro is not None:
+        raise UsageError("roofline: --machine and --micro are two sets of ceilings: give one of them")
+    if machine is None and micro is None:
         raise UsageError("roofline: give the ceilings: --machine FILE|NAME, or --micro FILE of hpcai500 micro -o FILE")
     drawn = make(records or [], load_machine(machine or micro or ""), model)
     figures = write_figures(out, draw_roofline(drawn)) if out else []

@@ -13,6 +13,7 @@ from hpcai500.launch.step_facts import count_step, planned_layout, planned_recip
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine
 from hpcai500.placement import Placement
+from hpcai500.results.estimate import require_known_data
 
 # Steps that are timed, and seconds after which no more are.
 _STEPS, _SECONDS = 24, 90.0
@@ -62,4 +63,6 @@ def _checked(request: EstimateRequest, recipe: Recipe) -> Recipe:
             f"{request.recipe_name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate "
             f"--recipe {request.recipe_name}`"
         )
+    # Before steps are counted or timed, which takes a while.
+    require_known_data(recipe)
     return recipe

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hpcai500.measure.micro.shapes import ProductsOfStep
 
 KINDS = ("gemm", "conv", "copy", "allreduce", "input")
-# Of a workload's shapes, so many are tried; then the square ones, of which the largest is not known before.
+# Of the workloads' shapes, so many are tried; and the square ones, of which the largest is not known before.
 _SHAPES = 8
-_SQUARES = (512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+_SQUARES = (512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,7 +150,8 @@ def _products(
     problems: list[Problem]
     if kind == "gemm":
         shapes = heaviest([walk.products.gemms for walk in walks], _SHAPES)
-        problems = [*(Gemm(side, side, side) for side in _SQUARES), *shapes]
+        # The lightest first: each tells what the next ones will take, and time for large squares is not the shapes'.
+        problems = sorted([*shapes, *(Gemm(side, side, side) for side in _SQUARES)], key=lambda shape: shape.flops)
     else:
         layers = heaviest([walk.products.convolutions for walk in walks], _SHAPES)
         # The lightest first: it tells what the others will take.

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcai500.engine.measurement import measurement_parser
+from hpcai500.engine.measurement import let_threads_spin, measurement_parser, tell
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.layers import Recipe
 from hpcai500.machine import load_machine
@@ -38,8 +38,6 @@ _LIMIT_SECONDS = 180.0
 _START_SECONDS = 300.0
 # Whoever wants it to stop does not wait for a library that hangs.
 _FAREWELL_SECONDS = 5.0
-# As in `hpcai500.train`.
-_SPINNING = "5000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,23 +48,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = load_recipe(options.recipe, options.set)
         leads = find_placement(os.environ).rank == 0
     except HpcAi500Error as error:
-        return _tell(str(error), error.exit_code)
+        return tell(str(error), error.exit_code)
     log = CheckLog(options.result if leads else None, options.limit, _leave, _telling(options.check))
     _end_on_signals(log)
     try:
         with scratch(os.environ, Path.cwd()):
-            if "OMP_WAIT_POLICY" not in os.environ:
-                os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
+            let_threads_spin()
             _examine(options, recipe, log)
     except HpcAi500Error as error:
         log.broken(str(error))
-        return error.exit_code if leads else _tell(str(error), error.exit_code)
+        return error.exit_code if leads else tell(str(error), error.exit_code)
     except KeyboardInterrupt:
         return ExitCode.RUN_FAILED
     except Exception as error:  # noqa: BLE001 - the last resort: one line
         what = " ".join("".join(traceback.format_exception_only(error)).split())
         log.broken(f"unexpected {what}")
-        return _tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        return tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
     finally:
         log.close()
     return ExitCode.PASS
@@ -94,8 +91,10 @@ def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None
     from hpcai500.engine.telling import telling  # noqa: PLC0415
     from hpcai500.measure.preflight.steps import Stage, Steps  # noqa: PLC0415
 
-    machine = load_machine(options.machine) if options.machine else None
-    with joined(recipe, find_placement(os.environ)) as ranks, telling(ranks):
+    placement = find_placement(os.environ)
+    # Rank 0 alone judges: on other hosts the file need not be.
+    machine = load_machine(options.machine) if options.machine and placement.rank == 0 else None
+    with joined(recipe, placement) as ranks, telling(ranks):
         ranks.on_lost(log.broken)
         cores = ranks.cores()
         torch.set_num_threads(recipe.os.threads or cores)
@@ -166,13 +165,6 @@ def _end_on_signals(log: CheckLog) -> None:
 def _leave() -> NoReturn:
     """End at once, wherever the main thread hangs."""
     os._exit(ExitCode.RUN_FAILED)
-
-
-def _tell(message: str, code: ExitCode) -> int:
-    if os.environ.get("HPCAI500_TRACEBACK"):
-        traceback.print_exc()
-    print(f"hpcai500: error: {message}", file=sys.stderr)  # noqa: T201
-    return code
 
 
 if __name__ == "__main__":

@@ -149,10 +149,14 @@ def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, d
 
 def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
     """What oneDNN rearranges in a step of rank 0."""
+    import torch  # noqa: PLC0415
+
     from hpcai500.measure.profile.onednn import listening, reorders, typical  # noqa: PLC0415
 
     told = []
-    for _ in range(_LISTENED_STEPS if bench.device.type == "cpu" else 0):
+    # A torch that was built without oneDNN has nothing to tell.
+    has_more = bench.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    for _ in range(_LISTENED_STEPS if has_more else 0):
         ears: AbstractContextManager[list[str]] = listening() if bench.ranks.leads else nullcontext([])
         with ears as lines:
             loop.run(1)
@@ -163,7 +167,10 @@ def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
 def _about(bench: Bench) -> dict[str, Any]:
     import torch  # noqa: PLC0415
 
+    from hpcai500.data.synthetic_manifest import MANIFEST  # noqa: PLC0415
+
     recipe, world = bench.recipe, bench.ranks.world
+    is_made = (bench.options.data / MANIFEST).is_file()
     device = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "processor"
     return {
         "schema": SCHEMA,
@@ -175,7 +182,7 @@ def _about(bench: Bench) -> dict[str, Any]:
         "channels_last": recipe.framework.channels_last,
         "compiled": recipe.framework.compile,
         "compression": recipe.communication.compression,
-        "input": "memory" if recipe.accelerator.loader == "memory" else "real",
+        "input": "memory" if recipe.accelerator.loader == "memory" else "synthetic" if is_made else "real",
         "ranks": world.size,
         "nodes": len(set(world.hosts)),
         "library": world.library,

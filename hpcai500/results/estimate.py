@@ -127,6 +127,20 @@ class Estimate:
         }
 
 
+def require_known_data(recipe: Recipe) -> None:
+    """Make sure that it is known how many samples a run of `recipe` trains on.
+
+    Raises:
+        UsageError: it is not.
+    """
+    dataset = benchmark_rules(recipe.edition, recipe.benchmark)["dataset"]
+    if recipe.problem.dataset != dataset:
+        raise UsageError(
+            f"problem.dataset is {recipe.problem.dataset}: how many samples it has is not known before a run; an "
+            f"estimate is of {dataset}: leave --recipe out, or give one that trains on it"
+        )
+
+
 def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -> Estimate:
     """A run of `recipe`, on its own number of nodes like those of `machine`.
 
@@ -190,12 +204,8 @@ def _estimate(
     watts: float | None,
     sentences: tuple[str, ...],
 ) -> Estimate:
+    require_known_data(recipe)
     rules = benchmark_rules(recipe.edition, recipe.benchmark)
-    if recipe.problem.dataset != rules["dataset"]:
-        raise UsageError(
-            f"problem.dataset is {recipe.problem.dataset}: how many samples it has is not known before a run; an "
-            f"estimate is of {rules['dataset']}: leave --recipe out, or give one that trains on it"
-        )
     steps = recipe.problem.epochs * _steps_per_epoch(recipe, rules["training_samples"])
     looked_at = math.ceil(rules["evaluation_samples"] / recipe.world_size) * recipe.problem.epochs
     rate = recipe.global_batch

@@ -40,7 +40,7 @@ def network_of(machine: Machine) -> Known[Network]:
     if between is None:
         raise UsageError(
             f"{machine.name}: how fast its nodes talk is not known: add to its file a table [network] with "
-            "latency_seconds and bytes_per_second, or measure it on two nodes: srun -N 2 hpcai500 micro allreduce -o "
+            "latency_seconds and bytes_per_second, or measure all of it on two nodes: srun -N 2 hpcai500 micro -o "
             "micro.json"
         )
     within = _link(machine.node_link, machine.node, _NODE_LATENCY)

@@ -79,7 +79,7 @@ def setting_of(profile: Profile) -> str:
         "channels last" if profile["channels_last"] else "channels first",
         *(["compiled"] if profile["compiled"] else []),
         *([f"gradients as {profile['compression']}"] if profile["compression"] != "none" else []),
-        *(["input from memory"] if profile["input"] == "memory" else []),
+        *({"memory": ["input from memory"], "synthetic": ["synthetic data"]}.get(profile["input"], [])),
     ]
     return ", ".join(words)
 

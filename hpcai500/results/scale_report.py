@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
-from hpcai500.files import write_atomically
+from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.results.figure_files import write_figures
 from hpcai500.results.scaling import Scaling, read_scaling
 from hpcai500.results.scaling_figure import draw_scaling
 
@@ -56,7 +56,7 @@ def report_scaling(records: Sequence[Path], folder: Path | None) -> ScaleReport:
         HpcAi500Error: as `read_scaling`, or the pictures cannot be written.
     """
     scaling = read_scaling(records)
-    return ScaleReport(scaling, _write(folder, draw_scaling(scaling)) if folder else ())
+    return ScaleReport(scaling, write_figures(folder, draw_scaling(scaling)) if folder else ())
 
 
 def report_broken_scaling(records: Sequence[Path], error: str, code: int) -> ScaleReport:
@@ -67,13 +67,3 @@ def report_broken_scaling(records: Sequence[Path], error: str, code: int) -> Sca
         # Too few points are left, or this is the very error that is told.
         scaling = None
     return ScaleReport(scaling, error=error, error_code=code)
-
-
-def _write(folder: Path, files: dict[str, bytes]) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_atomically(folder / name, content)
-    except OSError as error:
-        raise UsageError(f"{folder}: the pictures cannot be written: {error.strerror}; give another --out") from error
-    return [folder / name for name in files]

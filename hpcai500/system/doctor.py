@@ -92,7 +92,8 @@ def require_healthy(subject: Subject) -> None:
     errors = [check for check in checks if check.status == "fail"]
     if not errors:
         return
-    benchmark = subject.arguments[0] if subject.arguments else ""
+    # The command may be `profile` or `scale`: doctor looks at benchmarks.
+    benchmark = subject.recipe.benchmark if subject.recipe else ""
     more = f" (and {len(errors) - 1} more: see `hpcai500 doctor {benchmark} …`)" if errors[1:] else ""
     kind = DataError if errors[0].name == folders.DATA else EnvironmentLacksError
     raise kind(f"{errors[0].sentence}{more}")

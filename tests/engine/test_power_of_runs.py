@@ -139,6 +139,21 @@ def test_a_file_outside_of_the_records_folder_is_refused(metered: Path, tmp_path
         score_record(record)
 
 
+def test_a_power_event_that_lacks_something_is_no_record(metered: Path, tmp_path: Path) -> None:
+    record = copied(metered, tmp_path / "record")
+    forge(record, lambda node: node.pop("sha256"))
+    with pytest.raises(RecordError, match="the event power lacks something: KeyError 'sha256'"):
+        score_record(record)
+
+
+def test_a_run_that_is_not_done_names_no_file_outside_of_its_record_either(metered: Path, tmp_path: Path) -> None:
+    record = copied(metered, tmp_path / "record")
+    forge(record, lambda node: node.update(file="power/.."))
+    (record / "DONE").unlink()
+    with pytest.raises(RecordError, match="not a file in power/"):
+        read_record(record)
+
+
 def test_a_meter_that_was_off_for_a_while_makes_the_energy_unknown(images: Path, tmp_path: Path) -> None:
     write_meter(tmp_path / "meter.csv", lambda _: 250.0, -200, -100)
     arguments = train_arguments(images, tmp_path / "record", ONE)

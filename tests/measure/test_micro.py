@@ -19,7 +19,8 @@ from torch import Tensor
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.local import LocalCommunicator
 from hpcai500.errors import EnvironmentLacksError, UsageError, WrongAnswerError
-from hpcai500.measure.micro import copying
+from hpcai500.measure import micro_command
+from hpcai500.measure.micro import copying, search
 from hpcai500.measure.micro.all_reduce import NETWORK, NODE, SYSTEM, measure_all_reduce, partitions
 from hpcai500.measure.micro.copying import copy_bytes, measure_copy
 from hpcai500.measure.micro.crew import Crew
@@ -29,8 +30,10 @@ from hpcai500.measure.micro.memory import available_bytes, last_level_cache_byte
 from hpcai500.measure.micro.precisions import PRECISIONS, Precision
 from hpcai500.measure.micro.problem import Prepared
 from hpcai500.measure.micro.search import fastest
+from hpcai500.measure.micro.shapes import ProductsOfStep
 from hpcai500.methodology.all_reduce_model import bus_bandwidth, fit_ring
 from hpcai500.progress import silent
+from hpcai500.recipe import load_recipe
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 CPU = torch.device("cpu")
@@ -136,6 +139,28 @@ def test_what_would_take_too_long_or_has_no_room_is_not_tried() -> None:
         entry = fastest(problems, PRECISIONS["fp32"], crew_of(LocalCommunicator()), 1.0, bar)
     assert entry
     assert [row["shape"] for row in entry["tried"]] == ["m 64, n 64, k 64"]
+
+
+def test_time_for_large_squares_is_not_taken_from_the_workloads_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Any]] = []
+    monkeypatch.setattr(search, "fastest", lambda problems, *_: asked.append(list(problems)))
+    recipe = load_recipe("ic/smoke", ())
+    walk = micro_command._Walk(recipe, ProductsOfStep())
+    layers = [Gemm(4096, 24, 216), Gemm(64, 10, 192)]
+    walk.products.gemms.update(layers)
+    with silent(1, "", "") as bar:
+        assert not list(micro_command._products("gemm", [walk], crew_of(LocalCommunicator(), []), 1.0, bar))
+    for problems in asked:
+        assert problems == sorted(problems, key=lambda problem: problem.flops)
+        assert problems[:2] == layers[::-1]
+
+
+def test_a_copys_pattern_fills_every_size() -> None:
+    for size in (448, 8_000_064):
+        pattern = copying._pattern(size, torch.device("cpu"))
+        assert (pattern.dtype, len(pattern)) == (torch.uint8, size)
+        numbers = pattern.view(torch.int32)
+        assert torch.equal(numbers, torch.arange(size // 4, dtype=torch.int32) % 1_000_003)
 
 
 def test_copies_are_four_times_the_caches_where_memory_allows() -> None:

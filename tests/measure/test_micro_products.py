@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -152,3 +155,31 @@ def test_the_heaviest_shapes_of_both_walks_come_first_and_once() -> None:
 def test_tf32_is_left_out_where_no_device_has_it() -> None:
     assert lacking(PRECISIONS["tf32"], CPU) == "tf32 exists on CUDA devices only"
     assert lacking(PRECISIONS["fp16"], CPU) is None
+
+
+OLD_PROCESSOR = """
+import torch
+from hpcai500.measure.micro.convolution import Convolution
+from hpcai500.measure.micro.gemm import Gemm
+from hpcai500.measure.micro.precisions import PRECISIONS, arithmetic
+
+failed = set()
+for problem in (Gemm(64, 48, 200), Convolution("forward", (2, 16, 9, 9), (8, 16, 3, 3), (1, 1), (1, 1))):
+    for name in ("bf16", "fp16"):
+        with arithmetic(PRECISIONS[name]):
+            prepared = problem.prepare(PRECISIONS[name], torch.device("cpu"))
+            for call_name, call in prepared.calls.items():
+                try:
+                    assert prepared.complaint(call()) is None
+                except RuntimeError:
+                    failed.add(call_name)
+print(sorted(failed))
+"""
+
+
+def test_a_processor_without_a_precisions_instructions_loses_the_packed_calls_alone() -> None:
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    words = [sys.executable, "-c", OLD_PROCESSOR]
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() in ("['oneDNN convolution, packed', 'oneDNN linear, packed']", "[]")

@@ -100,16 +100,18 @@ def test_the_link_between_nodes_or_within_one_is_taken_from_the_machine() -> Non
 
 
 def test_links_are_read_as_the_kernel_tells_them(tmp_path: Path) -> None:
+    classes = tmp_path / "sys/class"
+
     def say(path: str, text: str) -> None:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+        (classes / path).parent.mkdir(parents=True, exist_ok=True)
+        (classes / path).write_text(text)
 
     for name, speed, state in (("eth0", "10000", "up"), ("eth1", "25000", "down"), ("virt0", "-1", "up")):
         say(f"net/{name}/speed", f"{speed}\n")
         say(f"net/{name}/operstate", f"{state}\n")
     say("net/bond0/speed", "20000\n")
     say("net/bond0/operstate", "up\n")
-    (tmp_path / "net/bond0/lower_eth0").mkdir()
+    (classes / "net/bond0/lower_eth0").mkdir()
     say("infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n")
     say("infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
     say("infiniband/mlx5_1/ports/1/rate", "200 Gb/sec (4X HDR)\n")

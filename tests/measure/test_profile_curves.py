@@ -191,3 +191,14 @@ def test_a_mock_driver_that_does_not_answer_is_told() -> None:
 
     with pytest.raises(EnvironmentLacksError, match="Driver Not Loaded"):
         ask()
+
+
+def test_a_part_of_a_device_that_a_mock_driver_does_not_know_is_told() -> None:
+    class Whole(MockNvml):
+        def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+            raise MockNvmlError("Not Found")
+
+    driver = Whole(None)
+    with pytest.raises(EnvironmentLacksError, match="GPU-1"), nvml_meter("GPU-1", driver):
+        pass
+    assert not driver.is_open

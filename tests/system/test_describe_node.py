@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from machines_of_tests import answers, epyc_node, link, sample, tree
 
+from hpcai500.system.describe.hardware_rows import caches
 from hpcai500.system.describe.hwloc import parse_hwloc
 from hpcai500.system.describe.kernel import kernel_settings, performance_parameters, process_limits
 from hpcai500.system.describe.memory import describe_memory, edac_modules, parse_dmidecode
@@ -16,7 +18,7 @@ from hpcai500.system.describe.network import describe_network, parse_ibstat
 from hpcai500.system.describe.node import describe_node
 from hpcai500.system.describe.part import Host
 from hpcai500.system.describe.processor import caches_of, describe_processor, parse_lscpu
-from hpcai500.system.describe.storage import mount_of, parse_mounts, public
+from hpcai500.system.describe.storage import describe_storage, mount_of, parse_mounts, public
 from hpcai500.system.describe.tools import Answer
 
 
@@ -80,6 +82,34 @@ def test_a_look_that_fails_is_told_and_costs_nothing_else(tmp_path: Path) -> Non
 def test_lscpu_of_older_versions_has_no_headings() -> None:
     flat = '{"lscpu": [{"field":"Model name:","data":"POWER9"},{"field":"Socket(s):","data":"2"}]}'
     assert parse_lscpu(flat) == {"Model name": "POWER9", "Socket(s)": "2"}
+
+
+def test_a_cache_without_a_size_is_unknown_and_loses_nothing_else(tmp_path: Path) -> None:
+    # As lscpu 2.38 on ARM nodes whose kernel tells no sizes.
+    listing = (
+        '{"caches": [{"name": "L1d", "one-size": null, "all-size": null, "ways": null, "type": "Data", "level": 1}]}'
+    )
+    tools = {"-C": Answer(listing), "-J": Answer('{"lscpu": [{"field": "Model name:", "data": "Neoverse-N1"}]}')}
+    part = describe_processor(Host(tmp_path, {}, lambda command, *_: tools[command[1]]))
+    assert part.values["processor"]["model"] == "Neoverse-N1"
+    assert [(one["name"], one["bytes"], one["instances"]) for one in part.values["caches"]] == [("L1d", None, None)]
+    assert caches(part.values) == "unknown"
+
+
+def test_a_server_of_files_that_is_gone_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, asked = tmp_path / "gone", os.statvfs
+    gone.mkdir()
+
+    def mock(path: Path) -> os.statvfs_result:
+        if path == gone:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return asked(path)
+
+    monkeypatch.setattr(os, "statvfs", mock)
+    part = describe_storage(Host(tmp_path), {"data": gone, "out": tmp_path})
+    assert part.values["file_systems"]["data"] is None
+    assert part.values["file_systems"]["out"]["total_bytes"] > 0
+    assert [(one.what, one.reason) for one in part.absent] == [(f"file system of {gone}", "Stale file handle")]
 
 
 def test_caches_come_from_the_kernel_where_lscpu_is_too_old(tmp_path: Path) -> None:

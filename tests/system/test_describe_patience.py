@@ -35,6 +35,13 @@ def test_a_tool_that_fails_is_told_by_its_last_words(tmp_path: Path) -> None:
     assert ask([script(tmp_path, "exit 3")]).reason == "exit code 3"
 
 
+def test_a_tool_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text("of another machine")
+    tool.chmod(0o755)
+    assert ask([str(tool)]).reason == f"{tool} cannot be started: Exec format error"
+
+
 def test_a_tool_that_hangs_is_left_with_all_that_it_started(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     # Its child holds the output open, and would outlive it.

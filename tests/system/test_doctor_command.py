@@ -116,8 +116,8 @@ def test_a_missing_data_set_is_a_mistake_of_the_user(tmp_path: Path) -> None:
 
 def test_of_several_errors_the_first_is_told_and_the_others_counted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"no such folder.* \(and 1 more: see `hpcai500 doctor"):
-        require_healthy(Subject(recipe(), tmp_path / "none", tmp_path / "file" / "record"))
+    with pytest.raises(DataError, match=r"no such folder.* \(and 1 more: see `hpcai500 doctor ic …`"):
+        require_healthy(Subject(recipe(), tmp_path / "none", tmp_path / "file" / "record", ["profile", "ic"]))
 
 
 def test_a_healthy_machine_hears_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcai500.comm.base import Communicator
-from hpcai500.errors import UsageError
+from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.measure.micro.crew import Crew, device_name
 from hpcai500.measure.micro.memory import available_bytes
 from hpcai500.measure.micro.stopwatch import stopwatch
@@ -26,6 +27,30 @@ _PERIOD, _WEIGHTS = 509, 3
 _EFFORT = Effort(width=0.02, least=5, warm_up=2)
 
 Partition = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class _Times:
+    """What a rank tells the others of its repetitions: each one of them, from thousands of ranks, would be gigabytes.
+
+    Attributes:
+        ranks: of its group.
+        fastest: seconds of the fastest repetition.
+        median, interval, spread: as `Timing`.
+        repetitions: how many.
+    """
+
+    ranks: int
+    fastest: float
+    median: float
+    interval: tuple[float, float]
+    spread: float
+    repetitions: int
+
+    @classmethod
+    def of(cls, ranks: int, timing: Timing) -> _Times:
+        seconds = timing.seconds
+        return cls(ranks, min(seconds), timing.median, timing.interval, timing.spread, len(seconds))
 
 
 def partitions(hosts: Sequence[str]) -> dict[str, Partition]:
@@ -58,6 +83,7 @@ def measure_all_reduce(crew: Crew, conversation: Communicator, seconds: float, b
 
     Raises:
         WrongAnswerError: a sum is wrong.
+        EnvironmentLacksError: there is no memory.
     """
     entries: dict[str, Any] = {}
     wanted = partitions(crew.world.hosts)
@@ -88,24 +114,28 @@ def _measure(name: str, partition: Partition, crew: Crew, conversation: Communic
     return _entry(table, ranks, crew, group)
 
 
-def _sizes(
-    name: str, crew: Crew, group: Communicator | None, seconds: float
-) -> Iterator[tuple[int, list[tuple[int, Timing]]]]:
-    """Of each size that ends in time, the times of all ranks that are in a group, with the group's size."""
+def _sizes(name: str, crew: Crew, group: Communicator | None, seconds: float) -> Iterator[tuple[int, list[_Times]]]:
+    """Of each size that ends in time, the times of all ranks that are in a group.
+
+    Raises:
+        EnvironmentLacksError: there is no memory.
+    """
     room = min(crew.gather(available_bytes(crew.device, crew.ranks_here) // 3))
     sizes = []
     size = _LEAST_BYTES
     while size <= min(_MOST_BYTES, room):
         sizes.append(size)
         size *= _STEP
-    share = seconds / len(sizes) if sizes else 0.0
+    if not sizes:
+        raise EnvironmentLacksError("allreduce: no memory is left on a host: end other programs")
+    share = seconds / len(sizes)
     shortest = math.inf
     for size in sizes:
         timing = _time(name, size, crew, group, share)
-        everyone = [one for one in crew.gather((group.size, timing) if group and timing else None) if one]
+        everyone = [one for one in crew.gather(_Times.of(group.size, timing) if group and timing else None) if one]
         yield size, everyone
         # By the fastest repetitions: a neighbour's work is not what grows with the message.
-        slowest = max(min(timing.seconds) for _, timing in everyone)
+        slowest = max(one.fastest for one in everyone)
         shortest = min(shortest, slowest)
         # What the next one takes: latency again, and as many times the rest as it is larger.
         if (shortest + _STEP * (slowest - shortest)) * (_EFFORT.least + _EFFORT.warm_up) > seconds:
@@ -148,20 +178,20 @@ def _complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str | N
     )
 
 
-def _row(found: tuple[int, list[tuple[int, Timing]]]) -> dict[str, Any]:
+def _row(found: tuple[int, list[_Times]]) -> dict[str, Any]:
     """Of a size: the slowest rank's median, by which all have their sum, and the bandwidths that follow."""
     size, everyone = found
-    ranks, slowest = max(everyone, key=lambda one: one[1].median)
+    slowest = max(everyone, key=lambda one: one.median)
     low, high = slowest.interval
     return {
         "bytes": size,
         "seconds": slowest.median,
         "interval_seconds": [low, high],
         "spread": slowest.spread,
-        "repetitions": len(slowest.seconds),
-        "ranks": ranks,
+        "repetitions": slowest.repetitions,
+        "ranks": slowest.ranks,
         "algorithm_bandwidth": algorithm_bandwidth(size, slowest.median),
-        "bus_bandwidth": bus_bandwidth(size, slowest.median, ranks),
+        "bus_bandwidth": bus_bandwidth(size, slowest.median, slowest.ranks),
     }
 
 

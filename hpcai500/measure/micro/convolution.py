@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Literal, cast
 
 import torch
@@ -112,14 +113,15 @@ class Convolution:
         return backward
 
     def _packed_call(self, images: Tensor | None, weight: Tensor) -> dict[str, Call]:
-        """With weights that were brought into the library's own order before: what inference does."""
+        """With weights that are brought into the library's own order once: what inference does."""
         assert images is not None
         if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_convolution_weight"):
             return {}
         places = self.padding, self.stride, (1, 1)
-        packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *places, 1, self.images)
+        # A processor without the instructions of a precision refuses: that is the call's failure, not the shape's.
+        packed = cache(partial(torch.ops.mkldnn._reorder_convolution_weight, weight, *places, 1, self.images))
         convolve = torch.ops.mkldnn._convolution_pointwise
-        return {"oneDNN convolution, packed": lambda: convolve(images, packed, None, *places, 1, "none", [], None)}
+        return {"oneDNN convolution, packed": lambda: convolve(images, packed(), None, *places, 1, "none", [], None)}
 
     def _complaint(
         self, images: Tensor, weight: Tensor, gradient: Tensor | None, result: Tensor, precision: Precision

@@ -42,7 +42,7 @@ def measure_copy(crew: Crew, seconds: float, bar: Progress) -> dict[str, Any]:
     if size == 0:
         raise EnvironmentLacksError("copy: no memory is left on this host: end other programs")
     effort = Effort(seconds=seconds)
-    source = (torch.arange(size // 4, dtype=torch.int32, device=crew.device) % _PERIOD).view(torch.uint8)
+    source = _pattern(size, crew.device)
     target = torch.zeros_like(source)
     watch = stopwatch(crew.device)
     entries = []
@@ -61,6 +61,12 @@ def measure_copy(crew: Crew, seconds: float, bar: Progress) -> dict[str, Any]:
 def _size(crew: Crew) -> int:
     caches = last_level_cache_bytes() if crew.device.type == "cpu" else 0
     return copy_bytes(caches, available_bytes(crew.device, crew.ranks_here), crew.ranks_here)
+
+
+def _pattern(size: int, device: torch.device) -> Tensor:
+    """Bytes that differ from place to place; numbered places would not fit into 32 bits beside caches of gigabytes."""
+    numbers = torch.arange(_PERIOD, dtype=torch.int32, device=device)
+    return numbers.repeat(-(-size // 4 // _PERIOD))[: size // 4].view(torch.uint8)
 
 
 def _ways(source: Tensor, target: Tensor, crew: Crew) -> dict[str, Callable[[], object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -66,15 +67,16 @@ def _torch_calls(left: Tensor, right: Tensor) -> dict[str, Call]:
 
 
 def _packed_calls(left: Tensor, right: Tensor) -> dict[str, Call]:
-    """Products whose right operand was brought into the library's own order before: what inference does."""
+    """Products whose right operand is brought into the library's own order once: what inference does."""
     found: dict[str, Call] = {}
     weight, rows = right.t().contiguous(), left.shape[0]
+    # A processor without the instructions of a precision refuses to pack: that is the call's failure, not the shape's.
     if pack := _operator("mkldnn", "_reorder_linear_weight"):
-        linear, packed = torch.ops.mkldnn._linear_pointwise, pack(weight, rows)
-        found["oneDNN linear, packed"] = lambda: linear(left, packed, None, "none", [], None)
+        linear, packed = torch.ops.mkldnn._linear_pointwise, cache(partial(pack, weight, rows))
+        found["oneDNN linear, packed"] = lambda: linear(left, packed(), None, "none", [], None)
     if left.dtype == torch.float32 and (pack := _operator("mkl", "_mkl_reorder_linear_weight")):
-        mkl, in_order = torch.ops.mkl._mkl_linear, pack(weight, rows)
-        found["MKL linear, packed"] = lambda: mkl(left, in_order, weight, None, rows)
+        mkl, in_order = torch.ops.mkl._mkl_linear, cache(partial(pack, weight, rows))
+        found["MKL linear, packed"] = lambda: mkl(left, in_order(), weight, None, rows)
     return found
 
 

@@ -52,9 +52,14 @@ def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[V
 
 def ask_hosts(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Value]]:
     """The same of one rank of each host, its first."""
-    first = {world.hosts.index(host) for host in world.hosts}
-    answers = ask_everyone(world, lambda: ask() if world.rank in first else None)
+    answers = ask_everyone(world, lambda: ask() if is_first_of_host(world) else None)
+    first = {host: rank for rank, host in reversed([*enumerate(world.hosts)])}.values()
     return [Answer(it.rank, it.host, it.value, it.error) for it in answers if it.rank in first]
+
+
+def is_first_of_host(world: Communicator) -> bool:
+    """Whether this rank speaks for its host."""
+    return world.hosts.index(world.hosts[world.rank]) == world.rank
 
 
 def failures(name: str, answers: Sequence[Answer[Value]], what: str, fix: str) -> Check | None:

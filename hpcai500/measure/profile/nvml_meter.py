@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from hpcai500.errors import EnvironmentLacksError
 from hpcai500.measure.profile.sampling import DeviceMeter, LinkBytes
-from hpcai500.system.nvml import Nvml, open_nvml
+from hpcai500.system.nvml import Nvml, ask_nvml, open_nvml
 
 # Fields that count what went over one link, and the bytes of one count: since Volta; since Blackwell.
 _COUNTERS = (
@@ -31,36 +32,28 @@ class NvmlMeter:
 
     def utilisation(self) -> float | None:
         """As the protocol."""
-        try:
-            return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
-        except self._nvml.NVMLError:
-            return None
+        rates = ask_nvml(self._nvml, "nvmlDeviceGetUtilizationRates", self._handle)
+        return None if rates is None else float(rates.gpu) / 100
 
     def links(self) -> LinkBytes | None:
         """As the protocol: the sum over all active links."""
         return self._read(self._fields) if self._fields else None
 
     def _active_links(self) -> list[int]:
-        found = []
-        for link in range(self._nvml.NVML_NVLINK_MAX_LINKS):
-            try:
-                if self._nvml.nvmlDeviceGetNvLinkState(self._handle, link):
-                    found.append(link)
-            except self._nvml.NVMLError:
-                # It has no more links, or none at all.
-                break
-        return found
+        return [
+            link
+            for link in range(self._nvml.NVML_NVLINK_MAX_LINKS)
+            # No such link, or none at all: no state.
+            if ask_nvml(self._nvml, "nvmlDeviceGetNvLinkState", self._handle, link)
+        ]
 
     def _read(self, fields: tuple[str, str, int]) -> LinkBytes | None:
         sent, received, unit = fields
         if not self._active:
             return None
         wanted = [(getattr(self._nvml, name), link) for name in (sent, received) for link in self._active]
-        try:
-            values = self._nvml.nvmlDeviceGetFieldValues(self._handle, wanted)
-        except self._nvml.NVMLError:
-            return None
-        if any(value.nvmlReturn for value in values):
+        values = ask_nvml(self._nvml, "nvmlDeviceGetFieldValues", self._handle, wanted)
+        if values is None or any(value.nvmlReturn for value in values):
             return None
         counts = [int(value.value.ullVal) * unit for value in values]
         return LinkBytes(sum(counts[: len(self._active)]), sum(counts[len(self._active) :]))
@@ -71,7 +64,11 @@ def nvml_meter(uuid: str, binding: Nvml | None = None) -> Iterator[DeviceMeter]:
     """A meter of the device with this UUID (`GPU-…`), until the block ends.
 
     Raises:
-        EnvironmentLacksError: NVML does not answer; the message says why.
+        EnvironmentLacksError: NVML does not answer, or does not know the device; the message says why.
     """
     with open_nvml(binding) as nvml:
-        yield NvmlMeter(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+        handle = ask_nvml(nvml, "nvmlDeviceGetHandleByUUID", uuid)
+        if handle is None:
+            # A part of a device (MIG) has a UUID of its own.
+            raise EnvironmentLacksError(f"NVML knows no device {uuid}: see `nvidia-smi -L` on this host")
+        yield NvmlMeter(nvml, handle)

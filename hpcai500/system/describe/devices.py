@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcai500.system.describe.files import read_number
 from hpcai500.system.describe.part import Absent, Host, Part
+from hpcai500.system.describe.pci import PCI_DEVICES, numa_of
 from hpcai500.system.driver import find_traces
 
 # Without the persistence daemon, a node of eight devices needs some seconds to wake them.
@@ -30,7 +30,7 @@ def describe_devices(host: Host) -> Part:
         return Part(unknown, absent=[Absent(what, "NVML (of NVIDIA's driver)", answer.reason or "")])
     found = json.loads(answer.text)
     for device in found["devices"]:
-        device["numa_node"] = _numa(host.root, device["pci"])
+        device["numa_node"] = numa_of(host.root / PCI_DEVICES / device["pci"]) if device["pci"] else None
     values = {
         "devices": found["devices"],
         "device_links": found["links"] if len(found["devices"]) > 1 else None,
@@ -45,9 +45,3 @@ def capture_matrix(host: Host) -> Part:
         return Part({})
     answer = host.ask(["nvidia-smi", "topo", "-m"], _PATIENCE_SECONDS)
     return Part({}, {"nvidia-smi topo -m": answer.text} if answer.text else {})
-
-
-def _numa(root: Path, pci: str | None) -> int | None:
-    # -1: the firmware does not say.
-    node = read_number(root / "sys/bus/pci/devices" / pci / "numa_node") if pci else None
-    return node if node is not None and node >= 0 else None

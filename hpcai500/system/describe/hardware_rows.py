@@ -53,7 +53,7 @@ def processors(node: Node) -> str:
 def caches(node: Node) -> str:
     """`L1d 32 KiB x 128, L3 32 MiB x 16`."""
     return ", ".join(
-        f"{one['name']} {binary(one['bytes'])} x {one['instances']}" for one in node.get("caches") or []
+        f"{one['name']} {binary(one['bytes'])} x {one['instances']}" for one in node.get("caches") or [] if one["bytes"]
     ) or (UNKNOWN)
 
 
@@ -106,11 +106,7 @@ def pcie(device: Mapping[str, Any]) -> str:
     generation = link.get("max_generation")
     if not generation:
         return UNKNOWN
-    width, widest = link.get("width"), link.get("max_width")
-    narrow = f" OF x{widest}" if width and widest and width < widest else ""
-    return known(
-        f"PCIe {generation} x{width or '?'}{narrow}", f"{decimal(link.get('bytes_per_second'), 'B/s')} each way"
-    )
+    return known(f"PCIe {generation} x{_width(link)}", f"{decimal(link.get('bytes_per_second'), 'B/s')} each way")
 
 
 def nvlink(device: Mapping[str, Any]) -> str:
@@ -162,14 +158,18 @@ def _matrix(matrix: Sequence[Sequence[str | None]]) -> Iterator[Row]:
 
 
 def _lanes(link: Mapping[str, Any]) -> str:
-    width, widest = link.get("width"), link.get("max_width")
-    narrow = f" OF x{widest}" if width and widest and width < widest else ""
     speed = link.get("max_transfers_per_second")
     return known(
-        f"PCIe x{width or '?'}{narrow}",
+        f"PCIe x{_width(link)}",
         speed and f"{speed / 1e9:g} GT/s",
         f"{decimal(link.get('bytes_per_second'), 'B/s')}",
     )
+
+
+def _width(link: Mapping[str, Any]) -> str:
+    """`16`; `8 OF x16` where it could be wider."""
+    width, widest = link.get("width"), link.get("max_width")
+    return f"{width or '?'}" + (f" OF x{widest}" if width and widest and width < widest else "")
 
 
 def _at(numa: int | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcai500.system.describe.files import folders, link_name, read, read_number
 from hpcai500.system.describe.part import Absent, Host, Part
-from hpcai500.system.describe.pci import pci_facts
+from hpcai500.system.describe.pci import numa_of, pci_facts
 from hpcai500.system.describe.tools import anonymous
 
 # Linux's ARP hardware types (if_arp.h) by what people call them.
@@ -54,7 +54,7 @@ def _interface(folder: Path, root: Path) -> dict[str, Any]:
         "mtu_bytes": read_number(folder / "mtu"),
         "duplex": read(folder / "duplex"),
         "driver": link_name(device / "driver"),
-        "numa_node": _numa(device),
+        "numa_node": numa_of(device),
         "over": sorted(path.name.removeprefix("lower_") for path in folder.glob("lower_*")),
         **pci_facts(root, device.resolve().name if device.exists() else None),
     }
@@ -77,7 +77,7 @@ def infiniband_ports(root: Path) -> list[dict[str, Any]]:
                 "state": _word(read(port / "state")),
                 "physical_state": _word(read(port / "phys_state")),
                 "link_layer": read(port / "link_layer"),
-                "numa_node": _numa(device),
+                "numa_node": numa_of(device),
                 **pci_facts(root, device.resolve().name if device.exists() else None),
             }
         )
@@ -131,9 +131,3 @@ def _word(text: str | None) -> str | None:
     """`4: ACTIVE` -> `Active`, as ibstat writes it; `5: LinkUp` stays."""
     word = text.partition(": ")[2] if text else None
     return word.capitalize() if word and word.isupper() else word
-
-
-def _numa(device: Path) -> int | None:
-    # -1: the firmware does not say.
-    node = read_number(device / "numa_node")
-    return node if node is not None and node >= 0 else None

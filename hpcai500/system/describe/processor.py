@@ -69,7 +69,8 @@ def parse_caches(text: str) -> list[dict[str, Any]]:
     """Caches of `lscpu -C -J`: size of each, and how many there are."""
     found = []
     for entry in json.loads(text)["caches"]:
-        one, together = bytes_of(entry["one-size"]), bytes_of(entry["all-size"])
+        # null on ARM nodes whose kernel tells no sizes.
+        one, together = (bytes_of(entry.get(name) or "") for name in ("one-size", "all-size"))
         found.append(
             {
                 "name": entry["name"],

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcai500.files import nearest
 from hpcai500.system.describe.files import chosen, folders, read, read_number
-from hpcai500.system.describe.part import Host, Part
+from hpcai500.system.describe.part import Absent, Host, Part
 
 _SECTOR_BYTES = 512
 # Options by which network file systems are told who mounts them; `<hidden>` by some, not by all.
@@ -34,8 +34,15 @@ class Mount:
 def describe_storage(host: Host, places: Mapping[str, Path | None]) -> Part:
     """`file_systems` of `places` (None where a run has no such folder), and `disks`."""
     mounts = parse_mounts(read(host.root / "proc/self/mountinfo") or "")
-    systems = {name: file_system(path, mounts) if path else None for name, path in places.items()}
-    return Part({"file_systems": systems, "disks": disks(host.root)})
+    systems: dict[str, dict[str, Any] | None] = {}
+    absent = []
+    for name, path in places.items():
+        try:
+            systems[name] = file_system(path, mounts) if path else None
+        except OSError as error:
+            systems[name] = None
+            absent.append(Absent(f"file system of {path}", "statvfs", error.strerror or str(error)))
+    return Part({"file_systems": systems, "disks": disks(host.root)}, absent=absent)
 
 
 def parse_mounts(text: str) -> list[Mount]:

@@ -42,15 +42,12 @@ def ask(command: Sequence[str], patience_seconds: float = PATIENCE_SECONDS) -> A
     program = shutil.which(command[0], path=path)
     if program is None:
         return Answer(reason="not installed")
-    with subprocess.Popen(
-        [program, *command[1:]],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PATH": path, "LC_ALL": "C"},
-        # A group of its own: what it starts ends with it.
-        start_new_session=True,
-    ) as process:
+    try:
+        started = _start(program, command[1:], path)
+    except OSError as error:
+        # Built for another machine, or on a file system that may not be run from.
+        return Answer(reason=f"{program} cannot be started: {error.strerror}")
+    with started as process:
         try:
             output, errors = process.communicate(timeout=patience_seconds)
         except subprocess.TimeoutExpired:
@@ -60,6 +57,18 @@ def ask(command: Sequence[str], patience_seconds: float = PATIENCE_SECONDS) -> A
         last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
         return Answer(reason=last[0])
     return Answer(text=output.decode(errors="replace"))
+
+
+def _start(program: str, arguments: Sequence[str], path: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [program, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PATH": path, "LC_ALL": "C"},
+        # A group of its own: what it starts ends with it.
+        start_new_session=True,
+    )
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,9 @@ from hpcai500.system.power.source import Reading, ReadingError, Scope, machine_s
 
 
 class NvmlSource:
-    """All accelerators of the node that this process can see: power in mW, and energy in mJ where they count it.
+    """All accelerators of the node that the driver shows: power in mW, and energy in mJ where they count it.
+
+    A cgroup hides those of other jobs; `CUDA_VISIBLE_DEVICES` hides none from this library.
 
     Devices count their energy since Volta; a count misses nothing between two samples.
 

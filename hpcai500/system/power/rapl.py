@@ -98,8 +98,11 @@ def find_domains(powercap: Path = POWERCAP) -> list[Domain]:
 
 
 def _zone_name(zone: Path) -> str:
-    file = zone / "name"
-    return file.read_text().strip() if file.is_file() else ""
+    """Empty where the kernel, or a container that hides it, does not say."""
+    try:
+        return (zone / "name").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _domain(name: str, zone: Path) -> Domain:
