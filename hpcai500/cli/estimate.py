@@ -74,10 +74,13 @@ def estimate(
 
 
 def _here(request: EstimateRequest, crew: Crew) -> Estimate:
-    from hpcai500.launch.estimate import measured_here  # noqa: PLC0415
-    from hpcai500.results.estimate import estimate_here  # noqa: PLC0415
+    from hpcai500.launch.estimate import measured_here, planned_here  # noqa: PLC0415
+    from hpcai500.results.estimate import estimate_here, require_known_data  # noqa: PLC0415
 
-    return estimate_here(request.recipe_name, *measured_here(request, crew))
+    setting = planned_here(request, crew)
+    # Before anything is timed, which takes a minute.
+    require_known_data(setting.recipe)
+    return estimate_here(request.recipe_name, setting.recipe, measured_here(setting, crew))
 
 
 def _elsewhere(request: EstimateRequest, name: str) -> Estimate:

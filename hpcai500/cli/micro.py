@@ -65,8 +65,12 @@ def _measure_and_tell(
     from hpcai500.files import write_atomically  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.launch.micro import MicroRequest, measure_micro  # noqa: PLC0415
     from hpcai500.results.micro import figure_of_merit_lines, table_lines  # noqa: PLC0415
+    from hpcai500.scratch import can_be_made  # noqa: PLC0415
 
     try:
+        # Before the minutes that measuring takes.
+        if out and (out.is_dir() or not can_be_made(out.absolute().parent)):
+            raise UsageError(f"{out}: cannot be written; give another -o FILE")
         document = measure_micro(crew, MicroRequest(tuple(wanted), recipe, tuple(overrides), data, seconds))
         if out:
             try:

@@ -8,12 +8,11 @@ from typing import Any
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.crew import Crew
-from hpcai500.launch.measuring import say, setting_for
+from hpcai500.launch.measuring import Setting, say, setting_for
 from hpcai500.launch.step_facts import count_step, planned_layout, planned_recipe, time_steps
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine
 from hpcai500.placement import Placement
-from hpcai500.results.estimate import require_known_data
 
 # Steps that are timed, and seconds after which no more are.
 _STEPS, _SECONDS = 24, 90.0
@@ -45,16 +44,25 @@ def planned_on(request: EstimateRequest, machine: Machine, placement: Placement)
     return recipe, count_step(placement, name, request.overrides)
 
 
-def measured_here(request: EstimateRequest, crew: Crew) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe, for the ranks of `crew`, which is open, and its step as they did it.
+def planned_here(request: EstimateRequest, crew: Crew) -> Setting:
+    """The recipe, for the ranks of `crew`, which is open.
 
     Raises:
-        HpcAi500Error: it is no recipe for them, or the machine lacks its device.
+        UsageError: there is no such recipe, or it is none for them.
     """
     setting = setting_for(crew, request.recipe_name, request.overrides)
-    recipe = _checked(request, setting.recipe)
+    _checked(request, setting.recipe)
+    return setting
+
+
+def measured_here(setting: Setting, crew: Crew) -> dict[str, Any]:
+    """A step of `setting` as the ranks of `crew` do it.
+
+    Raises:
+        HpcAi500Error: the machine lacks the recipe's device, or steps cannot be timed.
+    """
     say(f"timing up to {_STEPS} steps of {setting.name} on input that is made up; the run itself is not started")
-    return recipe, time_steps(crew, setting, _STEPS, _SECONDS)
+    return time_steps(crew, setting, _STEPS, _SECONDS)
 
 
 def _checked(request: EstimateRequest, recipe: Recipe) -> Recipe:
@@ -63,6 +71,4 @@ def _checked(request: EstimateRequest, recipe: Recipe) -> Recipe:
             f"{request.recipe_name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate "
             f"--recipe {request.recipe_name}`"
         )
-    # Before steps are counted or timed, which takes a while.
-    require_known_data(recipe)
     return recipe

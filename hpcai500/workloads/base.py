@@ -52,6 +52,14 @@ class Evaluation:
     per_class: Mapping[str, float | None] = field(default_factory=dict)
 
 
+def noise(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Values for payloads that do not matter: zeros would stay zeros through the model, and cost a device less power.
+
+    They leave the generators of the run as they are.
+    """
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a process computes and reads, and which part of each update it does.

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hpcai500.editions import benchmark_rules
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
-from hpcai500.workloads.base import Place
+from hpcai500.workloads.base import Place, noise
 from hpcai500.workloads.models.targets import Targets
 
 
@@ -70,7 +70,7 @@ class BlankWorkload:
 
     def _images(self, *shape: int) -> Tensor:
         layout = torch.channels_last if self._recipe.framework.channels_last else torch.contiguous_format
-        return torch.randn(*shape).to(self._place.input_dtype).to(memory_format=layout)
+        return noise(*shape, dtype=self._place.input_dtype).to(memory_format=layout)
 
     def _build(self) -> nn.Module:
         options = self._recipe.workload

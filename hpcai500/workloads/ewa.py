@@ -28,7 +28,7 @@ from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
-from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
 from hpcai500.workloads.ewa_model import build_model, example_inputs
 from hpcai500.workloads.ewa_picture import Scene, draw
 from hpcai500.workloads.ewa_targets import as_arrays, padded_targets, seed_of
@@ -139,9 +139,9 @@ class ExtremeWeatherWorkload:
         return CountedDetector(detector), example_inputs(self._options, self._image_size[0], self._training_width)
 
     def blank_payload(self) -> tuple[Tensor, Targets]:
-        """Images (N, C, H, W) of zeros, each with one box."""
+        """Images of noise (N, C, H, W), each with one box."""
         height, width, batch = self._image_size[0], self._training_width, self._shares.batch_size
-        images = torch.zeros(batch, len(self._options.channels), height, width, dtype=self._place.input_dtype)
+        images = noise(batch, len(self._options.channels), height, width, dtype=self._place.input_dtype)
         box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
         return images, Targets(box, torch.ones(batch, 1, dtype=torch.int64), (0,) * batch)
 

@@ -22,7 +22,7 @@ from hpcai500.data.samplers import epoch_order, evaluation_shard
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.workloads.base import Evaluation, Place, TrainingBatch
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
 from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet
 from hpcai500.workloads.quality.top1 import Top1
@@ -112,10 +112,10 @@ class ImageClassificationWorkload:
         return self.model, (example_images(self._options),)
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
-        """Black images (N, 3, size, size) in the layout of the input pipeline, and labels (N,) of class 0."""
+        """Images of noise (N, 3, size, size) in the layout of the input pipeline, and labels (N,) of class 0."""
         size, batch = self._options.image_size, self._shares.batch_size
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
-        images = torch.zeros(batch, 3, size, size, dtype=self._place.input_dtype).to(memory_format=layout)
+        images = noise(batch, 3, size, size, dtype=self._place.input_dtype).to(memory_format=layout)
         return images, torch.zeros(batch, dtype=torch.int64)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:

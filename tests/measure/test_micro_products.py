@@ -58,6 +58,14 @@ def test_every_call_of_a_device_is_right(problem: Problem, precision: str) -> No
             assert prepared.complaint(call()) is None, name
 
 
+def test_a_product_that_kills_the_process_on_some_processors_is_not_made_that_way() -> None:
+    torch.manual_seed(1)
+    with arithmetic(PRECISIONS["bf16"]):
+        prepared = Gemm(24, 147, 65536).prepare(PRECISIONS["bf16"], CPU)
+        for name, call in prepared.calls.items():
+            assert prepared.complaint(call()) is None, name
+
+
 def _cut_off(tensor: Tensor, bits: int) -> Tensor:
     """Rounded to fewer bits, as tensor cores round operands to tf32."""
     half = 1 << (bits - 1)

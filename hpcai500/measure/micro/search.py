@@ -18,6 +18,8 @@ from hpcai500.progress import Progress
 # Of the ways that were tried, so many are measured well: what is fastest twice need not be the fastest.
 FINALISTS = 3
 _TRIES = 3
+# Budget of the search, in measurements: slow processors need as long for few shapes as fast ones for all.
+_SEARCH = 4
 # A way that was predicted to take this many times the time of a repetition is not even tried: the prediction is rough.
 _DOUBT = 4.0
 # On a device, the first call of a convolution tries all algorithms of its library, as training does once.
@@ -80,7 +82,7 @@ def _try_all(
     longest = seconds / effort.least
     rates: dict[Way, float] = {}
     crew.world.barrier()
-    limit = time.monotonic() + 2 * seconds + (_TUNING_SECONDS if crew.device.type == "cuda" else 0.0)
+    limit = time.monotonic() + _SEARCH * seconds + (_TUNING_SECONDS if crew.device.type == "cuda" else 0.0)
     for number, problem in enumerate(problems):
         predicted = problem.flops / max(rates.values()) if rates else 0.0
         if problem.elements > room or predicted > _DOUBT * longest or (rates and time.monotonic() > limit):
