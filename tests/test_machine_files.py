@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcai500.errors import UsageError
-from hpcai500.machine import Level, load_machine
+from hpcai500.machine import Level, load_machine, why_not_of
 from hpcai500.machine.files import parse_machine, shipped_machines
 from hpcai500.toml_source import Source
 
@@ -145,3 +146,17 @@ def test_one_rank_has_no_link(tmp_path: Path) -> None:
 def test_what_is_no_measurement_is_refused(tmp_path: Path, document: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         load_machine(written(tmp_path, document))
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks_per_node", "reason"),
+    [
+        ("cpu", 2, None),
+        ("cpu", 1, r"1 rank\(s\) share the cores of a node, and the ceilings of two are of 2 .*micro --procs 1"),
+        ("cuda", 1, None),
+        ("cuda", 4, "4 accelerators a node; two has 2"),
+    ],
+)
+def test_ceilings_of_other_ranks_say_nothing_of_a_run(device: str, ranks_per_node: int, reason: str | None) -> None:
+    said = why_not_of(parse_machine(Source("two.toml", GOOD)), device, ranks_per_node)
+    assert (said is None) if reason is None else re.search(reason, said or "")

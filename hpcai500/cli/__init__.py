@@ -25,7 +25,7 @@ from hpcai500.cli.timeline import timeline
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.launch.in_job import become, module_command
 from hpcai500.launch.slurm_cli import app as slurm
-from hpcai500.streams import open_missing_streams
+from hpcai500.streams import open_missing_streams, print_what_can_be_printed
 
 app = typer.Typer(
     help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
@@ -89,6 +89,7 @@ app.add_typer(slurm, name="slurm")
 def main() -> int:
     """The `hpcai500` command; returns its exit code."""
     open_missing_streams()
+    print_what_can_be_printed()
     # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     if len(sys.argv) == 1:

@@ -55,7 +55,7 @@ def doctor(
         code = _print(found.checks, as_json=as_json)
         if found.stopped:
             print(f"hpcai500: error: stopped by {found.stopped}: not all was measured", file=sys.stderr)  # noqa: T201
-            return code or ExitCode.RUN_FAILED
+            return ExitCode.RUN_FAILED
         return code
 
     on_ranks(procs, body)

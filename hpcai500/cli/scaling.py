@@ -110,7 +110,7 @@ def _predict(
     from hpcai500.placement import find_placement  # noqa: PLC0415
     from hpcai500.results.prediction import predict_scaling  # noqa: PLC0415
     from hpcai500.results.prediction_files import write_prediction  # noqa: PLC0415
-    from hpcai500.results.prediction_records import classes_of, read_measured  # noqa: PLC0415
+    from hpcai500.results.prediction_records import classes_of, read_measured, require_fit  # noqa: PLC0415
 
     if machine_name is None:
         raise UsageError(
@@ -123,6 +123,7 @@ def _predict(
     if recipe.benchmark != benchmark:
         raise UsageError(f"{name}: a recipe of {recipe.benchmark}, not of {benchmark}")
     measured = read_measured(records)
+    require_fit(records, machine)
     classes = classes_of(records[0]) if records else None
     facts = StepFacts.of(count_step(find_placement(os.environ), name, settings, classes))
     prediction = predict_scaling(recipe, facts, machine, most_nodes, measured, jitter)

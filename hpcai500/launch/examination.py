@@ -12,7 +12,7 @@ from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
 from hpcai500.launch.crew import Crew, crew_of
 from hpcai500.launch.measuring import Setting
 from hpcai500.layers import Recipe
-from hpcai500.machine import load_machine
+from hpcai500.machine import Machine, load_machine, why_not_of
 from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import scratch_folder
@@ -72,7 +72,7 @@ def examine_command(patient: Patient, crew: Crew) -> Findings:
     """
     setting = _setting(patient, lambda: crew)
     if patient.machine:
-        load_machine(patient.machine)
+        _require_fit(load_machine(patient.machine), (setting.recipe if setting else None), crew)
     looked_at = _looked_at(patient, setting)
     planned = plan(looked_at)
     without = [name for name in (READING, DISK) if setting is None and name in planned.names]
@@ -86,6 +86,13 @@ def examine_command(patient: Patient, crew: Crew) -> Findings:
     else:
         measured = concluded(told, names, str(ended_by) if ended_by else None)
     return Findings(in_order([*looked_at, *measured, *of_none, *planned.skipped]), told.stopped)
+
+
+def _require_fit(machine: Machine, recipe: Recipe | None, crew: Crew) -> None:
+    """Refuse ceilings of other ranks: each would be told to be slow that has fewer cores."""
+    per_node = recipe.hardware.accelerators_per_node if recipe else crew.size or 1
+    if reason := why_not_of(machine, recipe.accelerator.device if recipe else "cpu", per_node):
+        raise UsageError(f"--machine: {reason}")
 
 
 def why_unplaced() -> str | None:

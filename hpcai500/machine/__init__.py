@@ -2,5 +2,6 @@
 
 from hpcai500.machine.description import Level, Link, Machine, PaperPoint
 from hpcai500.machine.files import load_machine
+from hpcai500.machine.fit import why_not_of
 
-__all__ = ["Level", "Link", "Machine", "PaperPoint", "load_machine"]
+__all__ = ["Level", "Link", "Machine", "PaperPoint", "load_machine", "why_not_of"]

@@ -14,7 +14,7 @@ from hpcai500.machine import Machine
 from hpcai500.methodology.cost.curve import Plan
 from hpcai500.methodology.cost.facts import StepFacts
 from hpcai500.methodology.cost.rates import Span
-from hpcai500.results.prediction import communication_sentences, plan_of
+from hpcai500.results.prediction import LARGEST_BATCH, communication_sentences, plan_of
 from hpcai500.results.prediction_machine import network_of, rate_of
 from hpcai500.results.show import scaled
 
@@ -185,7 +185,8 @@ def estimate_here(name: str, recipe: Recipe, document: Mapping[str, Any]) -> Est
     timed = document["together"] or document["alone"]
     seconds = Span(timed["low"], timed["seconds"], timed["high"])
     each = document["evaluation_seconds_per_sample"]
-    here = f"this one, measured: {document['steps']} steps on {document['ranks']} rank(s), {document['library']}"
+    library = f", {document['library']}" if document["ranks"] > 1 else ""
+    here = f"this one, measured: {document['steps']} steps on {document['ranks']} rank(s){library}"
     sentences = (
         f"every step takes as long as the {document['steps']} that were measured (between their quartiles), on input "
         "that was at hand",
@@ -206,6 +207,20 @@ def _estimate(
 ) -> Estimate:
     require_known_data(recipe)
     rules = benchmark_rules(recipe.edition, recipe.benchmark)
+    if recipe.global_batch > rules["training_samples"]:
+        each = recipe.global_batch // recipe.world_size
+        raise UsageError(
+            f"{recipe.world_size} ranks x {each} samples are {recipe.global_batch} a step, more than "
+            f"{rules['dataset']} has ({rules['training_samples']}): fewer nodes, or a smaller "
+            "hyperparameters.batch_size"
+        )
+    largest = LARGEST_BATCH.get(recipe.benchmark)
+    if largest is not None and recipe.global_batch > largest:
+        sentences = (
+            f"no published run reached its quality with more than {largest} samples a step; this has "
+            f"{recipe.global_batch}",
+            *sentences,
+        )
     steps = recipe.problem.epochs * _steps_per_epoch(recipe, rules["training_samples"])
     looked_at = math.ceil(rules["evaluation_samples"] / recipe.world_size) * recipe.problem.epochs
     rate = recipe.global_batch

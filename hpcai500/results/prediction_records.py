@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import UsageError
+from hpcai500.machine import Machine, why_not_of
 from hpcai500.methodology.result import Result, training_seconds
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.results.score import score_record
@@ -50,6 +51,20 @@ def read_measured(paths: Sequence[Path]) -> list[MeasuredPoint]:
             if _without_seed(record, table) != _without_seed(first, table):
                 raise UsageError(f"{record.path}: another [{table}] than {first.path}: one prediction is of one recipe")
     return [_point(result, record) for result, record in runs]
+
+
+def require_fit(paths: Sequence[Path], machine: Machine) -> None:
+    """Refuse records that were not made as `machine`'s ceilings were: their step says nothing of it.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    for path in paths:
+        record = read_record(path)
+        result = score_record(path)
+        device = str(record.tables["accelerator"]["device"])
+        if reason := why_not_of(machine, device, result.world_size // result.nodes):
+            raise UsageError(f"{path}: {reason}")
 
 
 def classes_of(path: Path) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.machine import Machine
+from hpcai500.machine import Machine, why_not_of
 from hpcai500.methodology.result import Result, training_seconds
 from hpcai500.methodology.roofline import Model, Workload
 from hpcai500.methodology.sent_bytes import Topology, gradient_bytes
@@ -70,7 +70,8 @@ def _point(run: _Run, machine: Machine, model: Model) -> RooflinePoint:
     per_node, rest = divmod(result.world_size, result.nodes)
     if rest:
         raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model is of equal nodes")
-    _check_shares(run, machine, per_node)
+    if reason := why_not_of(machine, str(run.setting("accelerator", "device")), per_node):
+        raise UsageError(f"{run.path}: {reason}")
     workload = _workload(run, model, per_node)
     seconds = training_seconds(run.record.events)
     return place(
@@ -82,21 +83,6 @@ def _point(run: _Run, machine: Machine, model: Model) -> RooflinePoint:
         flops=(result.images + result.padded_images) * result.flops_per_image / seconds,
         source=str(run.path),
     )
-
-
-def _check_shares(run: _Run, machine: Machine, per_node: int) -> None:
-    """Refuse ceilings that are not those of the run: half of the ranks of a CPU may have all of its cores."""
-    if run.setting("accelerator", "device") == "cpu":
-        if per_node != machine.accelerators_per_node:
-            raise UsageError(
-                f"{run.path}: {per_node} rank(s) share the cores of a node, and the ceilings are of "
-                f"{machine.accelerators_per_node}: measure with as many: "
-                f"hpcai500 micro --procs {per_node} -o micro.json"
-            )
-    elif per_node > machine.accelerators_per_node:
-        raise UsageError(
-            f"{run.path}: {per_node} accelerators a node; {machine.name} has {machine.accelerators_per_node}"
-        )
 
 
 def _workload(run: _Run, model: Model, per_node: int) -> Workload:

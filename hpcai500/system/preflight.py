@@ -70,7 +70,9 @@ def concluded(told: Told, names: Sequence[str], ended_by: str | None) -> list[Ch
     if not missing:
         return checks
     if told.stopped:
-        return [*checks, *skipped(missing, f"stopped by {told.stopped}")]
+        # What nobody looked at must not end in a verdict that says that all is well.
+        again = Check(missing[0], "fail", f"stopped by {told.stopped} before it ended", "let doctor come to its end")
+        return [*checks, again, *skipped(missing[1:], f"not measured: stopped by {told.stopped}")]
     broken = told.running or missing[0]
     # The monitor speaks to whoever trains.
     reason = (told.reason or ended_by or "its processes ended without a word").removesuffix("; go on with --resume")

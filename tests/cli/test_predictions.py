@@ -82,6 +82,7 @@ def test_an_estimate_from_steps_that_are_timed_here(tmp_path: Path) -> None:
         (["ewa", "--estimate", "--data", "somewhere", "--resume"], "leave out --data, --resume"),
         (["ic", "--estimate", "--machine", "no-such"], "no such machine file"),
         (["ic", "--estimate", "--recipe", "ewa/reference", "--machine", "v100-64"], "hpcai500 ewa --estimate"),
+        (["ic", "--estimate", "--machine", "v100-64", "--set", "hardware.nodes=99999"], "more than imagenet-1k has"),
         (["ic", "--estimate", "--recipe", "ic/smoke"], "how many samples it has is not known"),
         (["scale", "--predict", "64", "ic"], "which machine?"),
         (["scale", "--predict", "64", "ic", "--machine", "v100-64", "--procs", "1,2"], "leave out --procs"),

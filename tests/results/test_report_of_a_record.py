@@ -14,7 +14,7 @@ from reported import write_profile, write_reported
 from tiny_runs import train_arguments
 
 from hpcai500 import train
-from hpcai500.errors import RecordError
+from hpcai500.errors import RecordError, UsageError
 from hpcai500.results.report.page import make_report
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -198,6 +198,11 @@ def test_a_part_that_cannot_be_read_does_not_take_the_page_with_it(record: Path,
 def test_a_folder_without_a_profile_is_refused_with_the_line_to_type(record: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no profile.json there; make one: hpcai500 profile ic --out"):
         make_report([record], profile=tmp_path)
+
+
+def test_a_profile_of_another_benchmark_is_refused(record: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a profile of ewa, and no record here is of it"):
+        make_report([record], profile=write_profile(tmp_path / "p", {"benchmark": "ewa"}))
 
 
 def test_a_roofline_that_cannot_be_drawn_says_why(record: Path, tmp_path: Path) -> None:

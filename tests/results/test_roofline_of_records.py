@@ -124,7 +124,7 @@ def test_runs_of_one_and_of_several_nodes_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_ceilings_of_other_shares_of_a_cpu_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"4 rank\(s\) share the cores of a node.* of 2: .*micro --procs 4"):
+    with pytest.raises(UsageError, match=r"4 rank\(s\) share the cores of a node.* of 2 a node: .*micro --procs 4"):
         roofline([record(tmp_path, number=4, nodes=1)], MACHINE)
 
 

@@ -90,9 +90,12 @@ def test_ranks_that_never_began_are_a_failure_of_the_first_check() -> None:
     assert checks[0].detail == "its processes ended with exit code 1 (see above)"
 
 
-def test_what_the_user_stopped_is_no_failure_whoever_was_lost_by_that() -> None:
+def test_what_the_user_stopped_is_no_verdict_that_all_is_well_whoever_was_lost_by_that() -> None:
     checks = concluded(Told((FINE,), GEMM, "rank 1 on host n2: gone", "Ctrl-C"), NAMES, "exit code 1")
-    assert [(check.status, check.detail) for check in checks[1:]] == [("skip", "stopped by Ctrl-C")] * 2
+    assert [(check.status, check.detail) for check in checks[1:]] == [
+        ("fail", "stopped by Ctrl-C before it ended"),
+        ("skip", "not measured: stopped by Ctrl-C"),
+    ]
 
 
 def test_all_checks_made_is_all_there_is_to_say() -> None:

@@ -52,6 +52,8 @@ def test_a_meters_file_is_found_from_another_folder(tmp_path: Path, monkeypatch:
         ("csv:m,offset=nan", "offset: expected seconds"),
         ("csv:m,scope=rack", "scope: expected device, node, pdu, got rack"),
         ("csv:m,offset=1,offset=2", "offset is given twice"),
+        ("csv:m,scop=pdu", "scop: no such option of a meter"),
+        ("csv:m,scop=pdu,offset=1", "scop: no such option of a meter"),
     ],
 )
 def test_anything_else_is_refused(text: str, message: str) -> None:

@@ -17,7 +17,7 @@ from hpcai500.results.report.numbers import number_section
 from hpcai500.results.report.overview import overview_sections
 from hpcai500.results.report.pictures import picture_section
 from hpcai500.results.report.power import power_section
-from hpcai500.results.report.profile import find_profile, profile_section
+from hpcai500.results.report.profile import find_profile, profile_section, read_benchmark
 from hpcai500.results.report.reading import Subject, read_subject
 from hpcai500.results.report.recipe import recipe_section
 from hpcai500.results.report.rendering import render
@@ -56,6 +56,8 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
     if not subjects:
         raise UsageError("report: name a record: hpcai500 report RECORD -o report.html")
     ceilings = load_machine(machine) if machine else None
+    if profile:
+        _require_profile_of(profile, subjects)
     parts = [_part(subject, index, ceilings, profile) for index, subject in enumerate(subjects[:_MOST_PARTS], 1)]
     title = f"{_name(subjects[0])}" if len(subjects) == 1 else f"HPC AI500: {count(len(subjects), 'record')}"
     html = render(
@@ -68,6 +70,12 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
     return Report(html, [f"{subject.path}: {subject.verdict_sentence}" for subject in subjects])
 
 
+def _require_profile_of(profile: Path, subjects: Sequence[Subject]) -> None:
+    of = read_benchmark(profile)
+    if of is not None and all(subject.record.tables.get("benchmark") != of for subject in subjects):
+        raise UsageError(f"--profile {profile}: a profile of {of}, and no record here is of it: give the right folder")
+
+
 def _part(subject: Subject, index: int, machine: Machine | None, profile: Path | None) -> Part:
     begin = subject.record.events[0].get("time_ms") if subject.record.events else None
     last = last_event_hash(subject)
@@ -77,7 +85,9 @@ def _part(subject: Subject, index: int, machine: Machine | None, profile: Path |
 
 
 def _sections(subject: Subject, machine: Machine | None, profile: Path | None) -> Iterator[Section | None]:
-    folder = find_profile(subject.path, profile)
+    # The one that is given is of one benchmark; records of others keep their own.
+    of_this = profile and read_benchmark(profile) in (None, subject.record.tables.get("benchmark"))
+    folder = find_profile(subject.path, profile if of_this else None)
     yield Section("Score", [score_tiles(subject)])
     yield _shown("Quality and loss", lambda: training_section(subject))
     yield _shown("Where the time goes", lambda: step_section(subject))

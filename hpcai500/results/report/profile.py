@@ -30,6 +30,17 @@ def find_profile(record: Path, given: Path | None) -> Path | None:
     return record / "profile" if (record / "profile" / "profile.json").is_file() else None
 
 
+def read_benchmark(folder: Path) -> str | None:
+    """What the profile in `folder` is of.
+
+    Raises:
+        RecordError: it holds no profile.json.
+    """
+    found = find_profile(folder, folder)
+    assert found
+    return json_object(found / "profile.json").get("benchmark")
+
+
 def profile_section(folder: Path) -> Section:
     """Kernel classes, the top kernels, layout conversions, utilisation and bandwidth over time.
 

@@ -88,6 +88,8 @@ def _parse_meter(text: str, rest: str) -> Meter:
             raise UsageError(f"--power {text}: {found.group(1)} is given twice")
         options[found.group(1)] = found.group(2)
         rest = rest[: found.start()]
+    if unknown := re.search(r",(\w+)=[^,/]*$", rest):
+        raise UsageError(f"--power {text}: {unknown.group(1)}: no such option of a meter; {_USE}")
     if not rest:
         raise UsageError(f"--power {text}: {_USE}")
     scope = options.get("scope", "node")
