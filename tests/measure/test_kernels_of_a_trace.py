@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from trace_events import CHANNELS_FIRST, CHANNELS_LAST, IMAGES, event, tensors
 
 from hpcai500.comm.timeline.spans import BucketSpan
+from hpcai500.errors import RunError
 from hpcai500.measure.profile.breakdown import breakdown
 from hpcai500.measure.profile.curves import busy_windows
 from hpcai500.measure.profile.exchange import exchange_events
 from hpcai500.measure.profile.onednn import Reorder
+from hpcai500.measure.profile.recording import write_trace
 from hpcai500.measure.profile.trace import read_trace
 from hpcai500.measure.profile.work import Work, works_of
 from hpcai500.methodology.kernel_classes import CLASSES
@@ -165,3 +168,9 @@ def test_exchange_threads_become_slices_and_overlapping_sums_count_once() -> Non
     assert names == ["exchange, bucket 0", "exchange, bucket 1"]
     starts = [slice_["ts"] for slice_ in events if slice_.get("tid") == names[0] and slice_["ph"] == "X"]
     assert [later - one for one, later in pairwise(starts)] == pytest.approx([1e6, 4e6])
+
+
+def test_a_trace_that_does_not_fit_is_told_with_its_file_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "no-such-folder" / "trace.json.gz"
+    with pytest.raises(RunError, match=r"trace.json.gz: the trace cannot be written: .*give another --out"):
+        write_trace(path, {"traceEvents": []})

@@ -76,6 +76,22 @@ def test_the_command_is_on_the_path_for_harnesses_that_use_exec(image: Image) ->
     assert json.loads(scored.out)["quality"]["achieved"] > 0, scored.said
 
 
+def test_what_measures_the_machine_and_what_shows_it_work_inside(image: Image) -> None:
+    described = json.loads(image.run("run", "IMAGE", "system", "--json").out)
+    assert described["nodes"][0]["host"]
+    assert described["installation"]["image"]["name"] == "hpcai500-cpu"
+    ceilings = image.run("run", "IMAGE", "micro", "copy", "--seconds", "0.2", "-o", "micro.json")
+    assert ceilings.out.splitlines()[-1] == "HPCAI500 RESULT PASS", ceilings.said
+    # Figures need fonts and a place for what their library keeps; pages need their templates.
+    drawn = image.run("run", "IMAGE", "roofline", "--machine", "v100-64", "-o", "figures")
+    assert drawn.code == 0, drawn.said
+    assert (image.home / "figures" / "roofline-system-16.svg").stat().st_size > 10_000
+    assert image.run("run", "IMAGE", "ic", "--out", "reported", *TINY).code == 0
+    told = image.run("run", "IMAGE", "report", "reported", "-o", "report.html")
+    assert told.code == 0, told.said
+    assert "<svg" in (image.home / "report.html").read_text(encoding="utf-8")
+
+
 def test_the_self_test_passes_within_its_minute(image: Image, measured: Callable[[str, float, str], None]) -> None:
     start = time.perf_counter()
     ended = image.run("test", "IMAGE")

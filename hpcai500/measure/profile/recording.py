@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from hpcai500.errors import RunError
+from hpcai500.files import write_atomically
 from hpcai500.measure.profile.trace import Event
 
 # The mark around each step.
@@ -55,7 +57,16 @@ def process_of(events: Sequence[Event]) -> Any:
 
 
 def write_trace(path: Path, document: Document) -> None:
-    """Write the trace, compressed, as ui.perfetto.dev opens it."""
+    """Write the trace, compressed, as ui.perfetto.dev opens it.
+
+    Raises:
+        RunError: the disk is full.
+    """
     content = json.dumps(document, separators=(",", ":")).encode()
-    # Without the time of packing in it.
-    path.write_bytes(gzip.compress(content, mtime=0))
+    try:
+        # Without the time of packing in it.
+        write_atomically(path, gzip.compress(content, mtime=0))
+    except OSError as error:
+        raise RunError(
+            f"{path}: the trace cannot be written: {error.strerror}; make space, or give another --out"
+        ) from error
