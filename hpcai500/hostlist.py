@@ -1,9 +1,10 @@
-"""Slurm's compressed lists of hosts, `n[01-03,7],login`, as names."""
+"""Lists of hosts: Slurm's compressed ones, `n[01-03,7],login`, as names; and which rank speaks for its host."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 
 from hpcai500.errors import UsageError
 
@@ -65,3 +66,8 @@ def _ask_slurm(text: str) -> list[str]:
             "the host of rank 0"
         ) from error
     return ended.stdout.split()
+
+
+def is_first_of_host(rank: int, hosts: Sequence[str]) -> bool:
+    """Whether `rank` speaks for its host, as the first one there; `hosts` are those of all ranks, in order."""
+    return hosts.index(hosts[rank]) == rank

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.hostlist import expand_hosts
+from hpcai500.hostlist import expand_hosts, is_first_of_host
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,8 @@ def test_slurm_is_asked_about_other_forms(tmp_path: Path, monkeypatch: pytest.Mo
     asked.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert expand_hosts("n[1-3/2]") == ["n1", "n3"]
+
+
+def test_the_first_rank_of_each_host_speaks_for_it() -> None:
+    hosts = ["a", "a", "b", "a", "b"]
+    assert [is_first_of_host(rank, hosts) for rank in range(5)] == [True, False, True, False, False]

@@ -45,12 +45,13 @@ def profile(
         raise UsageError(f"profile: expected ic or ewa, got {' '.join(what)}; folders are drawn with --draw")
 
     def body(crew: Crew) -> int:
-        from hpcai500.launch.profiling import ProfileRequest, run_profile, write_files  # noqa: PLC0415 - fast `--help`
+        from hpcai500.launch.profiling import ProfileRequest, run_profile  # noqa: PLC0415 - keeps `--help` fast
+        from hpcai500.results.figure_files import write_figures  # noqa: PLC0415
         from hpcai500.results.profile import exit_code, profile_lines  # noqa: PLC0415
         from hpcai500.results.profile_figure import draw_profiles  # noqa: PLC0415
 
         folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), crew)
-        write_files(folder, draw_profiles([(what[0], found)]))
+        write_figures(folder, draw_profiles([(what[0], found)]))
         document = {**found, "folder": str(folder)}
         print(json.dumps(document) if as_json else "\n".join(profile_lines(found, folder)))  # noqa: T201
         return exit_code(found)
@@ -59,7 +60,8 @@ def profile(
 
 
 def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
-    from hpcai500.launch.profiling import new_folder, write_files  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.profiling import new_folder  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.figure_files import write_figures  # noqa: PLC0415
     from hpcai500.results.profile import comparison_lines, read_profile  # noqa: PLC0415
     from hpcai500.results.profile_figure import MOST_PROFILES, draw_profiles  # noqa: PLC0415
 
@@ -68,7 +70,9 @@ def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
     profiles = [(folder, read_profile(folder)) for folder in folders]
     target = out or Path("runs") / f"profiles-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     new_folder(target)
-    write_files(target, draw_profiles([(f"{found['benchmark']} ({folder.name})", found) for folder, found in profiles]))
+    write_figures(
+        target, draw_profiles([(f"{found['benchmark']} ({folder.name})", found) for folder, found in profiles])
+    )
     document = {"folder": str(target), "profiles": {str(folder): found for folder, found in profiles}}
     lines = [*comparison_lines(profiles), "", f"figure      {target}/profile.svg, {target}/profile.png"]
     print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201

@@ -13,6 +13,7 @@ from hpcai500.comm.base import Communicator
 from hpcai500.engine.journal import Journal
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.files import write_atomically
+from hpcai500.hostlist import is_first_of_host
 from hpcai500.methodology.energy import Window
 from hpcai500.methodology.power import first_note, hosts_of, why_unknown, window_of
 from hpcai500.record import read_record
@@ -51,7 +52,7 @@ class RunPower:
         self._host = world.hosts[world.rank]
         self._hosts = list(dict.fromkeys(world.hosts))
         # Which of the ranks may measure; whether one does is found out.
-        self._leads_node = world.hosts.index(self._host) == world.rank
+        self._leads_node = is_first_of_host(world.rank, world.hosts)
         self._node: NodePower | None = None
         self._reason = _NOT_WANTED
 

@@ -54,7 +54,10 @@ def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, An
     document = measure(crew, "measure.profile_command", setting, arguments)
     document["recipe"] = name
     document["trace"] = TRACE
-    write_files(folder, {PROFILE: (json.dumps(document, indent=1) + "\n").encode()})
+    try:
+        write_atomically(folder / PROFILE, (json.dumps(document, indent=1) + "\n").encode())
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
     return folder, document
 
 
@@ -68,18 +71,5 @@ def new_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise RecordError(f"{folder}: not empty; give another --out")
-    except OSError as error:
-        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
-
-
-def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write `files` into `folder`.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
-    try:
-        for name, content in files.items():
-            write_atomically(folder / name, content)
     except OSError as error:
         raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
+from hpcai500.hostlist import is_first_of_host
 
 if TYPE_CHECKING:
     from hpcai500.engine.profiled_steps import Measured, ProfiledSteps
@@ -100,11 +101,10 @@ def _plan(step_seconds: float, wanted: int | None) -> tuple[int, int]:
 
 def _sample(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, list[Sample]]:
     from hpcai500.measure.network import read_counters  # noqa: PLC0415
-    from hpcai500.measure.profile.nodes import reads_network  # noqa: PLC0415
     from hpcai500.measure.profile.sampling import Sampler  # noqa: PLC0415
 
     world = bench.ranks.world
-    counters = read_counters if world.size > 1 and reads_network(world.rank, world.hosts) else None
+    counters = read_counters if world.size > 1 and is_first_of_host(world.rank, world.hosts) else None
     with _meter(bench) as meter, Sampler(counters, meter) as sampler:
         plain = loop.run(steps)
     return plain, sampler.samples

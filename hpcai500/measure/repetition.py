@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hpcai500.methodology.quartiles import quartiles
+
 # 95 % of a normal distribution.
 _Z = 1.96
 
@@ -43,9 +45,7 @@ class Timing:
     @property
     def spread(self) -> float:
         """Interquartile range over median: what a neighbour on the machine shows in."""
-        if len(self.seconds) < 2:
-            return 0.0
-        first, _, third = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        first, third = quartiles(self.seconds)
         return (third - first) / self.median
 
     @property

@@ -14,6 +14,7 @@ from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.record import Record, json_object, line_hash, read_record
 from hpcai500.results.company import company_difference
 from hpcai500.results.power import check_power
+from hpcai500.results.table_differences import table_differences
 
 # The metrics of V2.0 section 5.3.2, and the rate that they come from.
 TRIAL_METRICS = (
@@ -96,16 +97,8 @@ def summarise_trials(results: Sequence[Result]) -> dict[str, TrialSummary]:
 
 
 def _first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    for table in sorted({*one, *other}):
-        left, right = one.get(table), other.get(table)
-        if not isinstance(left, dict) or not isinstance(right, dict):
-            if left != right:
-                return table
-            continue
-        for key in sorted({*left, *right} - ({"seed"} if table == "hyperparameters" else set())):
-            if left.get(key) != right.get(key):
-                return f"{table}.{key}"
-    return None
+    differences = table_differences(other, one)
+    return min((found.field for found in differences if found.field != "hyperparameters.seed"), default=None)
 
 
 def _derive(record: Record, edition: str, convention: str) -> Result:

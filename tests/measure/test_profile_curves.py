@@ -18,7 +18,7 @@ from hpcai500.measure.profile.curves import (
     network_points,
     processor_utilisation,
 )
-from hpcai500.measure.profile.nodes import chosen_curve, curves_of_rank, reads_network
+from hpcai500.measure.profile.nodes import chosen_curve, curves_of_rank
 from hpcai500.measure.profile.nvml_meter import nvml_meter
 from hpcai500.measure.profile.sampling import LinkBytes, Sample, Sampler
 
@@ -66,10 +66,6 @@ def test_between_nodes_the_network_is_drawn_within_one_its_links() -> None:
     paths = [(chosen_curve(curves, nodes) or {}).get("path") for nodes in (1, 2)]
     assert paths == ["NVLink", "network"]
     assert (chosen_curve([curve for curve in curves if curve["path"] != "NVLink"], 1) or {})["path"] == "loopback"
-
-
-def test_one_rank_of_each_host_reads_its_counters() -> None:
-    assert [reads_network(rank, ["a", "a", "b", "a", "b"]) for rank in range(5)] == [True, False, True, False, False]
 
 
 def test_samples_are_taken_until_the_work_ends() -> None:

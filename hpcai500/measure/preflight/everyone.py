@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from hpcai500.comm.base import Communicator
 from hpcai500.errors import CommunicationError, HpcAi500Error
+from hpcai500.hostlist import is_first_of_host
 from hpcai500.system.checks import Check
 
 Value = TypeVar("Value")
@@ -52,14 +53,9 @@ def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[V
 
 def ask_hosts(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Value]]:
     """The same of one rank of each host, its first."""
-    answers = ask_everyone(world, lambda: ask() if is_first_of_host(world) else None)
+    answers = ask_everyone(world, lambda: ask() if is_first_of_host(world.rank, world.hosts) else None)
     first = {host: rank for rank, host in reversed([*enumerate(world.hosts)])}.values()
     return [Answer(it.rank, it.host, it.value, it.error) for it in answers if it.rank in first]
-
-
-def is_first_of_host(world: Communicator) -> bool:
-    """Whether this rank speaks for its host."""
-    return world.hosts.index(world.hosts[world.rank]) == world.rank
 
 
 def failures(name: str, answers: Sequence[Answer[Value]], what: str, fix: str) -> Check | None:

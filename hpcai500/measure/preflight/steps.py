@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from hpcai500.comm.base import Communicator
+from hpcai500.hostlist import is_first_of_host
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine
 from hpcai500.measure.host import capture_nodes
 from hpcai500.measure.preflight.clocks import judge_clocks, measure_clocks
 from hpcai500.measure.preflight.devices import Device, ask_device, judge_devices
-from hpcai500.measure.preflight.everyone import Answer, ask_everyone, ask_hosts, is_first_of_host, values
+from hpcai500.measure.preflight.everyone import Answer, ask_everyone, ask_hosts, values
 from hpcai500.measure.preflight.exchange import measure_exchange
 from hpcai500.measure.preflight.network_speed import Expected, expected_link, judge_exchange
 from hpcai500.measure.preflight.nodes import judge_nodes
@@ -129,7 +130,7 @@ class Steps:
             return Check(NODES, "pass", "one")
         lacking = ask_hosts(self._world, self._stage.look)
         places = {"data": self._stage.data}
-        nodes = capture_nodes(self._world, places, first_of_host=is_first_of_host(self._world))
+        nodes = capture_nodes(self._world, places, first_of_host=is_first_of_host(self._world.rank, self._world.hosts))
         # The descriptions are rank 0's.
         return judge_nodes(lacking, self._world.broadcast_object(node_differences(nodes)))
 

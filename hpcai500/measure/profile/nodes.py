@@ -28,8 +28,3 @@ def chosen_curve(curves: Sequence[Mapping[str, Any]], nodes: int) -> Mapping[str
     """
     wanted = (NETWORK,) if nodes > 1 else (LINKS, LOOPBACK)
     return next((curve for path in wanted for curve in curves if curve["path"] == path), None)
-
-
-def reads_network(rank: int, hosts: Sequence[str]) -> bool:
-    """Whether this rank reads its host's counters: the first of its host does."""
-    return hosts.index(hosts[rank]) == rank

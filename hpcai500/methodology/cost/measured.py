@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcai500.methodology.quartiles import quartiles
+
 
 @dataclass(frozen=True)
 class Phases:
@@ -45,8 +47,8 @@ def summarised(ranks: Sequence[Sequence[Phases]]) -> dict[str, Any]:
         for name in ("forward", "backward", "wait", "update")
     }
     scale = seconds / sum(phases.values())
-    low, high = _quartiles(slowest)
-    all_low, all_high = _quartiles([one.seconds for step in rounds for one in step])
+    low, high = quartiles(slowest)
+    all_low, all_high = quartiles([one.seconds for step in rounds for one in step])
     return {
         "seconds": seconds,
         "low": low,
@@ -55,10 +57,3 @@ def summarised(ranks: Sequence[Sequence[Phases]]) -> dict[str, Any]:
         # Of a normal distribution, the interquartile range is 1.349 standard deviations.
         "jitter": (all_high - all_low) / 1.349,
     }
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return values[0], values[0]
-    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
-    return first, third
