@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hpcai500.chain import iterate
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console
@@ -35,7 +36,7 @@ from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.measure.host import available_cores
 from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import iterate, read_record
+from hpcai500.record import read_record
 from hpcai500.record_writer import RecordWriter
 from hpcai500.workloads.base import Evaluation, Place
 from hpcai500.workloads.ic import ImageClassificationWorkload

@@ -19,25 +19,16 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcai500.chain import Event, iterate, last_hash, parse_events
 from hpcai500.errors import RecordError
 from hpcai500.layers import Recipe
 from hpcai500.recipe import parse_resolved, tables_hash
 
-FIRST_PREVIOUS = "0" * 64
-_ENVELOPE: dict[str, type | tuple[type, ...]] = {
-    "prev": str,
-    "seq": int,
-    "time_ms": int,
-    "clock_s": (int, float),
-    "key": str,
-}
-
-Event = dict[str, Any]
 Status = Literal["done", "error", "unfinished"]
 
 
@@ -69,36 +60,6 @@ class Record:
         """
         path = self.path / "recipe.toml"
         return parse_resolved(_text(path), str(path))
-
-
-def line_hash(line: bytes) -> str:
-    """SHA-256 (hex) of one event line without its line end: what the next line carries as `prev`."""
-    return hashlib.sha256(line).hexdigest()
-
-
-def iterate(events: Iterable[Event], key: str) -> Iterator[Event]:
-    """The events named `key`, in order."""
-    return (event for event in events if event["key"] == key)
-
-
-def parse_events(content: bytes, name: str) -> tuple[list[Event], int]:
-    """Events of a log, their chain checked, and the number of bytes of a last line that was cut off by a crash.
-
-    Raises:
-        RecordError: a line is not an event, or does not carry the hash of the line before it.
-    """
-    events: list[Event] = []
-    previous = FIRST_PREVIOUS
-    *lines, rest = content.split(b"\n")
-    for number, line in enumerate(lines, 1):
-        event = _parse_event(line, f"{name}:{number}")
-        if event["prev"] != previous or event["seq"] != number - 1:
-            raise RecordError(
-                f"{name}:{number}: the chain is broken here: a line before it was changed, added or removed"
-            )
-        events.append(event)
-        previous = line_hash(line)
-    return events, len(rest)
 
 
 def read_record(path: Path) -> Record:
@@ -149,8 +110,7 @@ def _check_finished(path: Path, content: bytes) -> None:
     """A finished run vouches for its last line, and has not failed."""
     if (path / "ERROR").exists():
         raise RecordError(f"{path}: holds DONE and ERROR: one of them was put there later")
-    last = content.rstrip(b"\n").rsplit(b"\n", 1)[-1]
-    if _text(path / "DONE").strip() != line_hash(last):
+    if _text(path / "DONE").strip() != last_hash(content):
         raise RecordError(f"{path / 'DONE'}: does not carry the hash of the last event: lines were added or removed")
 
 
@@ -174,19 +134,6 @@ def _check_power_files(path: Path, events: Iterable[Event]) -> None:
 def _lies_in_power(file: str) -> bool:
     parts = Path(file).parts
     return len(parts) == 2 and parts[0] == "power" and parts[1] != ".." and "\0" not in file
-
-
-def _parse_event(line: bytes, place: str) -> Event:
-    try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise RecordError(f"{place}: not an event: {error}") from error
-    if not isinstance(event, dict):
-        raise RecordError(f"{place}: not an event: expected a JSON object, got {type(event).__name__}")
-    for key, kind in _ENVELOPE.items():
-        if not isinstance(event.get(key), kind) or isinstance(event.get(key), bool):
-            raise RecordError(f"{place}: not an event: {key} is missing or of a wrong type")
-    return event
 
 
 def _value(event: Event, key: str, place: Path) -> Any:

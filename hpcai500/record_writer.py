@@ -9,18 +9,18 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hpcai500.chain import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, new_event
 from hpcai500.errors import RecordError, RunError
 from hpcai500.files import allocate, write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.recipe import to_toml
-from hpcai500.record import FIRST_PREVIOUS, Event, Record, line_hash
+from hpcai500.record import Record
 
 # Given back when the disk is full, so that the record can still be closed with what happened.
 _BALLAST_BYTES = 256 * 1024
@@ -75,8 +75,7 @@ class RecordWriter:
         log = record.path / "events.jsonl"
         content = log.read_bytes()
         whole = content[: len(content) - record.torn_bytes]
-        last = whole.rstrip(b"\n").rsplit(b"\n", 1)[-1]
-        writer = cls(record.path, len(record.events), line_hash(last) if last else FIRST_PREVIOUS)
+        writer = cls(record.path, len(record.events), last_hash(whole))
         if record.torn_bytes:
             os.truncate(log, len(whole))
         for stale in ("ERROR", "result.json"):
@@ -100,16 +99,8 @@ class RecordWriter:
         with self._turn:
             if self._failure is not None and key != _END:
                 raise RunError(self._failure)
-            event = {
-                "prev": self._previous,
-                "seq": self._sequence,
-                "time_ms": time.time_ns() // 1_000_000,
-                # Unlike CLOCK_MONOTONIC it goes on while the machine is suspended: a clock that sleeps can be gamed.
-                "clock_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 6),
-                "key": key,
-                "value": value,
-            }
-            line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+            event = new_event(self._previous, self._sequence, key, value)
+            line = event_line(event)
             self._append(line + b"\n")
             self._previous, self._sequence = line_hash(line), self._sequence + 1
             return event

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from hpcai500.chain import FIRST_PREVIOUS
 from hpcai500.errors import RecordError, RunError
 from hpcai500.files import write_atomically
 from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import FIRST_PREVIOUS, read_record
+from hpcai500.record import read_record
 from hpcai500.record_writer import RecordWriter
 
 RECIPE = load_recipe("ic/smoke")

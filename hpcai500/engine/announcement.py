@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcai500
+from hpcai500.chain import iterate
 from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, require_same
 from hpcai500.engine.journal import Journal
 from hpcai500.engine.ranks import Ranks
@@ -18,7 +19,7 @@ from hpcai500.measure.flops import CONVENTION, count_flops
 from hpcai500.measure.host import boot_id, capture_nodes
 from hpcai500.methodology.node_differences import node_differences
 from hpcai500.recipe import recipe_hash
-from hpcai500.record import Record, iterate
+from hpcai500.record import Record
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.versions import version_document

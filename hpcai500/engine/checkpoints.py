@@ -12,8 +12,8 @@ from typing import IO, Any, cast
 
 import torch
 
+from hpcai500.chain import Event, iterate
 from hpcai500.files import allocate, sync_folder
-from hpcai500.record import Event, iterate
 from hpcai500.record_writer import cannot_write
 
 _KEPT = 2

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hpcai500.chain import iterate
 from hpcai500.editions import benchmark_rules
 from hpcai500.engine.announcement import announce, announce_start
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
@@ -30,7 +31,7 @@ from hpcai500.layers import Recipe
 from hpcai500.methodology.result import derive
 from hpcai500.placement import Placement
 from hpcai500.recipe import load_recipe
-from hpcai500.record import Record, iterate, read_record
+from hpcai500.record import Record, read_record
 from hpcai500.record_writer import RecordWriter
 from hpcai500.system.power.choice import AUTO, PowerChoice
 from hpcai500.workloads import factory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcai500.data.coverage import Coverage
+from hpcai500.methodology.coverage import Coverage
 from hpcai500.workloads.base import TrainingBatch
 
 _SUMMED = ("samples", "padded_samples", "warnings")

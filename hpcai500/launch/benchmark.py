@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from hpcai500.chain import iterate
 from hpcai500.errors import (
     ExitCode,
     HpcAi500Error,
@@ -19,7 +20,7 @@ from hpcai500.launch.made_data import make_data
 from hpcai500.launch.trials import TrialPlan, is_series, read_plan, write_plan
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
-from hpcai500.record import Record, iterate, read_record
+from hpcai500.record import Record, read_record
 from hpcai500.record_writer import is_being_written, require_unused
 from hpcai500.system.doctor import Subject, require_healthy
 from hpcai500.system.power.choice import parse_power

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from hpcai500.record import Record, iterate
+from hpcai500.chain import iterate
+from hpcai500.record import Record
 
 # What a run tells of its ranks when it starts, and how that reads.
 _FACTS = {"world_size": "{} rank(s)", "nodes": "{} node(s)", "backend": "the backend {}", "library": "{}"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hpcai500.chain import iterate
 from hpcai500.errors import RecordError, WrongAnswerError
 from hpcai500.methodology.power import window_of
-from hpcai500.record import Record, iterate
+from hpcai500.record import Record
 from hpcai500.system.power.node import energy_of, integral_entry
 from hpcai500.system.power.samples_file import SamplesFile, read_samples
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcai500.chain import iterate
 from hpcai500.errors import UsageError
 from hpcai500.machine import Machine, why_not_of
 from hpcai500.methodology.result import Result, training_seconds
-from hpcai500.record import Record, iterate, read_record
+from hpcai500.record import Record, read_record
 from hpcai500.results.score import score_record
 
 

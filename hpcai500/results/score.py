@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcai500.chain import line_hash
 from hpcai500.editions import benchmark_rules
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import ANALYTIC, Result, derive
 from hpcai500.methodology.trials import TrialSummary, summarise
-from hpcai500.record import Record, json_object, line_hash, read_record
+from hpcai500.record import Record, json_object, read_record
 from hpcai500.results.company import company_difference
 from hpcai500.results.power import check_power
 from hpcai500.results.table_differences import table_differences

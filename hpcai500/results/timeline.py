@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hpcai500.chain import iterate
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.methodology.communication import rank_name
-from hpcai500.record import Record, iterate, read_record
+from hpcai500.record import Record, read_record
 from hpcai500.results.communication_tables import stage_lines, straggler_lines
 from hpcai500.results.horovod_timeline import HorovodTimeline, read_horovod_timeline
 from hpcai500.results.show import scaled

@@ -22,12 +22,12 @@ from hpcai500.data.climate.truth import Truth, moved, truths_of
 from hpcai500.data.climate.values.moments import combined
 from hpcai500.data.climate.values.statistics import load_or_measure, require_varied
 from hpcai500.data.climate.year_file import YearFile
-from hpcai500.data.coverage import Coverage
 from hpcai500.data.samplers import SampleIds, evaluation_shard, windowed_order
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
+from hpcai500.methodology.coverage import Coverage
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
 from hpcai500.workloads.ewa_model import build_model, example_inputs
 from hpcai500.workloads.ewa_picture import Scene, draw

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.turns import leader_first
-from hpcai500.data.coverage import Coverage
 from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
@@ -22,6 +21,7 @@ from hpcai500.data.samplers import epoch_order, evaluation_shard
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.layers import ImageClassification, Recipe
+from hpcai500.methodology.coverage import Coverage
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
 from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet

@@ -12,6 +12,7 @@ import pytest
 from comm.thread_ranks import run_threads
 from power_places import ScriptedSource
 
+from hpcai500.chain import iterate
 from hpcai500.comm.base import Communicator
 from hpcai500.engine.journal import SilentJournal
 from hpcai500.engine.power import RunPower
@@ -19,7 +20,7 @@ from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.methodology import energy
 from hpcai500.methodology.power import power_of_run
 from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import Record, iterate, read_record
+from hpcai500.record import Record, read_record
 from hpcai500.record_writer import RecordWriter
 from hpcai500.results.power import check_power
 from hpcai500.system.power.choice import parse_power

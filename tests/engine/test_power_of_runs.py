@@ -21,12 +21,13 @@ from power_places import answering_ipmitool
 from tiny_runs import TINY, train_arguments
 
 from hpcai500 import train
+from hpcai500.chain import iterate, line_hash
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.launch.benchmark import Request, run_benchmark
 from hpcai500.launch.crew import crew_of
 from hpcai500.methodology import energy
 from hpcai500.placement import find_placement
-from hpcai500.record import iterate, line_hash, read_record
+from hpcai500.record import read_record
 from hpcai500.results.power import samples_of
 from hpcai500.results.score import expand, score_record, summarise_trials
 from hpcai500.results.show import figure_of_merit_lines, summary_lines

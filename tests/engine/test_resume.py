@@ -17,11 +17,12 @@ import torch
 from tiny_runs import same_weights, train_arguments
 
 from hpcai500 import train
+from hpcai500.chain import iterate
 from hpcai500.engine import signals
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode
-from hpcai500.record import iterate, read_record
+from hpcai500.record import read_record
 from hpcai500.record_writer import RecordWriter, is_being_written
 
 Run = Callable[..., tuple[int, Path]]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.data.coverage import Coverage
-from hpcai500.record import iterate, read_record
+from hpcai500.chain import iterate
+from hpcai500.methodology.coverage import Coverage
+from hpcai500.record import read_record
 from hpcai500.results.score import score_record
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi

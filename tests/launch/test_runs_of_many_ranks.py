@@ -15,7 +15,8 @@ import pytest
 from many_ranks import clean_environment, start
 from tiny_runs import TINY
 
-from hpcai500.record import iterate, read_record
+from hpcai500.chain import iterate
+from hpcai500.record import read_record
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 SETTINGS = [token for setting in TINY for token in ("--set", setting)]

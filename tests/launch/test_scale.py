@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tiny_runs import TINY
 
+from hpcai500.chain import iterate
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.launch import scale
 from hpcai500.launch.benchmark import Outcome, Request
 from hpcai500.launch.scale import ScaleRequest, parse_procs, run_scaling
-from hpcai500.record import iterate, read_record
+from hpcai500.record import read_record
 from hpcai500.results.scaling import read_scaling
 
 SHORT = (*(one for one in TINY if not one.startswith(("os.", "problem.epochs", "hyperparameters.warmup"))),

@@ -17,9 +17,21 @@ HEAVY = {"torch", "nvidia", "horovod", "mpi4py"}
 
 # A unit is a module or folder directly under hpcai500/. It may import itself, the package's face, and those named here.
 CORE = {"__init__", "_core"}
-BASE = CORE | {"errors", "files", "findings", "hostlist", "placement", "progress", "scratch", "streams", "toml_source"}
-CONTRACTS = BASE | {"methodology", "editions", "layers", "machine", "recipe", "record", "record_writer"}
+BASE = CORE | {
+    "chain",
+    "errors",
+    "files",
+    "findings",
+    "hostlist",
+    "placement",
+    "progress",
+    "scratch",
+    "streams",
+    "toml_source",
+}
+CONTRACTS = BASE | {"methodology", "editions", "layers", "machine", "recipe", "record", "record_writer", "rulebook"}
 LOGIN: dict[str, set[str]] = {
+    "chain": {"errors"},
     "errors": set(),
     "files": {"errors"},
     "findings": {"errors"},
@@ -34,13 +46,15 @@ LOGIN: dict[str, set[str]] = {
     "layers": {"errors"},
     "machine": BASE | {"methodology", "recipe"},
     "recipe": BASE | {"editions", "layers", "methodology"},
+    "rulebook": BASE | {"editions", "layers", "methodology", "recipe"},
     "record": BASE | {"layers", "methodology", "recipe"},
     "record_writer": BASE | {"layers", "recipe", "record"},
     "system": CONTRACTS,
-    "launch": CONTRACTS | {"system"},
-    "results": CONTRACTS | {"system"},
-    "ensemble": CONTRACTS | {"launch", "results", "system"},
-    "cli": CONTRACTS | {"ensemble", "launch", "results", "system"},
+    "campaign": CONTRACTS | {"system"},
+    "launch": CONTRACTS | {"campaign", "system"},
+    "results": CONTRACTS | {"campaign", "system"},
+    "ensemble": CONTRACTS | {"campaign", "launch", "results", "system"},
+    "cli": CONTRACTS | {"campaign", "ensemble", "launch", "results", "system"},
 }
 PARTS = CONTRACTS | {"system", "data", "comm", "optim", "measure"}
 IN_JOB: dict[str, set[str]] = {

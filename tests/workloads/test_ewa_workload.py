@@ -13,7 +13,7 @@ import torch
 from tiny_runs import TINY_WEATHER
 
 from hpcai500.data.climate.layout import CHANNELS, file_name
-from hpcai500.data.coverage import Coverage
+from hpcai500.methodology.coverage import Coverage
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import Place
 from hpcai500.workloads.ewa import ExtremeWeatherWorkload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcai500.record import Event
+from hpcai500.chain import Event
 from hpcai500.results.report.blocks import Block, Cell, Chart, Charts, Fold, Key, Row, Section, Table, Text, Tone
 from hpcai500.results.report.reading import Subject
 from hpcai500.results.report.scales import Axis

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hpcai500.chain import line_hash
 from hpcai500.recipe import tables_hash
-from hpcai500.record import line_hash
 from hpcai500.results.report.blocks import Section, Table, Text
 from hpcai500.results.report.reading import Subject
 from hpcai500.results.report.words import UNKNOWN, listed, short, table, tables

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.samplers import SampleIds
+SampleIds = npt.NDArray[np.int64]
 
 _WORD = 2**64
 # Odd constants, one a lane: splitmix64's own increment, and PCG's multiplier for its good spectral quality.

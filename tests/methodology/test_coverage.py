@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.data.coverage import Coverage
 from hpcai500.data.samplers import epoch_order
+from hpcai500.methodology.coverage import Coverage
 
 IDS = st.lists(st.integers(0, 10**9), max_size=50)
 WORD = 2**64

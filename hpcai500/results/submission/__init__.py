@@ -1,0 +1,1 @@
+"""Submissions: a campaign in one signed file."""
