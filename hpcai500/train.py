@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hpcai500.engine.measurement import let_threads_spin
 from hpcai500.engine.signals import StopRequest
@@ -39,12 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         leads = placement.rank == 0
         with scratch(os.environ, options.out), StopRequest(announce=leads) as stop:
             let_threads_spin()
-            from hpcai500.engine.job import go_on, start  # noqa: PLC0415 - imports torch
+            from hpcai500.engine.job import Beginning, go_on, start  # noqa: PLC0415 - imports torch
 
             if options.resume:
                 go_on(options.out, options.data, stop, placement, power)
             else:
-                start(options.recipe, options.set, options.data, options.out, stop, placement, power)
+                begin = Beginning(options.recipe, options.set, options.data, options.out, options.campaign)
+                start(begin, stop, placement, power)
     except StoppedError as error:
         return _tell(str(error), error.exit_code) if leads else error.exit_code
     except HpcAi500Error as error:
@@ -74,12 +76,26 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="SOURCE",
         help="auto, none, nvml, rapl, ipmi, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device] of a meter",
     )
+    parser.add_argument(
+        "--campaign",
+        metavar="ID:TRIAL:ATTEMPT:HEAD",
+        type=_place_in_campaign,
+        help="which run of which campaign this is; the record keeps it (docs/campaigns.md)",
+    )
     options = parser.parse_args(arguments)
     if options.resume and (options.recipe or options.set):
         parser.error("--resume goes on with the recipe of the record: leave out --recipe and --set")
     if not options.resume and not (options.recipe and options.data):
         parser.error("give --recipe and --data, or --resume")
     return options
+
+
+def _place_in_campaign(text: str) -> dict[str, Any]:
+    found = re.fullmatch(r"([0-9a-f]{64}):([1-9]\d*):([1-9]\d*):([0-9a-f]{64})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected ID:TRIAL:ATTEMPT:HEAD, got {text!r}")
+    identity, trial, attempt, head = found.groups()
+    return {"id": identity, "trial": int(trial), "attempt": int(attempt), "head": head}
 
 
 def _tell(message: str, code: ExitCode) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,21 @@ from hpcai500.system.versions import version_document
 from hpcai500.workloads.base import Workload
 
 
-def announce_start(journal: Journal, recipe: Recipe, ranks: Ranks, data: Path | None = None) -> None:
-    """Write down what begins, on which nodes, and say where these differ. `data`: folder of the data set.
+def announce_start(
+    journal: Journal,
+    recipe: Recipe,
+    ranks: Ranks,
+    data: Path | None = None,
+    campaign: Mapping[str, Any] | None = None,
+) -> None:
+    """Write down what begins, on which nodes, and say where these differ.
+
+    Args:
+        journal: where it is written.
+        recipe: the nine layers.
+        ranks: the processes.
+        data: folder of the data set.
+        campaign: {id, trial, attempt, head} where it is a run of one.
 
     Raises:
         UsageError: a rank runs other code, or another recipe.
@@ -41,6 +55,7 @@ def announce_start(journal: Journal, recipe: Recipe, ranks: Ranks, data: Path | 
             "version": hpcai500.__version__,
             "process": os.getpid(),
             "boot_id": boot_id(),
+            "campaign": campaign,
         },
     )
     require_same(ranks.world, {**code_facts(), RECIPE: recipe_hash(recipe)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from hpcai500.chain import iterate
 from hpcai500.editions import benchmark_rules
 from hpcai500.engine.announcement import announce, announce_start
+from hpcai500.engine.ceilings import measure_ceilings
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
 from hpcai500.engine.console import Console
 from hpcai500.engine.costs import Costs
@@ -42,6 +43,25 @@ Loaded = tuple[Checkpoint, dict[str, Any]]
 
 
 @dataclass(frozen=True)
+class Beginning:
+    """What a new run begins with.
+
+    Attributes:
+        recipe_name: a file, or the short name of a shipped recipe.
+        overrides: as given to --set.
+        data: folder of the data set.
+        out: folder of the record.
+        campaign: {id, trial, attempt, head} where it is a run of one (`campaign.reading`).
+    """
+
+    recipe_name: str
+    overrides: Sequence[str]
+    data: Path
+    out: Path
+    campaign: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """What this process has to do.
 
@@ -51,6 +71,7 @@ class Job:
         journal: where events go.
         old: the record that is gone on with.
         power: what tells the power.
+        campaign: {id, trial, attempt, head} where it is a run of one.
     """
 
     recipe: Recipe
@@ -58,28 +79,22 @@ class Job:
     journal: Journal
     old: Record | None = None
     power: PowerChoice = AUTO
+    campaign: Mapping[str, Any] | None = None
 
 
-def start(
-    recipe_name: str,
-    overrides: Sequence[str],
-    data: Path,
-    out: Path,
-    stop: StopRequest,
-    placement: Placement,
-    power: PowerChoice = AUTO,
-) -> None:
+def start(begin: Beginning, stop: StopRequest, placement: Placement, power: PowerChoice = AUTO) -> None:
     """Run a new job, or this rank's part of it.
 
     Raises:
         HpcAi500Error: it cannot start or cannot finish; the record says why.
     """
-    recipe = load_recipe(recipe_name, overrides)
+    recipe = load_recipe(begin.recipe_name, begin.overrides)
     with joined(recipe, placement) as ranks, telling(ranks):
         require_size(recipe, ranks.world.size, going_on=False)
-        writer = RecordWriter.create(out, recipe) if ranks.leads else None
+        writer = RecordWriter.create(begin.out, recipe) if ranks.leads else None
         with _kept(writer, ranks):
-            _run(Job(recipe, data, writer or SilentJournal(out), power=power), ranks, stop)
+            journal = writer or SilentJournal(begin.out)
+            _run(Job(recipe, begin.data, journal, power=power, campaign=begin.campaign), ranks, stop)
             _conclude(writer)
 
 
@@ -96,7 +111,8 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
             if not _has_reached_its_end(old):
-                _run(Job(recipe, data or _data_of(old), writer or SilentJournal(out), old, power), ranks, stop)
+                journal = writer or SilentJournal(out)
+                _run(Job(recipe, data or _data_of(old), journal, old, power, _campaign_of(old)), ranks, stop)
             _conclude(writer)
 
 
@@ -112,6 +128,12 @@ def _has_reached_its_end(record: Record) -> bool:
     """Whether only the result is missing: training again would make the run slower than it was."""
     ends = [event["key"] for event in record.events if event["key"] in ("run_start", "run_resume", "run_stop")]
     return bool(ends) and ends[-1] == "run_stop"
+
+
+def _campaign_of(record: Record) -> Mapping[str, Any] | None:
+    started = next(iterate(record.events, "init_start"), None)
+    campaign: Mapping[str, Any] | None = started["value"].get("campaign") if started else None
+    return campaign
 
 
 def _data_of(record: Record) -> Path:
@@ -156,7 +178,7 @@ def _memoryin_words() -> Iterator[None]:
 def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     started = time.perf_counter()
     recipe, journal = job.recipe, job.journal
-    announce_start(job.journal, recipe, ranks, job.data)
+    announce_start(job.journal, recipe, ranks, job.data, job.campaign)
     device = device_of(recipe, ranks)
     precision = Precision(recipe.accelerator.precision, device)
     cores = ranks.cores()
@@ -205,6 +227,8 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 rehearsed = trainer.rehearse()
                 if ranks.leads:
                     checkpoints.reserve()
+                ceilings = measure_ceilings(ranks.world, device, recipe.accelerator.precision)
+                journal.event("ceilings", ceilings.document())
                 _say_rehearsed(
                     journal,
                     rehearsed,

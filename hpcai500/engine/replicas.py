@@ -37,14 +37,14 @@ def average_statistics(model: nn.Module, ranks: Communicator) -> None:
         buffer.copy_(mean.view_as(buffer))
 
 
-def require_equal(model: nn.Module, ranks: Communicator) -> None:
-    """Make sure that all ranks hold the same weights, bit for bit.
+def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
+    """Make sure that all ranks hold the same weights, bit for bit; returns their digest, None for one rank.
 
     Raises:
         RunError: they differ: a sum was not the same everywhere, or a rank's memory or arithmetic is faulty.
     """
     if ranks.size == 1:
-        return
+        return None
     digests = ranks.gather_objects(_digest(model))
     odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if odd:
@@ -53,6 +53,7 @@ def require_equal(model: nn.Module, ranks: Communicator) -> None:
             f"the replicas have drifted apart: the weights of rank {named} differ from those of rank 0: a sum was not "
             "the same on all ranks, or a host computes wrongly; try another communication.backend, then check the host"
         )
+    return f"{digests[0]:016x}"
 
 
 def _digest(model: nn.Module) -> int:

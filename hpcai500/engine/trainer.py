@@ -139,7 +139,8 @@ class Trainer:
             if self._checkpoints:
                 self._checkpoints.reserve()
             self._train_epoch(epoch)
-            self._look_at_weights(epoch)
+            digest = self._look_at_weights(epoch)
+            self._journal.event("replicas", {"epoch": epoch, "ranks": self._place.world_size, "digest": digest})
             self._evaluate(epoch)
             self._before, self._tally = EpochTally(), EpochTally()
             self._save(epoch + 1)
@@ -204,13 +205,16 @@ class Trainer:
             self._last_loss = loss
         self._tally.losses_seen = self._tally.steps
 
-    def _look_at_weights(self, epoch: int) -> None:
-        """A checkpoint of weights that are no numbers, or not the same everywhere, could never be gone on from."""
+    def _look_at_weights(self, epoch: int) -> str | None:
+        """A checkpoint of weights that are no numbers, or not the same everywhere, could never be gone on from.
+
+        Returns the digest that all replicas share, None for one rank.
+        """
         tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
         if not torch.stack([tensor.isfinite().all() for tensor in tensors]).all():
             raise self._diverged("weights are not finite", epoch, self._step)
         average_statistics(self._bare, self._place.communicator)
-        require_equal(self._bare, self._place.communicator)
+        return require_equal(self._bare, self._place.communicator)
 
     def _diverged(self, what: str, epoch: int, step: int) -> RunError:
         rank, rate = self._place.rank, self._rate.at((epoch - 1) * self._steps + step)

@@ -37,7 +37,7 @@ def answers(found: Sequence[Value | None], hosts: Sequence[str] = HOSTS) -> list
 
 def products(*shares: float | None) -> list[Answer[Product]]:
     """Of ranks that reach these shares of 100 GFLOPS."""
-    return answers([None if share is None else Product(1024, share * 1e11, 0.01, 0) for share in shares])
+    return answers([None if share is None else Product(1024, share * 1e11, 0.01, 0, share * 1e11) for share in shares])
 
 
 # GEMM
@@ -78,7 +78,7 @@ def test_all_ranks_slow_alike_is_seen_against_a_machine_alone() -> None:
 
 
 def test_wrong_numbers_are_worse_than_slow_ones() -> None:
-    found = answers([Product(1024, 1e11, 0.01, 0), Product(1024, 1e10, 0.01, 3)])
+    found = answers([Product(1024, 1e11, 0.01, 0, 1e11), Product(1024, 1e10, 0.01, 3, 1e10)])
     check = judge_products(found, "fp32", None, on_cpu=True)
     assert check.status == "fail"
     assert check.detail.startswith("wrong numbers from rank 1 on host n1: 3 of 1024 rows")
