@@ -64,7 +64,7 @@ ewa: build
 	@$(BIN)/hpcai500 ewa $(ARGS)
 
 .PHONY: test
-test: build $(VENV)/.extra-test $(VENV)/.horovod
+test: build $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-signing
 	@$(BIN)/python -m pytest -n 2 --ignore=tests/site $(ARGS)
 
 .PHONY: as-root
@@ -72,7 +72,7 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make test-site: needs root, to mount file systems and to make networks of its own; run: sudo make test-site" >&2; exit 69; }
 
 .PHONY: test-site
-test-site: as-root build $(VENV)/.extra-test $(VENV)/.extra-harness $(VENV)/.horovod $(VENV)/.with-site image
+test-site: as-root build $(VENV)/.extra-test $(VENV)/.extra-harness $(VENV)/.horovod $(VENV)/.with-signing $(VENV)/.with-site image
 	@unshare --mount $(BIN)/python -m pytest tests/site $(ARGS)
 
 .PHONY: lint

@@ -227,8 +227,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 rehearsed = trainer.rehearse()
                 if ranks.leads:
                     checkpoints.reserve()
-                ceilings = measure_ceilings(ranks.world, device, recipe.accelerator.precision)
-                journal.event("ceilings", ceilings.document())
+                _tell_ceilings(job, ranks, device)
                 _say_rehearsed(
                     journal,
                     rehearsed,
@@ -280,6 +279,11 @@ def _company(ranks: Ranks) -> dict[str, object]:
         "backend": world.backend,
         "library": world.library,
     }
+
+
+def _tell_ceilings(job: Job, ranks: Ranks, device: torch.device) -> None:
+    ceilings = measure_ceilings(ranks.world, device, job.recipe.accelerator.precision)
+    job.journal.event("ceilings", ceilings.document())
 
 
 def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float, *, talks_within_steps: bool) -> None:

@@ -168,18 +168,19 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
     [
         (
             "apt-get",
-            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev iproute2 slurmctld slurmd slurm-client munge "
+            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev openssh-client iproute2 slurmctld slurmd slurm-client munge "
             "chromium "
             "jube",
         ),
         (
             "dnf",
-            "run: sudo dnf install -y openmpi openmpi-devel iproute-tc slurm-slurmctld slurm-slurmd slurm munge "
+            "run: sudo dnf install -y openmpi openmpi-devel openssh iproute-tc slurm-slurmctld slurm-slurmd slurm munge "
             "chromium",
         ),
         (
             "zypper",
-            "run: sudo zypper install -y openmpi4 openmpi4-devel iproute2 slurm slurm-node slurm munge chromium",
+            "run: sudo zypper install -y openmpi4 openmpi4-devel openssh-clients iproute2 slurm slurm-node slurm munge "
+            "chromium",
         ),
     ],
 )
@@ -187,18 +188,30 @@ def test_what_only_some_targets_need_is_asked_for_by_name(machine: Machine, mana
     with_compiler(machine)
     machine.script(manager, "#!/bin/sh\nexit 99\n")
     assert machine.run().returncode == 0, "without --with nobody needs MPI"
-    result = machine.run("--with", "mpi", "--with", "site")
+    result = machine.run("--with", "mpi", "--with", "signing", "--with", "site")
     assert result.returncode == 69
     assert result.stderr.splitlines()[-1] == f"bootstrap: {line}"
 
 
 def test_what_is_here_is_not_asked_for(machine: Machine) -> None:
     with_compiler(machine)
-    for tool in ("mpirun", "mpicxx", "ip", "tc", "slurmctld", "slurmd", "srun", "sinfo", "munged", "chromium"):
+    for tool in (
+        "mpirun",
+        "mpicxx",
+        "ip",
+        "tc",
+        "slurmctld",
+        "slurmd",
+        "srun",
+        "sinfo",
+        "munged",
+        "chromium",
+        "ssh-keygen",
+    ):
         machine.script(tool, "#!/bin/sh\n")
-    result = machine.run("--check", "--with", "mpi", "--with", "site")
+    result = machine.run("--check", "--with", "mpi", "--with", "signing", "--with", "site")
     assert result.returncode == 0, result.stderr
-    assert "libdeflate and mpi and site are here" in result.stdout
+    assert "libdeflate and mpi and signing and site are here" in result.stdout
 
 
 def test_unknown_extra_is_usage(machine: Machine) -> None:

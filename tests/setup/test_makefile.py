@@ -19,6 +19,7 @@ STAMPS = [
     ".extra-dev",
     ".extra-benchmark",
     ".horovod",
+    ".with-signing",
     ".with-site",
 ]
 # Of the make that runs the tests; they would reach the make under test.
