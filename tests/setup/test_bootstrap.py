@@ -168,14 +168,13 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
     [
         (
             "apt-get",
-            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev openssh-client iproute2 slurmctld slurmd slurm-client munge "
-            "chromium "
-            "jube",
+            "run: sudo apt-get install -y openmpi-bin libopenmpi-dev openssh-client iproute2 slurmctld "
+            "slurmd slurm-client munge chromium jube",
         ),
         (
             "dnf",
-            "run: sudo dnf install -y openmpi openmpi-devel openssh iproute-tc slurm-slurmctld slurm-slurmd slurm munge "
-            "chromium",
+            "run: sudo dnf install -y openmpi openmpi-devel openssh iproute-tc slurm-slurmctld slurm-slurmd "
+            "slurm munge chromium",
         ),
         (
             "zypper",
@@ -218,7 +217,7 @@ def test_unknown_extra_is_usage(machine: Machine) -> None:
     for words in (["--with", "mpii"], ["--with"]):
         result = machine.run(*words)
         assert result.returncode == 64
-        assert "--with takes image, mpi or site" in result.stderr
+        assert "--with takes image, mpi, signing or site" in result.stderr
 
 
 def test_unknown_argument_is_usage(machine: Machine) -> None:
