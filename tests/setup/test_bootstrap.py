@@ -169,17 +169,17 @@ def test_compiler_without_cpp20_is_refused(machine: Machine) -> None:
         (
             "apt-get",
             "run: sudo apt-get install -y openmpi-bin libopenmpi-dev openssh-client iproute2 slurmctld "
-            "slurmd slurm-client munge chromium jube",
+            "slurmd slurm-client munge slurmdbd mariadb-server chromium jube",
         ),
         (
             "dnf",
             "run: sudo dnf install -y openmpi openmpi-devel openssh iproute-tc slurm-slurmctld slurm-slurmd "
-            "slurm munge chromium",
+            "slurm munge slurm-slurmdbd mariadb-server chromium",
         ),
         (
             "zypper",
             "run: sudo zypper install -y openmpi4 openmpi4-devel openssh-clients iproute2 slurm slurm-node slurm munge "
-            "chromium",
+            "slurm-slurmdbd mariadb chromium",
         ),
     ],
 )
@@ -207,6 +207,8 @@ def test_what_is_here_is_not_asked_for(machine: Machine) -> None:
         "chromium",
         "ssh-keygen",
     ):
+        machine.script(tool, "#!/bin/sh\n")
+    for tool in ("slurmdbd", "mariadbd", "mariadb-install-db"):
         machine.script(tool, "#!/bin/sh\n")
     result = machine.run("--check", "--with", "mpi", "--with", "signing", "--with", "site")
     assert result.returncode == 0, result.stderr

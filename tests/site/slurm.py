@@ -1,5 +1,5 @@
-"""A real Slurm on the hosts of a site: one controller on the switch, one slurmd on each host. Needs root and Debian's
-slurmctld, slurmd, slurm-client and munge.
+"""A real Slurm on the hosts of a site: one controller on the switch, with accounting, one slurmd on each host. Needs
+root, and Debian's slurmctld, slurmd, slurm-client, munge, slurmdbd and mariadb-server.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import accounting
 from hosts import ROUTER, Site
 
 _TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "sinfo", "munged")
@@ -37,7 +38,6 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 MpiDefault=none
 SchedulerType=sched/builtin
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
@@ -56,7 +56,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=30 State=UP
 
 def why_no_slurm() -> str | None:
     """Why there can be no Slurm here, or None."""
-    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None] + accounting.missing_tools()
     return f"{', '.join(missing)} not found: run scripts/bootstrap as root" if missing else None
 
 
@@ -74,11 +74,14 @@ class Slurm:
             for node in site.names:
                 (folder / name / node).mkdir(parents=True)
         nodes = ",".join(site.names)
-        (folder / "slurm.conf").write_text(_CONF.format(folder=folder, nodes=nodes, router=ROUTER))
+        (folder / "slurm.conf").write_text(_CONF.format(folder=folder, nodes=nodes, router=ROUTER) + accounting.CONF)
         # Without it, slurmd looks for a hierarchy that a container may not have.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self._environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         self._start_munge()
+        accounting.start_accounting(site, folder, self._environment)
+        # Slurm takes no records of a cluster that its accounting does not know.
+        self.call("sacctmgr", "--immediate", "--quiet", "add", "cluster", "site")
         self._daemon(ROUTER, "slurmctld", "-D", "-i")
         for node in site.names:
             self._daemon(node, "slurmd", "-D", "-N", node)
