@@ -138,7 +138,7 @@ FLAVOUR    ?= cpu
 IMAGES     := build/image
 PACKAGES   := containers/packages
 CONTAINERS := $(shell find containers -maxdepth 1 -type f 2>/dev/null)
-SOURCES    := $(CORE) $(shell find hpcai500 recipes -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml constraints.txt
+SOURCES    := $(CORE) $(shell find docs hpcai500 recipes -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml constraints.txt
 
 WHEELS     := $(addprefix scripts/,wheelhouse build-wheels horovod horovod-source) containers/build-wheels containers/lock-wheels
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from hpcai500.editions import editions
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
-from hpcai500.toml_source import Source, explain, parse_tables, read_source
+from hpcai500.toml_source import Source, explain, merged, parse_tables, read_source
 
 _PACKAGE = Path(__file__).parent
 
@@ -79,7 +79,7 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     reference = parse_tables(read_source(reference_path, RecipeError), RecipeError)
     changes = [_override(text) for text in overrides]
     overridden = frozenset((table, key) for change in changes for table, keys in change.items() for key in keys)
-    return _validate(_merge(reference, tables, *changes), replace(source, overrides=overridden))
+    return _validate(merged(reference, tables, *changes), replace(source, overrides=overridden))
 
 
 def reference_recipe(benchmark: str) -> Recipe:
@@ -118,15 +118,6 @@ def differences(recipe: Recipe, reference: Recipe) -> list[Difference]:
         for key, value in ours[table].items()
         if theirs[table].get(key) != value
     ]
-
-
-def _merge(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for change in changes:
-        for key, value in change.items():
-            both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-            merged[key] = _merge(merged[key], value) if both_tables else value
-    return merged
 
 
 def _override(text: str) -> dict[str, Any]:

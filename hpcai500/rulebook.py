@@ -5,20 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from hpcai500.editions import benchmark_rules, load_edition
-from hpcai500.layers import RECIPE_TYPES
-from hpcai500.recipe import reference_recipe
+from hpcai500.recipe import find_recipe, load_recipe, tables_hash
 
 
 def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
     """The rules of `benchmark` under `edition`, with `levels` and the tables of the `reference` recipe beside them.
 
-    Empty for a plug-in's benchmark, which no edition knows.
+    Empty for a plug-in's benchmark, which no edition knows. Where the recipe on this machine is not the one that the
+    edition pins, there is no `reference`, and `reference_error` says so: nothing is judged by a changed measure.
 
     Raises:
-        RecipeError: there is no such edition.
+        RecipeError: there is no such edition, or its reference recipe is missing or cannot be read.
     """
     rules = benchmark_rules(edition, benchmark)
-    if not rules or benchmark not in RECIPE_TYPES:
+    name = rules.get("reference_recipe")
+    if name is None:
         return rules
-    reference = reference_recipe(benchmark).model_dump(mode="json")
-    return {**rules, "levels": load_edition(edition).get("levels", {}), "reference": reference}
+    reference = load_recipe(name).model_dump(mode="json")
+    if tables_hash(reference) != rules["reference_sha256"]:
+        error = (
+            f"{find_recipe(name)}: not the reference of edition {edition}: its hash differs, so no level can be told; "
+            "restore the file, or install hpcai500 again"
+        )
+        return {**rules, "levels": load_edition(edition)["levels"], "reference_error": error}
+    return {**rules, "levels": load_edition(edition)["levels"], "reference": reference}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -110,6 +110,16 @@ def parse_tables(source: Source, kind: type[UsageError]) -> dict[str, Any]:
         return tomllib.loads(source.text)
     except tomllib.TOMLDecodeError as error:
         raise kind(f"{source.name}: not valid TOML: {error}") from error
+
+
+def merged(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` over it, one after the other: tables are merged, all else is replaced."""
+    result = dict(base)
+    for change in changes:
+        for key, value in change.items():
+            both_tables = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+            result[key] = merged(result[key], value) if both_tables else value
+    return result
 
 
 def explain(model: type[BaseModel], source: Source, error: ValidationError) -> str:

@@ -13,13 +13,13 @@ from unittest import mock
 
 from PIL import Image
 
-from hpcai500.editions import benchmark_rules
 from hpcai500.methodology.energy import Window
 from hpcai500.methodology.power import window_of
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import read_record
 from hpcai500.record_writer import RecordWriter
+from hpcai500.rulebook import rulebook
 from hpcai500.system.power.node import energy_of, integral_entry
 from hpcai500.system.power.samples_file import Row, file_name, format_samples, parse_samples
 
@@ -94,7 +94,7 @@ def write_reported(
     )  # fmt: skip
     names = [hosts.format(index) for index in range(nodes)]
     clock = Clock()
-    with mock.patch("hpcai500.record_writer.time", clock), RecordWriter.create(path, recipe) as writer:
+    with mock.patch("hpcai500.chain.time", clock), RecordWriter.create(path, recipe) as writer:
         writer.event("init_start", {"recipe_hash": recipe_hash(recipe), "boot_id": "boot", "process": hash(path)})
         writer.write_system({"nodes": [_node(name, name == names[-1]) for name in names], "installation": {}})
         writer.event("dataset", {"coverage": "all", "fingerprint": "f" * 64})
@@ -122,7 +122,7 @@ def write_reported(
         writer.event("power", _power(path, names, window_of(read_record(path).events), is_silent=is_silent))
         writer.write_picture("detections.png", _picture())
         record = read_record(path)
-        writer.finish(derive(record.tables, benchmark_rules("v2.0", "ic"), record.events).as_json())
+        writer.finish(derive(record.tables, rulebook("v2.0", "ic"), record.events).as_json())
     write_profile(path / "profile")
     return path
 

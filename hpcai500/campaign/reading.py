@@ -13,7 +13,8 @@ Keys of the journal, with their values:
     attempt_resume   {trial, attempt, command, launcher, slurm_job_id}
     attempt_stop     {trial, attempt, status: done|stopped|failed, exit_code, head, reason}
 
-`head` is the hash of the last event of the attempt's record, so that the journal vouches for it. The record in its turn
+`head` is the hash of the last whole event of the attempt's record (64 zeros where it holds none; null where its folder
+was gone when the journal was written), so that the journal vouches for it. The record in its turn
 carries, in `init_start`, {campaign: {id, trial, attempt, head}} with the hash of the line `attempt_start`: neither can
 be made to fit another one later.
 """
@@ -21,12 +22,12 @@ be made to fit another one later.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcai500.chain import Event, iterate, last_hash, line_hash, parse_events
+from hpcai500.chain import FIRST_PREVIOUS, Event, iterate, last_hash, line_hash, parse_events
 from hpcai500.errors import RecordError
 from hpcai500.recipe import tables_hash
 
@@ -35,6 +36,10 @@ JOURNAL = "campaign.jsonl"
 RECIPE = "recipe.toml"
 
 Status = Literal["done", "stopped", "failed", "running"]
+_ENDS: tuple[Status, ...] = ("done", "stopped", "failed")
+_OF_ATTEMPTS = ("attempt_start", "attempt_resume", "attempt_stop")
+# The head of a log without a line.
+NO_EVENTS = FIRST_PREVIOUS
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,11 @@ class Attempt:
         status: as the journal told last; `running` where it told no end: it runs still, or was killed.
         commands: what started it and what went on with it, each as tokens.
         slurm_jobs: ids of the Slurm jobs that it ran in.
-        head: hash of the last event of its record, once it ended.
+        head: hash of the last event of its record, once it ended; NO_EVENTS where it had none, None where its folder
+            was gone.
         reason: why it ended without a result.
         start_hash: hash of the journal's line `attempt_start`.
+        started_ms: when it was begun (UNIX time).
     """
 
     trial: int
@@ -70,6 +77,12 @@ class Attempt:
     head: str | None
     reason: str | None
     start_hash: str
+    started_ms: int
+
+    @property
+    def name(self) -> str:
+        """For sentences: `trial 2, attempt 1`."""
+        return f"trial {self.trial}, attempt {self.attempt}"
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,7 @@ def read_campaign(folder: Path) -> Campaign:
         raise RecordError(f"{path}:1: expected the event campaign_start first")
     try:
         return _campaign(folder, whole, tables, events)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RecordError(f"{path}: an event lacks something: {type(error).__name__} {error}") from error
 
 
@@ -169,30 +182,59 @@ def _campaign(folder: Path, content: bytes, tables: Mapping[str, Any], events: S
         tables=tables,
         start=start,
         trials=tuple(Trial(int(one["trial"]), int(one["seed"])) for one in start["trials"]),
-        attempts=tuple(_attempt(event, events, lines) for event in iterate(events, "attempt_start")),
+        attempts=tuple(_attempts(events, lines)),
         events=tuple(events),
     )
 
 
-def _attempt(start: Event, events: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
-    value = start["value"]
-    number = (value["trial"], value["attempt"])
-    later = [
-        event
-        for event in events[start["seq"] + 1 :]
-        if event["key"].startswith("attempt_") and (event["value"]["trial"], event["value"]["attempt"]) == number
-    ]
-    runs = [start, *iterate(later, "attempt_resume")]
+def _attempts(events: Sequence[Event], lines: Sequence[bytes]) -> Iterator[Attempt]:
+    """All attempts in the order in which they were begun, each with what the journal told of it later."""
+    told: list[list[Event]] = []
+    # Of two attempts with one number, which no honest journal has, what follows is the second one's.
+    latest: dict[tuple[int, int], list[Event]] = {}
+    for event in events:
+        if event["key"] not in _OF_ATTEMPTS:
+            continue
+        number = (int(event["value"]["trial"]), int(event["value"]["attempt"]))
+        if event["key"] == "attempt_start":
+            latest[number] = [event]
+            told.append(latest[number])
+        else:
+            latest[number].append(event)
+    return (_attempt(one, lines) for one in told)
+
+
+def _attempt(told: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
+    value = told[0]["value"]
+    runs = [told[0], *iterate(told, "attempt_resume")]
     # One that was gone on with after it had stopped runs again.
-    last = later[-1]["value"] if later and later[-1]["key"] == "attempt_stop" else {}
+    last = told[-1]["value"] if told[-1]["key"] == "attempt_stop" else {}
+    head, reason = last.get("head"), last.get("reason")
     return Attempt(
         trial=int(value["trial"]),
         attempt=int(value["attempt"]),
-        record=str(value["record"]),
-        status=last.get("status", "running"),
-        commands=tuple(tuple(run["value"]["command"]) for run in runs),
-        slurm_jobs=tuple(dict.fromkeys(job for run in runs if (job := run["value"]["slurm_job_id"]))),
-        head=last.get("head"),
-        reason=last.get("reason"),
-        start_hash=line_hash(lines[start["seq"]]),
+        record=_folder_name(value["record"]),
+        status=_status(last),
+        commands=tuple(tuple(map(str, run["value"]["command"])) for run in runs),
+        slurm_jobs=tuple(dict.fromkeys(str(job) for run in runs if (job := run["value"]["slurm_job_id"]))),
+        head=None if head is None else str(head),
+        reason=None if reason is None else str(reason),
+        start_hash=line_hash(lines[told[0]["seq"]]),
+        started_ms=told[0]["time_ms"],
     )
+
+
+def _status(stop: Mapping[str, Any]) -> Status:
+    if not stop:
+        return "running"
+    for status in _ENDS:
+        if stop["status"] == status:
+            return status
+    raise ValueError(f"attempt_stop: expected one of {', '.join(_ENDS)} as status, got {stop['status']!r}")
+
+
+def _folder_name(name: Any) -> str:
+    """A journal of anyone's must not name a place outside of its campaign."""
+    if not isinstance(name, str) or name in ("", ".", "..") or {"/", "\0"} & set(name):
+        raise ValueError(f"attempt_start: expected the name of a folder as record, got {name!r}")
+    return name

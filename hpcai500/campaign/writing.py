@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500 import __version__
-from hpcai500.campaign.reading import JOURNAL, RECIPE, SCHEMA, Campaign, read_campaign
+from hpcai500.campaign.reading import JOURNAL, RECIPE, SCHEMA, Campaign, is_campaign, read_campaign
+from hpcai500.campaign.turns import NO_LOCKS
 from hpcai500.chain import FIRST_PREVIOUS, event_line, last_hash, new_event
 from hpcai500.errors import RecordError
 from hpcai500.files import write_atomically
@@ -40,12 +41,17 @@ def create_campaign(folder: Path, recipe: Recipe, trials: int, data: Path | None
         "edition": recipe.edition,
         "recipe_hash": recipe_hash(recipe),
         "trials": [{"trial": number, "seed": first + number - 1} for number in range(1, trials + 1)],
-        "data": str(data.resolve()) if data else None,
+        "data": str(data.absolute()) if data else None,
         "version": __version__,
         "code_sha256": package_code_hash(),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if is_campaign(folder):
+            raise RecordError(
+                f"{folder}: holds a campaign already: go on with it by `hpcai500 campaign run {folder}`, or give "
+                "another folder"
+            )
         if any(folder.iterdir()):
             raise RecordError(f"{folder}: not empty; give another folder: a campaign is fixed before its first run")
         write_atomically(folder / RECIPE, to_toml(recipe).encode())
@@ -80,6 +86,10 @@ def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
 
 @contextmanager
 def _alone(descriptor: int) -> Iterator[None]:
-    """Two writers at once would fork the chain."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    """Two writers at once would fork the chain. Where the file system has no locks, as for records, we go without."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
     yield

@@ -11,17 +11,25 @@ from typing import Annotated
 import typer
 
 from hpcai500 import __version__
+from hpcai500.cli.accept import accept
 from hpcai500.cli.benchmarks import ewa, ic, score
+from hpcai500.cli.campaign import app as campaign
 from hpcai500.cli.doctor import doctor
+from hpcai500.cli.export import export
 from hpcai500.cli.installation import self_test, version
 from hpcai500.cli.micro import micro
 from hpcai500.cli.profile import profile
+from hpcai500.cli.rank import rank
+from hpcai500.cli.replicate import replicate
 from hpcai500.cli.report import compare, report
 from hpcai500.cli.roofline import roofline
+from hpcai500.cli.rules import rules
 from hpcai500.cli.scaling import scale
+from hpcai500.cli.submit import submit
 from hpcai500.cli.system import system
 from hpcai500.cli.telling import tell
 from hpcai500.cli.timeline import timeline
+from hpcai500.cli.verify import verify
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.launch.in_job import become, module_command
 from hpcai500.launch.slurm_cli import app as slurm
@@ -68,9 +76,16 @@ def flops(context: typer.Context) -> None:
 app.command(short_help="Image Classification: from JPEG files to a score.")(ic)
 app.command(short_help="Extreme Weather Analytics: from HDF5 years to a score.")(ewa)
 app.command()(score)
+app.command(short_help="Which level a recipe or record qualifies for, and which changes force it.")(rules)
 app.command(short_help="One page about records: score, curves, costs, machine, recipe, hashes.")(report)
 app.command(short_help="Two records side by side, with what differs between them.")(compare)
 app.command(short_help="What communication cost: stages, stragglers, bytes.")(timeline)
+app.command(short_help="A record as `:::MLLOG` lines, for tools that read such logs.")(export)
+app.command(short_help="A campaign in one signed file, for whoever verifies or ranks it.")(submit)
+app.command(short_help="A submission, computed again: what of it holds, and what does not.")(verify)
+app.command(short_help="Repeat a submission, and say whether it came out the same.")(replicate)
+app.command(short_help="The verdict on a system: contracted, measured, margin; JUnit XML, a page to sign.")(accept)
+app.command(short_help="Verified submissions in order, by benchmark and level; a site of them.")(rank)
 app.command(short_help="Weak scaling: more and more processes, and the efficiency drawn.")(scale)
 app.command(short_help="Where training steps spend their time: kernels, layouts, device, network.")(profile)
 app.command(short_help="What each node is: processors, accelerators, links, settings, software.")(system)
@@ -83,6 +98,7 @@ app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of 
 app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")(
     self_test
 )
+app.add_typer(campaign, name="campaign")
 app.add_typer(slurm, name="slurm")
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpcai500.cli.estimate import EstimateOption, MachineOption, estimate, is_estimate
 from hpcai500.cli.options import Input, InputKind, Json, Out, Power, Procs, Resume, Set, Trials
-from hpcai500.cli.telling import job_error, tell
-from hpcai500.errors import ExitCode, HpcAi500Error
-from hpcai500.placement import find_placement
+from hpcai500.cli.running import report_runs, run_and_report
+from hpcai500.errors import ExitCode
+
+if TYPE_CHECKING:
+    from hpcai500.launch.crew import Crew
+    from hpcai500.launch.outcome import Outcome
 
 
 def ic(
@@ -89,28 +89,11 @@ def _run(
     as_json: bool,
 ) -> None:
     from hpcai500.launch.benchmark import Request, run_benchmark  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.launch.crew import crew_of  # noqa: PLC0415
-    from hpcai500.launch.follower import follow  # noqa: PLC0415
 
-    try:
-        placement = find_placement(os.environ)
-    except HpcAi500Error as error:
-        raise typer.Exit(_report(_failing(error), as_json)) from error
-    if placement.rank > 0:
-        raise typer.Exit(follow(placement))
-    crew = crew_of(placement, procs)
-    request = Request(benchmark, recipe, data, out, settings, trials, resume, power)
-    code = _report(((run.record, run.exit_code) for run in run_benchmark(request, crew)), as_json)
-    # A launcher ends all copies when one ends with a failure: what is printed is out before.
-    sys.stdout.flush()
-    crew.end(code)
-    raise typer.Exit(code)
+    def runs(crew: Crew) -> Iterator[Outcome]:
+        yield from run_benchmark(Request(benchmark, recipe, data, out, settings, trials, resume, power), crew)
 
-
-def _failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
-    """Runs that ended before the first one."""
-    yield from ()
-    raise error
+    run_and_report(runs, procs, as_json)
 
 
 def score(
@@ -126,33 +109,4 @@ def score(
         for record in expand(records):
             yield record, ExitCode.PASS
 
-    raise typer.Exit(_report(finished(), as_json, edition, convention))
-
-
-def _report(
-    runs: Iterable[tuple[Path, int]], as_json: bool, edition: str | None = None, convention: str = "analytic"
-) -> int:
-    """Score `runs` = (record, exit code of its job) as they come, and print the outcome; returns the exit code.
-
-    Whatever fails, stdout ends with a verdict, or is one JSON document.
-    """
-    from hpcai500.results.outcome import CommandOutcome, RunOutcome  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.results.score import score_record  # noqa: PLC0415
-
-    outcomes: list[RunOutcome] = []
-    ended = CommandOutcome(outcomes)
-    try:
-        for record, code in runs:
-            if code != ExitCode.PASS:
-                outcomes.append(RunOutcome(record, error=job_error(record), exit_code=code))
-                continue
-            try:
-                outcomes.append(RunOutcome(record, score_record(record, edition, convention)))
-            except HpcAi500Error as error:
-                outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
-    except HpcAi500Error as error:
-        ended = CommandOutcome(outcomes, tell(error), error.exit_code)
-    except KeyboardInterrupt:
-        ended = CommandOutcome(outcomes, tell("stopped by Ctrl-C"), ExitCode.RUN_FAILED)
-    print(json.dumps(ended.document()) if as_json else "\n".join(ended.lines()))  # noqa: T201
-    return ended.exit_code
+    raise typer.Exit(report_runs(finished(), as_json, edition, convention))

@@ -25,7 +25,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder of the record.  [default:
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
 ]
-Trials = Annotated[int, typer.Option(min=1, help="Runs, each with its own seed.")]
+Trials = Annotated[int, typer.Option(min=1, help="Runs, each with its own seed: a campaign (docs/campaigns.md).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a stopped run (--out, or the latest).")]
 Procs = Annotated[
     int | None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import RecipeError
+from hpcai500.toml_source import merged
 
 _FOLDER = Path(__file__).parent
 
@@ -19,14 +20,15 @@ def editions() -> list[str]:
 
 @cache
 def load_edition(name: str) -> dict[str, Any]:
-    """The rules of edition `name`.
+    """The rules of edition `name`: those of its file, over those of the edition that it extends.
 
     Raises:
         RecipeError: there is no such edition.
     """
     if name not in editions():
         raise RecipeError(f"edition: expected one of {', '.join(editions())}, got {name!r}")
-    return tomllib.loads((_FOLDER / f"{name}.toml").read_text())
+    rules = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return merged(load_edition(rules["extends"]), rules) if "extends" in rules else rules
 
 
 def benchmark_rules(edition: str, benchmark: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from hpcai500.chain import iterate
-from hpcai500.editions import benchmark_rules
 from hpcai500.engine.announcement import announce, announce_start
 from hpcai500.engine.ceilings import measure_ceilings
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
@@ -34,6 +33,7 @@ from hpcai500.placement import Placement
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, read_record
 from hpcai500.record_writer import RecordWriter
+from hpcai500.rulebook import rulebook
 from hpcai500.system.power.choice import AUTO, PowerChoice
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
@@ -334,5 +334,5 @@ def _conclude(writer: RecordWriter | None) -> None:
         return
     record = read_record(writer.path)
     tables = record.tables
-    rules = benchmark_rules(tables["edition"], tables["benchmark"])
+    rules = rulebook(tables["edition"], tables["benchmark"])
     writer.finish(derive(tables, rules, record.events).as_json())

@@ -139,8 +139,9 @@ class _Launched:
         _check_size(recipe, self.size)
         if jobs > 1 and recipe.communication.backend == "horovod":
             raise UsageError(
-                f"--trials: Horovod starts only once under one {self._placement.launcher}: start each run by a command "
-                "of its own with --set hyperparameters.seed=N, or use --procs, or --set communication.backend=torch"
+                f"--trials: Horovod starts only once under one {self._placement.launcher}: plan a campaign, and start "
+                "each of its runs by `hpcai500 campaign run DIR --only K`; or use --procs, or --set "
+                "communication.backend=torch"
             )
 
     def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN) -> int:

@@ -17,8 +17,9 @@ from typing import Any
 
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.files import write_atomically
-from hpcai500.launch.benchmark import Outcome, Request, run_benchmark
+from hpcai500.launch.benchmark import Request, run_benchmark
 from hpcai500.launch.crew import crew_of
+from hpcai500.launch.outcome import Outcome
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement, find_placement
 from hpcai500.recipe import load_recipe, tables_hash

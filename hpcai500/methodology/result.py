@@ -12,7 +12,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.methodology.conduct import conduct
+from hpcai500.methodology.passes import Event, last_pass
 from hpcai500.methodology.power import power_of_run
+from hpcai500.methodology.rules import Judgement, judge
 from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
 from hpcai500.methodology.step_split import StepSplit, step_split
 from hpcai500.methodology.timeline import Timeline
@@ -26,8 +29,6 @@ MEMORY = "memory"
 PAPER_CONSTANT = "paper_flops_per_sample"
 # Counts within a hundredth are of one model; options like zero-gamma change none.
 _SAME_MODEL = 0.01
-
-Event = Mapping[str, Any]
 
 
 class Quality(BaseModel):
@@ -54,7 +55,11 @@ class StepBytes(BaseModel):
 
 
 class Result(BaseModel):
-    """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled."""
+    """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled.
+
+    `level` is the lowest one that the recipe qualifies for, None where none allows what it changes. `level_changes` are
+    the fields that no lower level allows; None where the edition does not know the benchmark.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -62,6 +67,7 @@ class Result(BaseModel):
     benchmark: str
     edition: str
     level: str | None = None
+    level_changes: list[str] | None = None
     rankable: bool
     reasons: list[str]
     world_size: int
@@ -110,7 +116,7 @@ def derive(
 
     Args:
         recipe: the resolved recipe, as plain tables.
-        rules: what the edition fixes for this benchmark; empty for a benchmark that it does not know.
+        rules: what the edition fixes for this benchmark (`rulebook`); empty for a benchmark that it does not know.
         events: the record's events, in order.
         convention: how operations are counted: `analytic` as the run did, or `paper` with the edition's constant.
 
@@ -120,7 +126,7 @@ def derive(
     """
     start, stop = _only(events, "run_start"), _only(events, "run_stop")
     timeline = Timeline(events)
-    epochs, evaluations = _last_pass(events, "epoch_stop"), _last_pass(events, "eval_accuracy")
+    epochs, evaluations = last_pass(events, "epoch_stop"), last_pass(events, "eval_accuracy")
     target_epochs = recipe["problem"]["epochs"]
     missing = [e for e in range(1, target_epochs + 1) if e not in epochs or e not in evaluations]
     if missing:
@@ -139,9 +145,13 @@ def derive(
     first = min(reached, key=lambda event: event["seq"], default=None)
     step_seconds = training_seconds(events)
     data_wait_seconds = math.fsum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
+    judgement = judge(recipe, rules) if "reference" in rules and "levels" in rules else None
     reasons = [
         *_input_reasons(recipe),
         *_rule_reasons(recipe, rules, _only(events, "dataset")["value"]),
+        *_level_reasons(recipe, rules, judgement),
+        *_convention_reasons(recipe, rules, convention),
+        *(problem for rule in conduct(recipe, rules, events) for problem in rule.problems),
         *_coverage_reasons(recipe, events, epochs),
         *_system_reasons(events),
         *_company_reasons(events),
@@ -150,6 +160,8 @@ def derive(
     return Result(
         benchmark=recipe["benchmark"],
         edition=recipe["edition"],
+        level=judgement.level if judgement else None,
+        level_changes=[change.field for change in judgement.forcing] if judgement else None,
         rankable=not reasons,
         reasons=reasons,
         world_size=start["value"]["world_size"],
@@ -190,7 +202,7 @@ def _input(recipe: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
 
 def training_seconds(events: Iterable[Event]) -> float:
     """Time in the training steps of all epochs: no evaluation, no checkpoint, nothing that a restart has lost."""
-    return math.fsum(epoch["value"]["seconds"] for epoch in _last_pass(events, "epoch_stop").values())
+    return math.fsum(epoch["value"]["seconds"] for epoch in last_pass(events, "epoch_stop").values())
 
 
 def _communication(events: Sequence[Event]) -> dict[str, Any]:
@@ -236,18 +248,6 @@ def _only(events: Iterable[Event], key: str) -> Event:
     return found[0] if key == "run_start" else found[-1]
 
 
-def _last_pass(events: Iterable[Event], key: str) -> dict[int, Event]:
-    """Epoch (from 1) -> its event; what was trained again after a restart replaces what was lost."""
-    kept: dict[int, Event] = {}
-    for event in events:
-        if event["key"] == "run_resume":
-            resumed = event["value"]["epoch"]
-            kept = {epoch: old for epoch, old in kept.items() if epoch < resumed}
-        elif event["key"] == key:
-            kept[event["value"]["epoch"]] = event
-    return kept
-
-
 def _input_reasons(recipe: Mapping[str, Any]) -> list[str]:
     if recipe["accelerator"].get("loader") != MEMORY:
         return []
@@ -274,6 +274,35 @@ def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: 
     return reasons
 
 
+_MOST_LETTERS = 80
+# What `_input_reasons` and `_rule_reasons` have said already, with the value that the edition fixes.
+_SAID = {"accelerator.loader", "problem.dataset", "problem.metric", "problem.target_quality", "problem.epochs"}
+
+
+def _level_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], judgement: Judgement | None) -> list[str]:
+    """Changes that no level allows (V2.0 section 3.1)."""
+    if judgement is None:
+        return [rules["reference_error"]] if "reference_error" in rules else []
+    return [
+        f"{change.field} is {_in_short(change.value)}; no level of edition {recipe['edition']} allows a change of it"
+        for change in judgement.changes
+        if change.level is None and change.field not in _SAID
+    ]
+
+
+def _in_short(value: Any) -> str:
+    text = "not stated" if value is None else str(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+
+
+def _convention_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], convention: str) -> list[str]:
+    """Operations that were counted in two ways are not compared."""
+    ranked = rules.get("flops_convention", convention)
+    if convention == ranked:
+        return []
+    return [f"operations are counted by the convention {convention}; edition {recipe['edition']} ranks by {ranked}"]
+
+
 def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]) -> list[str]:
     """Epochs whose delivered samples were not the training set, once each."""
     expected = _only(events, "dataset")["value"]["coverage"]
@@ -287,7 +316,7 @@ def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs
 
 def _system_reasons(events: Iterable[Event]) -> list[str]:
     """A run that went on elsewhere was not made by one system."""
-    systems = [_identity(event["value"]) for event in events if event["key"] == "system"]
+    systems = [system_identity(event["value"]) for event in events if event["key"] == "system"]
     different = sorted({key for system in systems for key in system if system[key] != systems[0].get(key)})
     return [f"the run was resumed on another system: {', '.join(different)} differ"] if different else []
 
@@ -308,7 +337,7 @@ def _company_reasons(events: Iterable[Event]) -> list[str]:
     return [f"the run was resumed in another configuration: {'; '.join(dict.fromkeys(changed))}"] if changed else []
 
 
-def _identity(system: Mapping[str, Any]) -> dict[str, Any]:
+def system_identity(system: Mapping[str, Any]) -> dict[str, Any]:
     """What must not change within a run: processors, accelerators, software. The host itself may."""
     # Older records have no installation, and what is in no image has no content.
     installation = system.get("installation") or {}

@@ -35,7 +35,7 @@ def _is_slow(seconds: float, ordered: Sequence[float]) -> bool:
     if len(ordered) < 2:
         return False
     place = bisect_left(ordered, seconds)
-    middle = _median_without(ordered, place)
+    middle = median_without(ordered, place)
     if seconds <= LEAST_SLOWDOWN * middle:
         return False
     # Only for the few that come this far: it takes a pass over all ranks.
@@ -43,8 +43,8 @@ def _is_slow(seconds: float, ordered: Sequence[float]) -> bool:
     return seconds > middle + DEVIATIONS * _PER_DEVIATION * deviation
 
 
-def _median_without(ordered: Sequence[float], place: int) -> float:
-    """Median of sorted values without the one at `place`."""
+def median_without(ordered: Sequence[float], place: int) -> float:
+    """Median of two or more sorted values without the one at `place`."""
     rest = len(ordered) - 1
     low, high = (rest - 1) // 2, rest // 2
     return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2

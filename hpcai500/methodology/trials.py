@@ -20,6 +20,20 @@ class TrialSummary:
     variation: float | None
 
 
+# Where the edition does not say how many runs it wants: enough that dropping two leaves one.
+_RUNS_WITHOUT_RULES = 3
+_DROPPED = 2
+
+
+def runs_to_plan(least_runs: int | None) -> int:
+    """How many runs to plan where an edition wants `least_runs` valid ones (None: it does not say).
+
+    V2.0 section 3.3 wants more trials than the least valid runs; section 5.3.2 drops two of them. Two more than the
+    least are more than it, and leave as many as it in the mean.
+    """
+    return _RUNS_WITHOUT_RULES if least_runs is None else least_runs + _DROPPED
+
+
 def summarise(values: Sequence[float]) -> TrialSummary:
     """Arithmetic mean without the highest and the lowest run, and the variation of all runs.
 

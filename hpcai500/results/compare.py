@@ -11,10 +11,10 @@ from hpcai500.methodology.comparison import Compared, compare, side
 from hpcai500.methodology.node_differences import node_differences
 from hpcai500.methodology.result import Result
 from hpcai500.recipe import Difference
+from hpcai500.recipe_tables import table_differences
 from hpcai500.results.report.reading import Subject, read_subject
 from hpcai500.results.report.words import short, table, tables
 from hpcai500.results.score import expand, why_no_mean
-from hpcai500.results.table_differences import table_differences
 
 Better = Literal["higher", "lower", ""]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import ExitCode
+from hpcai500.campaign.reading import is_campaign, read_campaign
+from hpcai500.campaign.standing import Standing, standing
+from hpcai500.errors import ExitCode, RecordError
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.record import json_object
@@ -29,6 +32,24 @@ class RunOutcome:
         """What the record says of the machine and the software."""
         path = self.record / "system.json"
         return json_object(path) if path.is_file() else {}
+
+
+@dataclass(frozen=True)
+class CampaignOutcome:
+    """The campaign that runs are of: its folder, its identity, and whether it may be ranked."""
+
+    folder: Path
+    identity: str
+    standing: Standing
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "path": str(self.folder),
+            "identity": self.identity,
+            "rankable": self.standing.rankable,
+            "reasons": list(self.standing.reasons),
+        }
 
 
 @dataclass(frozen=True)
@@ -71,10 +92,11 @@ class CommandOutcome:
             yield from trial_lines(self._summaries())
         elif self._good:
             yield from figure_of_merit_lines(self._good[0])
-        for result in self._good:
-            if not result.rankable:
-                yield f"HPCAI500 NOTE not rankable: {'; '.join(result.reasons)}"
-                break
+        campaign = self._campaign
+        if campaign:
+            yield f"campaign    {campaign.folder}, identity {campaign.identity}"
+        if reasons := campaign.standing.reasons if campaign else self._reasons:
+            yield f"HPCAI500 NOTE not rankable: {'; '.join(reasons)}"
         for result in self._good:
             if not _passed(result):
                 quality = result.quality
@@ -100,11 +122,32 @@ class CommandOutcome:
             ],
             "trials": {name: asdict(summary) for name, summary in self._summaries().items()},
             "no_mean": self._why_no_mean(),
+            "campaign": self._campaign.document() if self._campaign else None,
         }
 
     @property
     def _good(self) -> list[Result]:
         return [run.result for run in self.runs if run.result]
+
+    @property
+    def _reasons(self) -> Sequence[str]:
+        """Why the first run that is not rankable is not."""
+        return next((result.reasons for result in self._good if not result.rankable), ())
+
+    @cached_property
+    def _campaign(self) -> CampaignOutcome | None:
+        """The campaign whose finished runs these are, all of them and no others."""
+        finished = [run.record for run in self.runs if run.result]
+        folders = {record.parent for record in finished}
+        if len(folders) != 1 or not is_campaign(folder := folders.pop()):
+            return None
+        try:
+            campaign = read_campaign(folder)
+        except RecordError:
+            return None  # records were named one by one: nobody has asked for what is around them
+        if {campaign.record(attempt) for attempt in campaign.done()} != set(finished):
+            return None
+        return CampaignOutcome(folder, campaign.identity, standing(campaign, self._good[0].edition))
 
     def _why_no_mean(self) -> str | None:
         return why_no_mean([run.record for run in self.runs if run.result]) if len(self._good) > 1 else None

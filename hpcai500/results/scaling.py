@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hpcai500.campaign.company import company_difference
 from hpcai500.errors import UsageError
 from hpcai500.methodology.result import Result, training_seconds
 from hpcai500.methodology.scaling import weak_scaling
 from hpcai500.record import Record, read_record
-from hpcai500.results.company import company_difference
 from hpcai500.results.score import score_record
 from hpcai500.results.show import scaled
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcai500.campaign.likeness import difference
+from hpcai500.campaign.reading import is_campaign, read_campaign
 from hpcai500.chain import line_hash
-from hpcai500.editions import benchmark_rules
-from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import ANALYTIC, Result, derive
 from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.record import Record, json_object, read_record
-from hpcai500.results.company import company_difference
 from hpcai500.results.power import check_power
-from hpcai500.results.table_differences import table_differences
+from hpcai500.rulebook import rulebook
 
 # The metrics of V2.0 section 5.3.2, and the rate that they come from.
 TRIAL_METRICS = (
@@ -38,6 +38,7 @@ def score_record(path: Path, edition: str | None = None, convention: str = ANALY
 
     Raises:
         RecordError: it is no complete record, or its chain of events is broken.
+        EnvironmentLacksError: the edition's reference recipe is not what it was.
         WrongAnswerError: its `result.json` says something else than its events, or its power samples do.
     """
     record = read_record(path)
@@ -56,12 +57,13 @@ def score_record(path: Path, edition: str | None = None, convention: str = ANALY
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:
-    """`paths` with each folder of a series replaced by its records.
+    """`paths` with each campaign replaced by its finished runs, and each other folder of runs by what is in it.
 
     Raises:
-        UsageError: a run is named twice, or was copied: it would count as two trials.
+        UsageError: a run is named twice, or was copied: it would count as two trials; a campaign has none finished.
+        RecordError: the journal of a campaign is broken.
     """
-    records = [record for path in paths for record in (sorted(path.glob("trial-*")) or [path])]
+    records = [record for path in paths for record in _runs_in(path)]
     seen: dict[str, Path] = {}
     for record in records:
         log = record / "events.jsonl"
@@ -71,22 +73,26 @@ def expand(paths: Sequence[Path]) -> list[Path]:
     return records
 
 
+def _runs_in(path: Path) -> list[Path]:
+    if not is_campaign(path):
+        return sorted(path.glob("trial-*")) or [path]
+    campaign = read_campaign(path)
+    finished = [campaign.record(attempt) for attempt in campaign.done()]
+    if not finished:
+        raise UsageError(f"{path}: a campaign without a finished run; see `hpcai500 campaign status {path}`")
+    return finished
+
+
 def why_no_mean(records: Sequence[Path]) -> str | None:
     """Why runs do not belong together, or None.
 
-    They do if their recipes differ in the seed and in nothing else, and if they really ran alike: on as many ranks and
-    nodes, by the same backend and library, whatever the recipe asked for.
+    They do if their recipes differ in the seed and in nothing else, and if they really ran alike: on the same data, by
+    as many ranks and nodes of one kind, by the same software, backend and library, whatever the recipe asked for.
     """
     read = [read_record(record) for record in records]
-    tables = [record.tables for record in read]
-    for record, other in zip(records[1:], tables[1:], strict=True):
-        field = _first_difference(tables[0], other)
-        if field:
-            return f"{record} differs from {records[0]} in {field}"
-    differences = (company_difference(read[0], other) for other in read[1:])
-    if different := next(filter(None, differences), None):
+    if different := next(filter(None, (difference(read[0], other) for other in read[1:])), None):
         return different
-    seeds = [one["hyperparameters"]["seed"] for one in tables]
+    seeds = [one.tables["hyperparameters"]["seed"] for one in read]
     return f"two runs have the seed {max(seeds, key=seeds.count)}" if len(set(seeds)) < len(seeds) else None
 
 
@@ -97,15 +103,13 @@ def summarise_trials(results: Sequence[Result]) -> dict[str, TrialSummary]:
     return {name: summarise(numbers) for name, numbers in values.items() if None not in numbers}
 
 
-def _first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    differences = table_differences(other, one)
-    return min((found.field for found in differences if found.field != "hyperparameters.seed"), default=None)
-
-
 def _derive(record: Record, edition: str, convention: str) -> Result:
     tables = {**record.tables, "edition": edition}
+    rules = rulebook(edition, str(tables.get("benchmark")))
+    if "reference_error" in rules:
+        raise EnvironmentLacksError(rules["reference_error"])
     try:
-        return derive(tables, benchmark_rules(edition, str(tables.get("benchmark"))), record.events, convention)
+        return derive(tables, rules, record.events, convention)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # Chained, and still not what this version expects: written by a hand, or by a version that is not known yet.
         raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
@@ -114,7 +118,8 @@ def _derive(record: Record, edition: str, convention: str) -> Result:
 def _compare(path: Path, computed: Mapping[str, Any]) -> None:
     written = json_object(path)
     # A file of an older version lacks keys that are derived today, and says nothing wrong by that.
-    keys = sorted(key for key in written if not _same(computed.get(key), written[key]))
+    judged = _judged_by_fewer_rules(written, computed)
+    keys = sorted(key for key in written if key not in judged and not _same(computed.get(key), written[key]))
     if keys:
         key = keys[0]
         raise WrongAnswerError(
@@ -122,6 +127,16 @@ def _compare(path: Path, computed: Mapping[str, Any]) -> None:
             + (f" ({len(keys)} keys differ)" if len(keys) > 1 else "")
             + "; the file was changed, or written by another version"
         )
+
+
+def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys that say something else only because an older version did not judge levels and conduct yet."""
+    if "level_changes" in written or written.get("level") is not None:
+        return ()
+    reasons = written.get("reasons")
+    if not isinstance(reasons, list) or not all(reason in computed["reasons"] for reason in reasons):
+        return ("level",)
+    return ("level", "reasons", "rankable") if written.get("rankable") is (not reasons) else ("level", "reasons")
 
 
 def _same(one: Any, other: Any) -> bool:

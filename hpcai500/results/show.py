@@ -33,6 +33,7 @@ def summary_lines(result: Result) -> Iterator[str]:
     achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
     backend = f"{result.backend} ({result.communication_library})" if result.communication_library else result.backend
     yield f"benchmark   {result.benchmark}, edition {result.edition}, {result.world_size} process(es), {backend}"
+    yield from _level_line(result)
     yield f"quality     {quality.metric} {achieved} (target {quality.target:g})"
     for name, value in (quality.per_class or {}).items():
         yield f"  {name:22} " + ("does not occur" if value is None else f"{value:.4f}")
@@ -61,6 +62,15 @@ def summary_lines(result: Result) -> Iterator[str]:
         yield f"NOT RANKABLE: {result.reasons[0]}" + (
             f" (and {len(result.reasons) - 1} more)" if result.reasons[1:] else ""
         )
+
+
+def _level_line(result: Result) -> Iterator[str]:
+    """The level, and what forces it; nothing where the edition does not know the benchmark."""
+    if result.level_changes is None:
+        return
+    more = len(result.level_changes) - _MOST_NAMES
+    named = ", ".join(result.level_changes[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    yield f"level       {result.level or 'none'}" + (f" ({named})" if named else "")
 
 
 def _power_lines(result: Result) -> Iterator[str]:
@@ -142,12 +152,17 @@ _UNITS = {
 }
 
 
-def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
-    """The metrics over all trials, then their means and variations as figures of merit."""
+def mean_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
+    """The metrics over all trials."""
     yield "all trials  mean without the highest and the lowest run; variation is that of all"
     for name, summary in summaries.items():
         variation = "unknown" if summary.variation is None else f"{summary.variation:.2%}"
         yield f"  {name:24} {summary.mean:.6g}  variation {variation}  ({summary.runs} runs)"
+
+
+def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
+    """The metrics over all trials, then their means and variations as figures of merit."""
+    yield from mean_lines(summaries)
     for name, summary in summaries.items():
         unit = _UNITS.get(name, "s" if name.endswith("seconds") else "fraction")
         yield f"HPCAI500 FOM {name}={summary.mean:.6g} {unit}"

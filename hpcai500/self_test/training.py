@@ -12,10 +12,10 @@ from hpcai500 import train
 from hpcai500.chain import iterate
 from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
-from hpcai500.editions import benchmark_rules
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError, WrongAnswerError
 from hpcai500.methodology.result import Result, derive
 from hpcai500.record import Record, read_record
+from hpcai500.rulebook import rulebook
 from hpcai500.self_test.checking import require, require_equal
 
 _EPOCHS = 2
@@ -76,7 +76,7 @@ def check_record(record: Record, samples: int) -> Result:
         WrongAnswerError: something in it is not.
     """
     require_equal("status of the record", record.status, "done")
-    result = derive(record.tables, benchmark_rules("v2.0", str(record.tables["benchmark"])), record.events)
+    result = derive(record.tables, rulebook("v2.0", str(record.tables["benchmark"])), record.events)
     written = json.loads((record.path / "result.json").read_text(encoding="utf-8"))
     require(written == result.as_json(), "result.json is not what the events give")
     require_equal("images", result.images, samples * _EPOCHS)

@@ -12,7 +12,7 @@ import pytest
 from many_ranks import Ended, clean_environment, start
 from tiny_runs import TINY
 
-from hpcai500.launch.trials import TrialPlan, write_plan
+from hpcai500.campaign.writing import create_campaign
 from hpcai500.recipe import load_recipe
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
@@ -98,7 +98,7 @@ def test_of_many_copies_one_says_what_is_wrong_and_all_end_with_its_code(
 
 
 def test_the_runs_of_a_series_have_one_number_of_ranks(images: Path, tmp_path: Path) -> None:
-    write_plan(tmp_path / "t", load_recipe("ic/smoke", TINY), TrialPlan(2, str(images)))
+    create_campaign(tmp_path / "t", load_recipe("ic/smoke", TINY), 2, images)
     ended = hpcai500("ic", "--resume", "--out", "t", "--procs", "2", cwd=tmp_path)
     assert ended.returncode == 64
     assert "the runs of this series have 1 rank each, and here are 2: start as many" in ended.stderr

@@ -80,20 +80,19 @@ hpcai500=(
 )
 
 # A run that died before it began to train has nothing to go on with: it is kept, and another one begins.
-for run in "$record" "$record"/trial-*; do
-    if [[ -e $run/events.jsonl && ! -e $run/DONE ]]; then
-        code=0
-        grep -q '"key":"run_start",.*}$' -- "$run/events.jsonl" || code=$?
-        # More than 1: it cannot be read.
-        if (( code == 1 )); then
-            aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
-            say "$run: ended before it began to train: it is kept as $aside, and begins anew"
-            mv -T -- "$run" "$aside"
-        fi
+# A campaign keeps what never began by itself, and makes another attempt.
+if [[ -e $record/events.jsonl && ! -e $record/DONE ]]; then
+    code=0
+    grep -q '"key":"run_start",.*}$' -- "$record/events.jsonl" || code=$?
+    # More than 1: it cannot be read.
+    if (( code == 1 )); then
+        aside=$record.failed-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+        say "$record: ended before it began to train: it is kept as $aside, and begins anew"
+        mv -T -- "$record" "$aside"
     fi
-done
+fi
 goes_on=''
-for file in DONE events.jsonl trials.json; do
+for file in DONE events.jsonl campaign.jsonl; do
     if [[ -e $record/$file ]]; then goes_on=yes; fi
 done
 # A job that comes back from the queue still has the words with which its record began.

@@ -15,6 +15,7 @@ import pytest
 from many_ranks import clean_environment, start
 from tiny_runs import TINY
 
+from hpcai500.campaign.reading import read_campaign
 from hpcai500.chain import iterate
 from hpcai500.record import read_record
 
@@ -48,6 +49,9 @@ def test_trials_under_a_launcher_are_told_once_and_have_their_own_seeds(images: 
     assert ended.output.count("2 ranks of mpirun, torch") == 2
     recipes = [read_record(tmp_path / "t" / f"trial-0{number}").recipe() for number in (1, 2)]
     assert [(it.hyperparameters.seed, it.world_size) for it in recipes] == [(1, 2), (2, 2)]
+    campaign = read_campaign(tmp_path / "t")
+    assert {event["value"]["launcher"] for event in iterate(campaign.events, "attempt_start")} == {"mpirun"}
+    assert [(one.trial, one.status) for one in campaign.attempts] == [(1, "done"), (2, "done")]
 
 
 def test_horovod_gets_the_launcher_that_it_wants(images: Path, tmp_path: Path) -> None:

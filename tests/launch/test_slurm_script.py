@@ -192,7 +192,7 @@ def test_a_job_with_a_record_goes_on(run: Run, tmp_path: Path) -> None:
     assert ended.stdout.endswith(f"<--out><{tmp_path}/runs/ic-17><--resume>\n")
 
 
-@pytest.mark.parametrize("file", ["events.jsonl", "DONE", "trials.json"])
+@pytest.mark.parametrize("file", ["events.jsonl", "DONE", "campaign.jsonl"])
 def test_words_for_a_record_that_goes_on_are_refused(run: Run, tmp_path: Path, file: str) -> None:
     begun(tmp_path / "mine")
     (tmp_path / "mine/events.jsonl").rename(tmp_path / "mine" / file)
@@ -218,16 +218,17 @@ def test_a_record_of_a_run_that_never_began_to_train_is_kept_and_another_begins(
     require_unused(record)
 
 
-def test_of_a_series_only_the_trial_that_never_began_is_put_aside(run: Run, tmp_path: Path) -> None:
-    series = tmp_path / "runs/ic-17"
-    begun(series / "trial-1")
-    (series / "trials.json").touch()
-    (series / "trial-2").mkdir()
-    (series / "trial-2/events.jsonl").touch()
+def test_a_campaign_goes_on_and_keeps_its_attempts_where_they_are(run: Run, tmp_path: Path) -> None:
+    """`hpcai500 campaign run` makes another attempt by itself where one never began."""
+    campaign = tmp_path / "runs/ic-17"
+    begun(campaign / "trial-01")
+    (campaign / "campaign.jsonl").touch()
+    (campaign / "trial-02").mkdir()
+    (campaign / "trial-02/events.jsonl").touch()
     ended = run(example(site=site()))
-    assert ended.stdout.endswith(f"<--out><{series}><--resume>\n")
-    assert sorted(path.name for path in series.iterdir()) == ["trial-1", "trials.json"]
-    assert (tmp_path / "runs/ic-17.failed-17-0/events.jsonl").exists()
+    assert ended.stdout.endswith(f"<--out><{campaign}><--resume>\n")
+    assert sorted(path.name for path in campaign.iterdir()) == ["campaign.jsonl", "trial-01", "trial-02"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["ic-17"]
 
 
 def test_a_log_that_cannot_be_read_is_not_taken_for_an_empty_one(run: Run, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_the_backend_is_the_one_that_ran_and_not_the_one_that_was_asked_for() ->
 
 def test_a_record_from_before_there_were_ranks_has_the_recipes_backend_and_unknown_costs() -> None:
     result = restarted(1).result()
-    assert (result.backend, result.communication_library) == ("local", None)
+    assert (result.backend, result.communication_library) == ("torch", None)
     assert result.communication_fraction is result.parallel_efficiency is result.bytes_per_step is None
     assert result.stragglers is None
 

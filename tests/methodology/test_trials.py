@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.trials import summarise
+from hpcai500.methodology.trials import runs_to_plan, summarise
 
-runs = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20)
+values = st.floats(1e-3, 1e6)
+runs = st.lists(values, min_size=1, max_size=20)
+many_runs = st.lists(values, min_size=3, max_size=20)
+# Sums of floats are rounded, in another way for another order of magnitude.
+NEARLY = 1 + 1e-12
 
 
 def test_highest_and_lowest_are_dropped_and_the_variation_is_of_all() -> None:
@@ -36,10 +40,58 @@ def test_the_order_of_runs_changes_nothing(values: list[float], random: object) 
     assert summarise(shuffled) == summarise(values)
 
 
-@given(runs)
-def test_the_mean_lies_between_lowest_and_highest(values: list[float]) -> None:
-    assert min(values) <= summarise(values).mean * (1 + 1e-12)
-    assert summarise(values).mean <= max(values) * (1 + 1e-12)
+@given(many_runs)
+def test_the_mean_lies_between_the_extremes_that_are_kept(values: list[float]) -> None:
+    kept = sorted(values)[1:-1]
+    assert min(kept) <= summarise(values).mean * NEARLY
+    assert summarise(values).mean <= max(kept) * NEARLY
+
+
+@given(runs, st.floats(1e-6, 1e6))
+def test_the_unit_of_a_metric_changes_its_mean_alike_and_its_variation_not_at_all(
+    values: list[float], factor: float
+) -> None:
+    one, other = summarise(values), summarise([value * factor for value in values])
+    assert other.mean == pytest.approx(one.mean * factor, rel=1e-9)
+    if one.variation is None:
+        assert other.variation is None
+    else:
+        assert other.variation == pytest.approx(one.variation, rel=1e-6, abs=1e-9)
+
+
+@given(runs, st.integers(0, 19), st.floats(0, 1e6))
+def test_a_run_that_had_been_better_never_lowers_the_mean(values: list[float], place: int, more: float) -> None:
+    better = list(values)
+    better[place % len(values)] += more
+    assert summarise(better).mean * NEARLY >= summarise(values).mean
+
+
+@given(runs, st.floats(1, 10))
+def test_one_more_run_that_is_not_below_the_mean_never_lowers_it(values: list[float], ratio: float) -> None:
+    mean = summarise(values).mean
+    assert summarise([*values, mean * ratio * NEARLY]).mean * (1 + 1e-9) >= mean
+
+
+@given(many_runs, values)
+def test_neither_the_best_nor_the_worst_run_moves_the_mean(values: list[float], far: float) -> None:
+    ordered = sorted(values)
+    further = [ordered[0] / (1 + far), *ordered[1:-1], ordered[-1] + far]
+    assert summarise(further).mean == summarise(values).mean
+
+
+@given(values, st.integers(2, 20))
+def test_runs_that_are_equal_do_not_vary(value: float, number: int) -> None:
+    summary = summarise([value] * number)
+    assert summary.mean == pytest.approx(value, rel=1e-12)
+    assert summary.variation == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("least", "planned"), [(10, 12), (5, 7), (None, 3)])
+def test_more_runs_are_planned_than_the_least_and_as_many_as_it_are_kept(least: int | None, planned: int) -> None:
+    assert runs_to_plan(least) == planned
+    if least is not None:
+        assert planned > least
+        assert len(range(planned)[1:-1]) == least
 
 
 def test_no_runs_are_refused() -> None:

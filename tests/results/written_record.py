@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcai500.editions import benchmark_rules
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import read_record
 from hpcai500.record_writer import RecordWriter
+from hpcai500.rulebook import rulebook
 
 STAGE = {"mean_seconds": 0.002, "median_seconds": 0.001, "p95_seconds": 0.004}
 COSTS: dict[str, Any] = {
@@ -83,8 +83,7 @@ def write_record(
         if finish:
             writer.event("run_stop", {"status": "success"})
             record = read_record(path)
-            rules = benchmark_rules("v2.0", "ic")
-            writer.finish(derive(record.tables, rules, record.events).as_json())
+            writer.finish(derive(record.tables, rulebook("v2.0", "ic"), record.events).as_json())
     return path
 
 

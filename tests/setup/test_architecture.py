@@ -29,7 +29,17 @@ BASE = CORE | {
     "streams",
     "toml_source",
 }
-CONTRACTS = BASE | {"methodology", "editions", "layers", "machine", "recipe", "record", "record_writer", "rulebook"}
+CONTRACTS = BASE | {
+    "methodology",
+    "editions",
+    "layers",
+    "machine",
+    "recipe",
+    "recipe_tables",
+    "record",
+    "record_writer",
+    "rulebook",
+}
 LOGIN: dict[str, set[str]] = {
     "chain": {"errors"},
     "errors": set(),
@@ -46,6 +56,7 @@ LOGIN: dict[str, set[str]] = {
     "layers": {"errors"},
     "machine": BASE | {"methodology", "recipe"},
     "recipe": BASE | {"editions", "layers", "methodology"},
+    "recipe_tables": BASE | {"layers", "recipe"},
     "rulebook": BASE | {"editions", "layers", "methodology", "recipe"},
     "record": BASE | {"layers", "methodology", "recipe"},
     "record_writer": BASE | {"layers", "recipe", "record"},

@@ -100,4 +100,6 @@ def test_the_wheel_carries_core_recipes_and_editions(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("hpcai500-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert any(re.fullmatch(r"hpcai500/_core\..*\.so", name) for name in names)
-    assert {"hpcai500/recipes/ic/reference.toml", "hpcai500/editions/v2.0.toml"} <= set(names)
+    assert {"hpcai500/recipes/ic/reference.toml", "hpcai500/editions/v2.0.toml", "hpcai500/docs/methodology.md"} <= set(
+        names
+    )

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcai500.chain import Event, iterate
-from hpcai500.editions import benchmark_rules
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import Result, derive
 from hpcai500.methodology.timeline import Timeline
 from hpcai500.record import Record, read_record
 from hpcai500.results.report.words import table
 from hpcai500.results.score import score_record
+from hpcai500.rulebook import rulebook
 
 Verdict = Literal["PASS", "FAIL", "INVALID"]
 
@@ -99,7 +99,7 @@ def read_subject(path: Path) -> Subject:
 def _derived(record: Record) -> Result:
     """The numbers that the events give, where `result.json` says something else."""
     edition, benchmark = str(record.tables.get("edition")), str(record.tables.get("benchmark"))
-    return derive(record.tables, benchmark_rules(edition, benchmark), record.events)
+    return derive(record.tables, rulebook(edition, benchmark), record.events)
 
 
 def _ending(record: Record) -> str | None:

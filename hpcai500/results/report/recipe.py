@@ -7,10 +7,10 @@ from typing import Any
 
 from hpcai500.errors import UsageError
 from hpcai500.recipe import recipes_folder, reference_recipe
+from hpcai500.recipe_tables import every_field, table_differences
 from hpcai500.results.report.blocks import Block, Cell, Fold, Section, Table, Text
 from hpcai500.results.report.reading import Subject
 from hpcai500.results.report.words import listed, short
-from hpcai500.results.table_differences import every_field, table_differences
 
 _MOST_ROWS, _MOST_LETTERS = 300, 100
 

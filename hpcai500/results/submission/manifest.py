@@ -6,21 +6,25 @@ SUBMISSION.zip
     campaign/            the campaign's folder: recipe, journal, records with their last checkpoints
     code/hpcai500/       the Python sources that ran
     accounting/JOB.json  what Slurm's accounting says of each job
+    logs/                logs that were given by hand
+    README.txt           how a person checks all this
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-SCHEMA = "hpcai500-submission-1"
+SCHEMA: Final = "hpcai500-submission-1"
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
 NAMESPACE = "hpcai500"
 CAMPAIGN = "campaign"
 CODE = "code/hpcai500"
 ACCOUNTING = "accounting"
+LOGS = "logs"
+README = "README.txt"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=1000)]
@@ -62,7 +66,7 @@ class Claim(_Part):
 
     level: Literal["hardware", "system", "free"] | None = Field(description="null: no level allows what was changed")
     rankable: bool = Field(description="whether the rules of the edition are kept")
-    reasons: list[Text] = Field(description="why it is not rankable")
+    reasons: Annotated[list[Text], FailFast()] = Field(description="why it is not rankable")
     metrics: dict[str, Metric] = Field(description="each metric over the trials, by its name in result.json")
 
 
@@ -78,6 +82,7 @@ class Code(_Part):
 class Anonymised(_Part):
     """That names of hosts were replaced, and what they were hashed as before."""
 
+    original_campaign: Sha256 = Field(description="identity of the campaign before that, as it may be registered")
     hosts: Annotated[int, Field(ge=0, description="names that were replaced")]
     original_heads: dict[str, Sha256] = Field(
         description="hash of the last event of each log before that, so that the originals can be shown when asked for"
@@ -102,5 +107,5 @@ class Manifest(_Part):
     claim: Claim = Field(description="the result")
     code: Code = Field(description="the software")
     anonymised: Anonymised | None = Field(description="null: nothing was replaced")
-    left_out: list[LeftOut] = Field(description="files that are not here")
-    files: list[FileEntry] = Field(description="all other files, in order of their paths")
+    left_out: Annotated[list[LeftOut], FailFast()] = Field(description="files that are not here")
+    files: Annotated[list[FileEntry], FailFast()] = Field(description="all other files, in order of their paths")

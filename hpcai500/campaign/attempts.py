@@ -1,0 +1,113 @@
+"""What is written into a campaign's journal when an attempt begins, goes on and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcai500.campaign.outcome import Ending, ending, read_outcome
+from hpcai500.campaign.reading import Attempt, Campaign
+from hpcai500.campaign.turns import turn_at
+from hpcai500.campaign.writing import append
+from hpcai500.errors import RecordError
+from hpcai500.files import sync_folder
+from hpcai500.record_writer import is_being_written
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What runs an attempt, for the journal.
+
+    Attributes:
+        command: the user's words.
+        launcher: who started the ranks.
+        slurm_job_id: of the job that this is in.
+    """
+
+    command: Sequence[str]
+    launcher: str
+    slurm_job_id: str | None
+
+    def told(self) -> dict[str, Any]:
+        """As the journal has it."""
+        return {"command": list(self.command), "launcher": self.launcher, "slurm_job_id": self.slurm_job_id}
+
+
+def begin_attempt(campaign: Campaign, trial: int, how: Invocation) -> tuple[Campaign, Attempt]:
+    """Write down another attempt at `trial`, and make its folder: from now on, it counts.
+
+    Raises:
+        RecordError: its folder is there already, or cannot be made, or the journal cannot be written.
+    """
+    number = len(campaign.attempts_at(trial)) + 1
+    record = f"trial-{trial:02d}" + (f"-attempt-{number}" if number > 1 else "")
+    folder = campaign.path / record
+    try:
+        # Where there are no locks, this still lets only one process through. What a crash has left is empty.
+        folder.mkdir(exist_ok=folder.is_dir() and not any(folder.iterdir()))
+        sync_folder(campaign.path)
+    except FileExistsError as error:
+        raise RecordError(
+            f"{folder}: is there already, and the campaign's journal does not know it: move it away, then go on"
+        ) from error
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be made: {error.strerror}; mend it, then go on") from error
+    value = {"trial": trial, "attempt": number, "record": record, **how.told()}
+    campaign = append(campaign.path, "attempt_start", value)
+    return campaign, campaign.attempts_at(trial)[-1]
+
+
+def resume_attempt(campaign: Campaign, attempt: Attempt, how: Invocation) -> Campaign:
+    """Write down that an attempt which has stopped runs again.
+
+    Raises:
+        RecordError: the journal cannot be written.
+    """
+    return append(campaign.path, "attempt_resume", {**_number(attempt), **how.told()})
+
+
+def stop_attempt(
+    campaign: Campaign, attempt: Attempt, exit_code: int | None, rules: Mapping[str, Any]
+) -> tuple[Campaign, Ending]:
+    """Write down how an attempt ended, as its record tells.
+
+    Args:
+        campaign: that it belongs to.
+        attempt: which.
+        exit_code: of its job; None where nobody was there to see it end.
+        rules: of the campaign's edition.
+
+    Raises:
+        RecordError: the journal cannot be written.
+    """
+    end = ending(read_outcome(campaign, attempt, rules))
+    if end.status == "failed" and exit_code:
+        end = replace(end, reason=f"{end.reason} (exit code {exit_code})")
+    value = {
+        **_number(attempt), "status": end.status, "exit_code": exit_code, "head": end.head, "reason": end.reason,
+    }  # fmt: skip
+    return append(campaign.path, "attempt_stop", value), end
+
+
+def settle(campaign: Campaign, rules: Mapping[str, Any]) -> Campaign:
+    """Write down the end of attempts that were killed: the journal tells of none, and nobody is at them.
+
+    Where nobody can tell, because the file system has no locks or the folder cannot be written to, nothing is written.
+    """
+    for attempt in campaign.attempts:
+        if attempt.status == "running":
+            with turn_at(campaign.path, attempt.trial) as turn:
+                if turn == "alone" and not is_written(campaign.record(attempt)):
+                    campaign, _ = stop_attempt(campaign, attempt, None, rules)
+    return campaign
+
+
+def is_written(record: Path) -> bool:
+    """Whether a process is writing the record in the folder `record` now, as far as that can be told."""
+    return (record / "events.jsonl").is_file() and is_being_written(record)
+
+
+def _number(attempt: Attempt) -> dict[str, int]:
+    return {"trial": attempt.trial, "attempt": attempt.attempt}

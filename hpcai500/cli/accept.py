@@ -1,0 +1,126 @@
+"""`hpcai500 accept`: the verdict on a system, by its contract or by what it was before."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpcai500.cli.options import Json
+from hpcai500.cli.telling import tell
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+
+if TYPE_CHECKING:
+    from hpcai500.results.acceptance.verdict import Acceptance, Request
+
+
+def _example(wanted: bool) -> None:
+    if wanted:
+        from hpcai500.results.acceptance.spec import contracts_folder  # noqa: PLC0415 - keeps `--help` fast
+
+        print((contracts_folder() / "example.toml").read_text(encoding="utf-8"), end="")  # noqa: T201
+        raise typer.Exit
+
+
+def accept(
+    what: Annotated[
+        list[Path],
+        typer.Argument(metavar="[SPEC] RECORD...", help="A contract file (TOML), then records, series or campaigns."),
+    ],
+    micro: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Ceilings: of `hpcai500 micro -o FILE`; may be repeated.")
+    ] = None,
+    scaling: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Efficiency: of `hpcai500 scale ... --json > FILE`.")
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="OLD", help="Judge against an older record or campaign; SPEC may be left out."),
+    ] = None,
+    min_ratio: Annotated[
+        float | None, typer.Option(metavar="R", help="With --baseline: at least R times as good.  [default: 0.90]")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE.xml", help="Write the verdict for Jenkins, GitLab.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write it as a page that is fit to sign.")
+    ] = None,
+    as_json: Json = False,
+    example: Annotated[
+        bool, typer.Option("--example", callback=_example, is_eager=True, help="Print a contract file to begin with.")
+    ] = False,
+) -> None:
+    """Judge a system by a contract: what was contracted, what was measured, margin, interval, verdict.
+
+    SPEC holds contracted values with tolerances; begin one: `hpcai500 accept --example > contract.toml`. Runs are
+    scored again from their events; what is unknown is never passed. The slowest node is named.
+
+    Exit code: 0 accepted; 5 a contracted number is missed or was not measured, though all answers are right; 2 an
+    answer is wrong, a record is changed or not complete, or a rule is not kept; 64 a mistake (docs/acceptance.md).
+    """
+    try:
+        made = _judge(_request(what, micro or [], scaling, baseline, min_ratio), junit, html)
+    except HpcAi500Error as error:
+        raise typer.Exit(_tell_broken(error, as_json)) from error
+    from hpcai500.results.acceptance.text import acceptance_lines  # noqa: PLC0415 - keeps `--help` fast
+
+    print(json.dumps(made.document()) if as_json else "\n".join(acceptance_lines(made)))  # noqa: T201
+    raise typer.Exit(made.exit_code)
+
+
+def _request(
+    what: Sequence[Path], micro: Sequence[Path], scaling: Path | None, baseline: Path | None, ratio: float | None
+) -> Request:
+    from hpcai500.results.acceptance.baseline import DEFAULT_RATIO  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.acceptance.spec import find_contract, load_contract  # noqa: PLC0415
+    from hpcai500.results.acceptance.verdict import Request  # noqa: PLC0415
+
+    if ratio is not None and baseline is None:
+        raise UsageError("--min-ratio: of what? give --baseline OLD as well")
+    if ratio is not None and not 0 < ratio <= 100:
+        raise UsageError(f"--min-ratio {ratio:g}: expected a number above 0; 0.90 lets nothing become 10 % worse")
+    # Records are folders: without a contract, all that is named is judged by the baseline.
+    has_contract = baseline is None or not what[0].is_dir()
+    contract = load_contract(find_contract(what[0])) if has_contract else None
+    records = what[1:] if has_contract else what
+    if not records:
+        raise UsageError(f"accept {what[0]}: which records? hpcai500 accept {what[0]} RECORD...")
+    return Request(contract, tuple(records), tuple(micro), scaling, baseline, ratio or DEFAULT_RATIO)
+
+
+def _judge(request: Request, junit: Path | None, html: Path | None) -> Acceptance:
+    """The verdict, with what was asked for written."""
+    from hpcai500.results.acceptance.junit import junit_xml  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.acceptance.page import acceptance_page  # noqa: PLC0415
+    from hpcai500.results.acceptance.verdict import accept as accept_  # noqa: PLC0415
+
+    made = accept_(request)
+    if junit:
+        _write(junit, junit_xml(made), "--junit")
+    if html:
+        # A record may hold half a character that UTF-8 cannot have.
+        _write(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
+    return made
+
+
+def _write(target: Path, content: bytes, option: str) -> None:
+    from hpcai500.files import write_atomically  # noqa: PLC0415 - keeps `--help` fast
+
+    try:
+        write_atomically(target, content)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}; give another {option} FILE") from error
+    print(f"hpcai500: {target}: written", file=sys.stderr)  # noqa: T201
+
+
+def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
+    verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
+    code = int(error.exit_code)
+    broken: dict[str, Any] = {"verdict": verdict, "exit_code": code, "error": tell(error), "criteria": []}
+    print(json.dumps(broken) if as_json else f"HPCAI500 RESULT {verdict}")  # noqa: T201
+    return error.exit_code

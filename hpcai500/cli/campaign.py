@@ -1,0 +1,120 @@
+"""`hpcai500 campaign …`: all runs of a result, fixed before the first of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpcai500.cli.options import Json, Power, Procs, Set
+from hpcai500.cli.ranks import on_ranks
+from hpcai500.cli.running import run_and_report
+from hpcai500.errors import ExitCode
+
+if TYPE_CHECKING:
+    from hpcai500.launch.crew import Crew
+    from hpcai500.launch.outcome import Outcome
+
+app = typer.Typer(
+    help="Plan all runs of a result before the first, run them, and see whether they can be ranked.",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the campaign.")]
+
+
+@app.callback()
+def _campaign() -> None:
+    """Plan all runs of a result before the first, run them, and see whether they can be ranked (docs/campaigns.md)."""
+
+
+@app.command(short_help="Fix recipe, number of runs and seeds.")
+def init(
+    folder: Folder,
+    recipe: Annotated[str, typer.Option(metavar="R", help="TOML file, or a shipped recipe: ic/reference.")],
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Runs, each with its own seed.  [default: two more than the edition's least runs, because the highest "
+            "and the lowest are dropped: ic 12, ewa 7]",
+        ),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set, the same on every node.")] = None,
+    set_: Set = None,
+    procs: Procs = None,
+    as_json: Json = False,
+) -> None:
+    """Fix a campaign in DIR: recipe, number of runs, seeds. Nothing is run.
+
+    Printed is its identity. Whoever is told of it before the first run can check later that no other campaign was run
+    and thrown away: register it with your committee.
+
+    Plan for the ranks that will run it: `--procs N` on one machine; for a cluster, `--set hardware.nodes=4 --set
+    hardware.accelerators_per_node=8 --set communication.backend=torch`, or call this by the launcher of the runs.
+    """
+    from hpcai500.launch.campaign_plan import PlanRequest, plan_campaign  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.measuring import say  # noqa: PLC0415
+
+    def body(crew: Crew) -> int:
+        plan = plan_campaign(PlanRequest(folder, recipe, trials, data, set_ or ()), crew)
+        for warning in plan.warnings:
+            say(f"warning: {warning}")
+        print(json.dumps(plan.document()) if as_json else "\n".join(plan.lines()))  # noqa: T201
+        return ExitCode.PASS
+
+    on_ranks(procs, body)
+
+
+@app.command(short_help="Run what is not done yet.")
+def run(
+    folder: Folder,
+    procs: Procs = None,
+    power: Power = "auto",
+    only: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="K", help="Run this trial alone, for example one in each Slurm job."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Where the data set lies now.  [default: where the plan says]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run what is not done yet, one run after the other; the same command goes on after whatever has stopped it.
+
+    Each attempt is in the campaign's journal before it begins. One that was stopped or killed is gone on with; one that
+    ended before there was anything to go on with is kept, and another attempt is made.
+
+    On several machines, start it by a launcher, as `ic`: srun hpcai500 campaign run DIR (docs/launching.md).
+    """
+    from hpcai500.launch.campaign import CampaignOrder, run_campaign  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.system.power.choice import parse_power  # noqa: PLC0415
+
+    def runs(crew: Crew) -> Iterator[Outcome]:
+        crew.open()
+        order = CampaignOrder(folder, data, only, str(parse_power(power).from_anywhere()))
+        yield from run_campaign(order, crew)
+
+    run_and_report(runs, procs, as_json)
+
+
+@app.command(short_help="All attempts, the means, and whether it can be ranked.")
+def status(folder: Folder, as_json: Json = False) -> None:
+    """Show every attempt, the means with their variation, and whether the campaign can be ranked, or why not.
+
+    The end of an attempt that was killed is written into the journal by this, too.
+    """
+    from hpcai500.campaign.attempts import settle  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.campaign.reading import read_campaign  # noqa: PLC0415
+    from hpcai500.campaign.standing import standing  # noqa: PLC0415
+    from hpcai500.results.campaign_status import CampaignStatus  # noqa: PLC0415
+    from hpcai500.rulebook import rulebook  # noqa: PLC0415
+
+    campaign = read_campaign(folder)
+    campaign = settle(campaign, rulebook(campaign.edition, campaign.benchmark))
+    shown = CampaignStatus(campaign, standing(campaign))
+    print(json.dumps(shown.document()) if as_json else "\n".join(shown.lines()))  # noqa: T201

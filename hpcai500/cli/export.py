@@ -1,0 +1,43 @@
+"""`hpcai500 export`: records in formats of others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpcai500.errors import UsageError
+
+
+def export(
+    record: Annotated[Path, typer.Argument(metavar="RECORD", help="Folder that a run wrote.")],
+    mllog: Annotated[bool, typer.Option("--mllog", help="As lines `:::MLLOG {...}`.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write there.  [default: stdout]")
+    ] = None,
+) -> None:
+    """Write the events of a record in the format of another tool: docs/export.md.
+
+    --mllog gives the `:::MLLOG` lines that MLPerf's tools read, also of a run that failed or was gone on with. What has
+    no word in MLPerf's vocabulary has the prefix hpcai500_. The result is none of MLPerf's, nor comparable with one.
+    """
+    if not mllog:
+        raise UsageError("export: in which format? add --mllog")
+    from hpcai500.campaign.reading import is_campaign  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.files import write_atomically  # noqa: PLC0415
+    from hpcai500.record import read_record  # noqa: PLC0415
+    from hpcai500.results.mllog.log import mllog_lines  # noqa: PLC0415
+
+    if is_campaign(record):
+        raise UsageError(f"{record}: a campaign; export one of its runs: hpcai500 export {record / 'trial-01'} --mllog")
+    text = "".join(f"{line}\n" for line in mllog_lines(read_record(record)))
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_atomically(output, text.encode())
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror}; give another -o FILE") from error
+    print(f"hpcai500: {output}: written", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,89 @@
+"""`hpcai500 rank`: verified submissions in order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hpcai500.cli.options import Json
+from hpcai500.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcai500.results.ranking.examined import Examined
+
+
+def rank(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE...]", help="Submissions, as `hpcai500 submit` wrote them.")
+    ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also the project's nine published systems, computed again.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="DIR", help="Write the ranking as a static site as well.")
+    ] = None,
+    signers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys that are vouched for (OpenSSH's allowed signers).")
+    ] = None,
+    level: Annotated[
+        Literal["hardware", "system", "free"] | None, typer.Option(help="Print the lists of this level only.")
+    ] = None,
+    benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Print the lists of this one only.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify submissions and rank those that hold, by benchmark and level: docs/ranking.md.
+
+    A file that does not hold is listed with the reason, and keeps no other from being ranked: the command ends with 0.
+    """
+    if not files and not published:
+        raise UsageError("rank: name submissions: hpcai500 rank FILE... (or --published for the published systems)")
+    if files or html:
+        _ranking(files or [], published, html, signers, level, benchmark, as_json)
+    else:
+        _published(as_json)
+
+
+def _ranking(
+    files: list[Path],
+    published: bool,
+    html: Path | None,
+    signers: Path | None,
+    level: Literal["hardware", "system", "free"] | None,
+    benchmark: str | None,
+    as_json: bool,
+) -> None:
+    from hpcai500.progress import track  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.ranking.documents import ranking_document  # noqa: PLC0415
+    from hpcai500.results.ranking.making import make_ranking  # noqa: PLC0415
+    from hpcai500.results.ranking.published import published_page  # noqa: PLC0415
+    from hpcai500.results.ranking.published_words import published_document, published_lines  # noqa: PLC0415
+    from hpcai500.results.ranking.text import ranking_lines  # noqa: PLC0415
+
+    ranking = make_ranking(files, site=html, signers=signers, tracker=track, told=_tell)
+    if html:
+        print(f"hpcai500: {html / 'index.html'}: written", file=sys.stderr)  # noqa: T201
+    if as_json:
+        beside = {"published": published_document(published_page())} if published else {}
+        print(json.dumps({**ranking_document(ranking, level, benchmark), **beside}))  # noqa: T201
+        return
+    print("\n".join(ranking_lines(ranking, level, benchmark)))  # noqa: T201
+    if published:
+        print("\n".join(["", *published_lines(published_page())]))  # noqa: T201
+
+
+def _tell(examined: Examined) -> None:
+    from hpcai500.results.ranking.text import examined_line  # noqa: PLC0415 - keeps `--help` fast
+
+    print(f"hpcai500: {examined_line(examined)}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _published(as_json: bool) -> None:
+    from hpcai500.results.ranking.published import published_page  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.ranking.published_words import published_document, published_lines  # noqa: PLC0415
+
+    page = published_page()
+    print(json.dumps({"entries": published_document(page)}) if as_json else "\n".join(published_lines(page)))  # noqa: T201

@@ -1,0 +1,83 @@
+"""`hpcai500 verify`: whether a submission holds when all of it is computed again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpcai500.cli.options import Json
+from hpcai500.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcai500.results.verification.context import Check
+
+_DEVICES = ("cpu", "cuda")
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `hpcai500 submit` wrote.")],
+    signers: Annotated[
+        Path | None,
+        typer.Option(metavar="ALLOWED_SIGNERS", help="Keys that you vouch for: an OpenSSH file. Others are refused."),
+    ] = None,
+    registered: Annotated[
+        str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
+    ] = None,
+    edition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Score under these rules.  [default: those that are claimed]")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="DATA", help="Evaluate the last checkpoints again on this data set.")
+    ] = None,
+    replay_trials: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="With --replay: the first K trials.  [default: all]")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="With --replay: another device than the recipe's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a submission from its file alone, offline: docs/verification.md names each check.
+
+    Signature, manifest and hash chains; journal, seeds and recipes; results, energy, level and claim computed again
+    from the events; clocks, samples, rates and ceilings of each run; the sources that ran, file by file. Exit code 0
+    if all of it holds, 2 if anything does not.
+    """
+    from hpcai500.progress import track  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.verification.show import verification_lines  # noqa: PLC0415
+    from hpcai500.results.verification.verify import verify_submission  # noqa: PLC0415
+
+    if registered is not None and not re.fullmatch(r"[0-9a-f]{64}", registered):
+        raise UsageError(f"--registered {registered}: expected 64 hex digits, as `hpcai500 campaign status` shows them")
+    if replay is None and (replay_trials is not None or device is not None):
+        raise UsageError("--replay-trials and --device say how to replay: add --replay DATA")
+    if device not in (None, *_DEVICES):
+        raise UsageError(f"--device: expected {' or '.join(_DEVICES)}, got {device}")
+    verification = verify_submission(
+        file,
+        signers=signers,
+        registered=registered,
+        edition=edition,
+        more_checks=_replays(replay, replay_trials, device),
+        tracker=track,
+    )
+    document = verification.document()
+    print(json.dumps(document) if as_json else "\n".join(verification_lines(file, verification)))  # noqa: T201
+    raise typer.Exit(verification.exit_code)
+
+
+def _replays(data: Path | None, trials: int | None, device: str | None) -> Sequence[Check]:
+    if data is None:
+        return ()
+    if not data.is_dir():
+        raise UsageError(f"--replay {data}: no such folder; give that of the data set, as for a run")
+    from hpcai500.launch.replay import replay_checkpoint  # noqa: PLC0415
+    from hpcai500.results.verification.replay import replay_check  # noqa: PLC0415
+
+    return (replay_check(partial(replay_checkpoint, data=data, device=device), trials),)

@@ -1,0 +1,106 @@
+"""The weights in a checkpoint that somebody else made: data that may lie, take all memory, or want to run code."""
+
+from __future__ import annotations
+
+import resource
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcai500.engine.trainer import state_bytes
+from hpcai500.errors import WrongAnswerError
+
+# Names, shapes and the folder of the ZIP file that a checkpoint is, beside the numbers.
+_SLACK_BYTES = 16 << 20
+_MOST_WORDS = 200
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Give `model` the weights of the checkpoint `path`, which nobody has reason to trust.
+
+    Nothing in the file is run (`weights_only`), its size is bounded by the model's, and names, shapes and types must be
+    exactly the model's.
+
+    Raises:
+        WrongAnswerError: it is no checkpoint of this model, with the reason.
+    """
+    try:
+        _require_plain(path, state_bytes(model) + _SLACK_BYTES)
+        with _bounded_memory(path.stat().st_size + _SLACK_BYTES):
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        _require_fit(state, model)
+        model.load_state_dict(state["model"])
+    except WrongAnswerError:
+        raise
+    except OSError as error:
+        raise WrongAnswerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # what a hostile file can raise has no end
+        raise WrongAnswerError(f"{path}: not a checkpoint of weights: {_words(error)}") from error
+
+
+def _require_plain(path: Path, most_bytes: int) -> None:
+    """Before torch looks at it: a ZIP file of a possible size, that does not unfold into more than it is."""
+    size = path.stat().st_size
+    if size > most_bytes:
+        raise WrongAnswerError(f"{path}: {size} bytes; a checkpoint of this model has at most {most_bytes}")
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise WrongAnswerError(f"{path}: compressed; a checkpoint is not")
+    if sum(entry.file_size for entry in entries) > size:
+        raise WrongAnswerError(f"{path}: its parts claim more than its {size} bytes")
+
+
+def _require_fit(state: Any, model: nn.Module) -> None:
+    weights = state.get("model") if isinstance(state, Mapping) else None
+    if not isinstance(weights, Mapping):
+        raise WrongAnswerError("the checkpoint holds no table `model` of weights")
+    wanted = model.state_dict()
+    for name in [*wanted, *weights]:
+        if name not in weights:
+            raise WrongAnswerError(f"the checkpoint lacks {name}, which the recipe's model has")
+        if name not in wanted:
+            raise WrongAnswerError(
+                f"the checkpoint holds {str(name)[:_MOST_WORDS]!r}, which the recipe's model has not"
+            )
+        if _form(weights[name]) != _form(wanted[name]):
+            raise WrongAnswerError(
+                f"{name}: the recipe's model has {_form(wanted[name])}, the checkpoint {_form(weights[name])}"
+            )
+
+
+def _form(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{type(value).__name__} {value.layout} {value.dtype} {tuple(value.shape)} on {value.device.type}"
+
+
+@contextmanager
+def _bounded_memory(more_bytes: int) -> Iterator[None]:
+    """No more address space than there is now and `more_bytes`, which is twice what a file needs that is what it says.
+
+    torch reads each part once, into the memory that it then is.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2 * more_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _words(error: Exception) -> str:
+    """One line of what went wrong."""
+    if isinstance(error, MemoryError):
+        return "it takes more memory than it has bytes"
+    # torch says first how to open the file nevertheless; what that was raised from says what is wrong.
+    cause = error.__context__ or error
+    line = (str(cause).splitlines() or [""])[0].partition(". Please use")[0]
+    words = "".join(letter if letter.isprintable() else "?" for letter in line)[:_MOST_WORDS]
+    return f"{type(cause).__name__}: {words}"

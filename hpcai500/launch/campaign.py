@@ -1,0 +1,171 @@
+"""Runs a campaign: each planned run that is not done yet, one after the other, every attempt in the journal first."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcai500.campaign.attempts import Invocation, begin_attempt, is_written, resume_attempt, stop_attempt
+from hpcai500.campaign.outcome import read_outcome
+from hpcai500.campaign.reading import RECIPE, Attempt, Campaign, Trial, read_campaign
+from hpcai500.campaign.turns import turn_at
+from hpcai500.errors import ExitCode, RecordError, UsageError
+from hpcai500.launch.crew import Crew
+from hpcai500.launch.made_data import make_data
+from hpcai500.launch.measuring import say
+from hpcai500.launch.outcome import Outcome
+from hpcai500.layers import Recipe
+from hpcai500.placement import find_placement
+from hpcai500.recipe import parse_resolved
+from hpcai500.rulebook import rulebook
+from hpcai500.system.doctor import Subject, require_healthy
+
+
+@dataclass(frozen=True)
+class CampaignOrder:
+    """What the user asked for.
+
+    Attributes:
+        folder: of the campaign.
+        data: where its data set lies now; None: where the plan says.
+        only: one trial; None: all of them.
+        power: what tells the power, as --power has it.
+    """
+
+    folder: Path
+    data: Path | None = None
+    only: int | None = None
+    power: str = "auto"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What every run of the campaign needs."""
+
+    crew: Crew
+    recipe: Recipe
+    data: Path
+    power: str
+    how: Invocation
+    rules: Mapping[str, Any]
+
+
+def run_campaign(order: CampaignOrder, crew: Crew) -> Iterator[Outcome]:
+    """Run what is not done yet, yielding each planned run as it ends; stops after one that failed.
+
+    `crew` is open already, and runs the jobs; to end it is the caller's.
+
+    Raises:
+        UsageError: there is no such campaign or trial, the crew is not that of the recipe, or a trial is run elsewhere.
+    """
+    campaign = read_campaign(order.folder)
+    trials = _wanted(campaign, order.only)
+    recipe = campaign_recipe(campaign)
+    done = {attempt.trial: attempt for attempt in campaign.done()}
+    left = [trial for trial in trials if trial.trial not in done]
+    crew.check(recipe, len(left))
+    if not left:
+        yield from (Outcome(campaign.record(done[trial.trial]), ExitCode.PASS) for trial in trials)
+        return
+    planned = campaign.start["data"]
+    data = order.data or (Path(planned) if planned else None)
+    require_healthy(Subject(recipe, data, order.folder, sys.argv[1:]))
+    how = Invocation(["hpcai500", *sys.argv[1:]], find_placement(os.environ).launcher, os.environ.get("SLURM_JOB_ID"))
+    rules = rulebook(campaign.edition, campaign.benchmark)
+    work = _Work(crew, recipe, data or make_data(recipe, order.folder), order.power, how, rules)
+    for trial in trials:
+        with turn_at(order.folder, trial.trial) as turn:
+            if turn == "taken":
+                raise _busy(order.folder, trial)
+            outcome = _run_trial(work, order.folder, trial)
+        yield outcome
+        if outcome.exit_code != ExitCode.PASS:
+            return
+
+
+def campaign_recipe(campaign: Campaign) -> Recipe:
+    """The recipe of `campaign`, validated, with the seed of its first trial.
+
+    Raises:
+        RecipeError: this version of hpcai500 cannot run it.
+    """
+    path = campaign.path / RECIPE
+    return parse_resolved(path.read_text(encoding="utf-8"), str(path))
+
+
+def _wanted(campaign: Campaign, only: int | None) -> Sequence[Trial]:
+    wanted = [trial for trial in campaign.trials if only in (None, trial.trial)]
+    if not wanted:
+        raise UsageError(f"--only {only}: {campaign.path} has the trials 1 to {len(campaign.trials)}")
+    return wanted
+
+
+def _run_trial(work: _Work, folder: Path, trial: Trial) -> Outcome:
+    """One planned run, from where its last attempt has left it. Nobody else is at it."""
+    campaign, last = _settled(read_campaign(folder), trial, work.rules)
+    if last is not None and last.status == "done":
+        return Outcome(campaign.record(last), ExitCode.PASS)
+    before = read_outcome(campaign, last, work.rules) if last else None
+    if last is not None and before is not None:
+        if before.diverged:
+            say(
+                f"{last.name} diverged ({before.diverged}): a result of this recipe, which no new attempt takes back: "
+                "change the recipe, and plan another campaign"
+            )
+            return Outcome(campaign.record(last), ExitCode.RUN_FAILED)
+        if before.can_go_on:
+            return _go_on(work, resume_attempt(campaign, last, work.how), last)
+        say(f"{last.name}: {last.reason}; it is kept, and trial {trial.trial} begins anew")
+    return _begin(work, campaign, trial)
+
+
+def _settled(campaign: Campaign, trial: Trial, rules: Mapping[str, Any]) -> tuple[Campaign, Attempt | None]:
+    """The last attempt at `trial`, after its end was written down if it was killed."""
+    attempts = campaign.attempts_at(trial.trial)
+    last = attempts[-1] if attempts else None
+    if last is not None and last.status == "running":
+        if is_written(campaign.record(last)):
+            raise _busy(campaign.path, trial)
+        campaign, _ = stop_attempt(campaign, last, None, rules)
+        last = campaign.attempts_at(trial.trial)[-1]
+    return campaign, last
+
+
+def _begin(work: _Work, campaign: Campaign, trial: Trial) -> Outcome:
+    campaign, attempt = begin_attempt(campaign, trial.trial, work.how)
+    record = campaign.record(attempt)
+    say(f"{work.recipe.benchmark}: {attempt.name} of {campaign.path}, seed {trial.seed}, record {record}")
+    place = f"{campaign.identity}:{attempt.trial}:{attempt.attempt}:{attempt.start_hash}"
+    arguments: list[str | Path] = [
+        *("--recipe", campaign.path / RECIPE, "--set", f"hyperparameters.seed={trial.seed}", "--data", work.data),
+        *("--out", record, "--power", work.power, "--campaign", place),
+    ]
+    return _run(work, campaign, attempt, arguments)
+
+
+def _go_on(work: _Work, campaign: Campaign, attempt: Attempt) -> Outcome:
+    record = campaign.record(attempt)
+    say(f"{work.recipe.benchmark}: going on with {attempt.name} of {campaign.path}, record {record}")
+    return _run(work, campaign, attempt, ["--resume", "--out", record, "--power", work.power, "--data", work.data])
+
+
+def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[str | Path]) -> Outcome:
+    try:
+        code = work.crew.run(work.recipe, arguments)
+    except BaseException:
+        # Ctrl-C at a moment when the job could not catch it, or ranks that did not come.
+        stop_attempt(campaign, attempt, None, work.rules)
+        raise
+    stop_attempt(campaign, attempt, code, work.rules)
+    return Outcome(campaign.record(attempt), code)
+
+
+def _busy(folder: Path, trial: Trial) -> RecordError:
+    return RecordError(
+        f"{folder}: trial {trial.trial} is being run by another process: wait for it or stop it, or run another trial "
+        "with --only K"
+    )

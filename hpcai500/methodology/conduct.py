@@ -1,0 +1,174 @@
+"""What a run did, read from its events: the rules that no recipe can vouch for (V2.0 sections 5.1.1 and 5.1.4).
+
+A recipe says what was asked for. Synchronous SGD, mathematically equivalent parallelism, epochs, data and quality are
+judged by what the run wrote down while it ran. What the record does not tell does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcai500.methodology.passes import Event, last_pass
+
+_DATASET_FACTS = ("training_samples", "evaluation_samples", "classes", "grid", "coverage")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One rule, and whether a run kept it.
+
+    Attributes:
+        layer: that the rule is of.
+        name: the rule.
+        problems: sentences that say where it was not kept, or where the record does not tell; empty where it holds.
+        section: of the paper.
+    """
+
+    layer: int
+    name: str
+    problems: tuple[str, ...]
+    section: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the events show that the rule was kept."""
+        return not self.problems
+
+
+def conduct(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence[Event]) -> tuple[Observation, ...]:
+    """Every rule that is checked by the events of a complete run, from layer 9 down.
+
+    Args:
+        recipe: the resolved recipe, as plain tables.
+        rules: what the edition fixes for this benchmark.
+        events: the record's events, in order.
+    """
+    epochs, evaluations = last_pass(events, "epoch_stop"), last_pass(events, "eval_accuracy")
+    datasets = [event["value"] for event in events if event["key"] == "dataset"]
+    return (
+        Observation(9, "epochs", tuple(_epochs(recipe, epochs, evaluations)), "V2.0 5.1.1"),
+        Observation(9, "data set", tuple(_dataset(datasets, rules)), "V2.0 5.1.1"),
+        Observation(9, "quality metric", tuple(_metric(recipe, evaluations)), "V2.0 5.1.1"),
+        Observation(9, "evaluation samples", tuple(_evaluation(datasets, evaluations)), "V2.0 5.1.1"),
+        Observation(6, "equivalent parallelism", tuple(_parallelism(recipe, datasets, events, epochs)), "V2.0 5.1.4"),
+        Observation(6, "synchronous SGD", tuple(_synchronous(events, epochs)), "V2.0 5.1.4"),
+    )
+
+
+def _epochs(recipe: Mapping[str, Any], *passes: Mapping[int, Event]) -> Iterator[str]:
+    target = recipe["problem"]["epochs"]
+    beyond = sorted({epoch for one in passes for epoch in one if not 1 <= epoch <= target})
+    if beyond:
+        yield f"{_named(beyond)}: beyond the {target} epochs of the recipe"
+
+
+def _dataset(datasets: Sequence[Mapping[str, Any]], rules: Mapping[str, Any]) -> Iterator[str]:
+    first = datasets[0] if datasets else {}
+    for key in ("fingerprint", "content_fingerprint", *_DATASET_FACTS):
+        # Whoever checked the data's content between two starts has learnt its fingerprint, and changed nothing.
+        values = [one.get(key) for one in datasets if key != "content_fingerprint" or one.get(key) is not None]
+        if any(value != values[0] for value in values):
+            yield f"the data set changed during the run: {key.replace('_', ' ')} differs between its starts"
+    if not first.get("fingerprint"):
+        yield "the record does not tell the data set's fingerprint"
+    known = rules.get("dataset_fingerprint")
+    if known is not None and known not in (first.get("content_fingerprint"), first.get("fingerprint")):
+        yield f"the data set is not {rules['dataset']}: its fingerprint is not the edition's"
+
+
+def _metric(recipe: Mapping[str, Any], evaluations: Mapping[int, Event]) -> Iterator[str]:
+    metric = recipe["problem"]["metric"]
+    wrong = [epoch for epoch, event in sorted(evaluations.items()) if event["value"].get("metric") != metric]
+    if wrong:
+        found = evaluations[wrong[0]]["value"].get("metric", "no metric")
+        yield f"{_named(wrong)}: evaluated by {found}; the recipe asks for {metric}"
+
+
+def _evaluation(datasets: Sequence[Mapping[str, Any]], evaluations: Mapping[int, Event]) -> Iterator[str]:
+    expected = datasets[-1].get("evaluation_samples") if datasets else None
+    wrong = [epoch for epoch, event in sorted(evaluations.items()) if event["value"].get("samples") != expected]
+    if wrong or expected is None:
+        found = evaluations[wrong[0]]["value"].get("samples") if wrong else None
+        yield f"{_named(wrong)}: evaluated on {found} samples; the evaluation set has {expected}"
+
+
+def _parallelism(
+    recipe: Mapping[str, Any],
+    datasets: Sequence[Mapping[str, Any]],
+    events: Iterable[Event],
+    epochs: Mapping[int, Event],
+) -> Iterator[str]:
+    """As many updates, of as many samples, as one process with the same global batch would make."""
+    hardware, policy = recipe["hardware"], recipe["hyperparameters"]
+    ranks = hardware["nodes"] * hardware["accelerators_per_node"]
+    started = next((event["value"]["world_size"] for event in events if event["key"] == "run_start"), None)
+    if started != ranks:
+        yield f"the run was started on {started} rank(s); its recipe asks for {ranks}"
+    batch = policy["batch_size"] * policy.get("accumulation_steps", 1) * ranks
+    samples = datasets[-1].get("training_samples") if datasets else None
+    if not isinstance(samples, int) or batch < 1:
+        yield f"no number of updates follows from {samples} training samples in global batches of {batch}"
+        return
+    drops = recipe["workload"].get("tail") == "drop"
+    steps = samples // batch if drops else -(-samples // batch)
+    trained = min(samples, steps * batch)
+    expected = {"steps": steps, "samples": trained, "padded_samples": steps * batch - trained}
+    for key, value in expected.items():
+        wrong = [epoch for epoch, event in sorted(epochs.items()) if event["value"].get(key) != value]
+        if wrong:
+            found = epochs[wrong[0]]["value"].get(key)
+            yield (
+                f"{_named(wrong)}: {found} {key.replace('_', ' ')}; {samples} samples in global batches of {batch} "
+                f"make {value}"
+            )
+
+
+def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterator[str]:
+    """After every epoch all ranks held the same weights, bit for bit, and all made the same steps."""
+    replicas = last_pass(events, "replicas")
+    company = _ranks_of(events, epochs)
+    many = {epoch: ranks for epoch, ranks in company.items() if ranks != 1}
+    unknown = [epoch for epoch in sorted(many) if epoch not in replicas]
+    if unknown:
+        yield f"{_named(unknown)}: the record does not tell that all ranks held the same weights (no event replicas)"
+    wrong = [
+        epoch
+        for epoch, ranks in sorted(many.items())
+        if epoch in replicas
+        and (replicas[epoch]["value"].get("ranks") != ranks or not replicas[epoch]["value"].get("digest"))
+    ]
+    if wrong:
+        said = replicas[wrong[0]]["value"]
+        yield (
+            f"{_named(wrong)}: not all of {many[wrong[0]]} ranks are said to hold the same weights "
+            f"(ranks {said.get('ranks')}, digest {said.get('digest')})"
+        )
+    told = next((event["value"]["ranks"] for event in reversed(events) if event["key"] == "steps"), None)
+    if told is None:
+        return
+    made = sorted({row["steps"] for row in told})
+    if len(made) > 1:
+        yield f"ranks made different numbers of steps: from {made[0]} to {made[-1]}"
+    if company and len(told) != company[max(company)]:
+        yield f"{len(told)} ranks tell of their steps; {company[max(company)]} trained"
+
+
+def _ranks_of(events: Iterable[Event], epochs: Mapping[int, Event]) -> dict[int, int]:
+    """Epoch -> ranks that ended it: those of the run's last start before."""
+    ranks, found = 0, {}
+    ends = {event["seq"]: epoch for epoch, event in epochs.items()}
+    for event in events:
+        if event["key"] in ("run_start", "run_resume"):
+            ranks = event["value"].get("world_size", ranks)
+        elif event["seq"] in ends:
+            found[ends[event["seq"]]] = ranks
+    return found
+
+
+def _named(epochs: Sequence[int]) -> str:
+    """`epoch 3`, or `2 epochs from 3 to 7`."""
+    if not epochs:
+        return "all epochs"
+    return f"epoch {epochs[0]}" if len(epochs) == 1 else f"{len(epochs)} epochs from {epochs[0]} to {epochs[-1]}"

@@ -1,0 +1,212 @@
+"""What the events of a run tell, as far as it can be checked: types and ranges of their values.
+
+Keys that are not named here may join; those that are have been written by every version that writes the event, unless
+they have a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Number = Annotated[int, Field(ge=1, le=2**53)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(max_length=4096)]
+
+
+class Value(BaseModel):
+    """Content of an event: wrong types are refused, unknown keys are not looked at."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class InitStart(Value):
+    """`init_start`: a process begins."""
+
+    benchmark: Text
+    edition: Text
+    recipe_hash: Text
+    version: Text
+    boot_id: Text | None = None
+    campaign: dict[str, Any] | None = None
+
+
+class Dataset(Value):
+    """`dataset`: what is trained on."""
+
+    fingerprint: Text
+    training_samples: Number
+    evaluation_samples: Number
+    coverage: Text
+
+
+class Model(Value):
+    """`model`."""
+
+    parameters: Number
+    steps_per_epoch: Number
+
+
+class Flops(Value):
+    """`flops`: operations of one sample."""
+
+    convention: Text
+    per_sample: Amount
+    forward: Amount
+
+
+class Ceilings(Value):
+    """`ceilings`: the most that the run's devices reach, measured in the run."""
+
+    precision: Text
+    flops: Amount
+    slowest_flops: Amount
+    ranks: Number
+    seconds: Amount
+
+
+class ParallelEfficiency(Value):
+    """`parallel_efficiency`: a step alone and together with all ranks, before the clock."""
+
+    step_seconds_alone: Amount
+    step_seconds: Amount
+
+
+class InitStop(Value):
+    """`init_stop`: what a process needed before it trained."""
+
+    seconds: Amount
+
+
+class Company(Value):
+    """`run_start`: who trains."""
+
+    world_size: Number
+    nodes: Number
+    hosts: list[Text] = []
+
+
+class Resume(Company):
+    """`run_resume`: who goes on, and where."""
+
+    epoch: Number
+    step: Count
+
+
+class Place(Value):
+    """`epoch_start`, `interrupted`: an epoch (from 1), and its updates that are done."""
+
+    epoch: Number
+    step: Count
+
+
+class Epoch(Value):
+    """`eval_start`, `eval_stop`: an epoch (from 1)."""
+
+    epoch: Number
+
+
+class EpochStop(Value):
+    """`epoch_stop`: what an epoch did; times are means over ranks, in seconds."""
+
+    epoch: Number
+    steps: Count
+    samples: Count
+    padded_samples: Count
+    loss: Annotated[float, Field(allow_inf_nan=False)] | None
+    seconds: Amount
+    data_wait_seconds: Amount
+    compute_seconds: Amount = 0.0
+    communication_wait_seconds: Amount = 0.0
+    coverage: Text
+
+
+class Replicas(Value):
+    """`replicas`: the digest of the weights of all ranks, which are the same; None where there is one rank."""
+
+    epoch: Number
+    ranks: Number
+    digest: Text | None
+
+
+class Evaluation(Value):
+    """`eval_accuracy`."""
+
+    epoch: Number
+    metric: Text
+    value: Annotated[float, Field(allow_inf_nan=False)]
+    samples: Number
+    seconds: Amount
+    per_class: dict[str, Annotated[float, Field(allow_inf_nan=False)] | None] | None = None
+
+
+class Checkpoint(Value):
+    """`checkpoint`: where the run goes on from it, and its file."""
+
+    epoch: Number
+    step: Count
+    file: Text
+    sha256: Text
+
+
+class StepsRow(Value):
+    """One rank in `steps`."""
+
+    rank: Count
+    host: Text
+    steps: Count
+    seconds: Amount
+
+
+class Steps(Value):
+    """`steps`: where each rank's time went since the last start."""
+
+    ranks: list[StepsRow]
+
+
+class CommunicationRow(Value):
+    """One rank in `communication`."""
+
+    rank: Count
+    host: Text
+
+
+class Communication(Value):
+    """`communication`."""
+
+    steps: Count
+    ranks: list[CommunicationRow]
+
+
+class File(Value):
+    """`picture`, `trace`: a file of the record."""
+
+    file: Text
+    sha256: Text
+
+
+VALUES: dict[str, type[Value]] = {
+    "init_start": InitStart,
+    "dataset": Dataset,
+    "model": Model,
+    "flops": Flops,
+    "ceilings": Ceilings,
+    "parallel_efficiency": ParallelEfficiency,
+    "init_stop": InitStop,
+    "run_start": Company,
+    "run_resume": Resume,
+    "epoch_start": Place,
+    "interrupted": Place,
+    "epoch_stop": EpochStop,
+    "replicas": Replicas,
+    "eval_start": Epoch,
+    "eval_accuracy": Evaluation,
+    "eval_stop": Epoch,
+    "checkpoint": Checkpoint,
+    "steps": Steps,
+    "communication": Communication,
+    "picture": File,
+    "trace": File,
+}

@@ -1,0 +1,1 @@
+"""`hpcai500 accept`: whether a system keeps what its contract says, with the evidence."""

@@ -1,0 +1,136 @@
+"""The runs that a system is judged by: their records, scored again from their events, and what is wrong with others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hpcai500.campaign.reading import Campaign, is_campaign, read_campaign
+from hpcai500.chain import last_hash
+from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.methodology.result import Result
+from hpcai500.record import Record, read_record
+from hpcai500.results.score import expand, score_record
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run.
+
+    Attributes:
+        record: its record.
+        result: its numbers, from its events.
+        head: hash of its last event, which stands for all of them.
+    """
+
+    record: Record
+    result: Result
+    head: str
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return str(self.record.path)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A record or a campaign that is changed, broken or not complete: what it says is no evidence."""
+
+    path: Path
+    problem: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All runs that were given, the campaigns that they are of, and what cannot be used."""
+
+    runs: tuple[Run, ...]
+    faults: tuple[Fault, ...]
+    campaigns: tuple[Campaign, ...]
+
+    @cached_property
+    def benchmarks(self) -> tuple[str, ...]:
+        """Names of the benchmarks of the runs."""
+        return tuple(dict.fromkeys(run.result.benchmark for run in self.runs))
+
+    def on_nodes(self, benchmark: str | None, nodes: int | None) -> tuple[Run, ...]:
+        """Runs of `benchmark` on so many nodes; None stands for any benchmark, and for the largest number of nodes."""
+        runs = [run for run in self.runs if benchmark in (None, run.result.benchmark)]
+        wanted = nodes or max((run.result.nodes for run in runs), default=0)
+        return tuple(run for run in runs if run.result.nodes == wanted)
+
+    def alike(self) -> Iterator[tuple[Run, ...]]:
+        """The runs by what they have in common: the benchmark and the number of ranks."""
+        kinds = dict.fromkeys((run.result.benchmark, run.result.world_size) for run in self.runs)
+        for kind in kinds:
+            yield tuple(run for run in self.runs if (run.result.benchmark, run.result.world_size) == kind)
+
+
+def read_evidence(paths: Sequence[Path]) -> Evidence:
+    """The runs in `paths`: records, folders of series, campaigns.
+
+    Raises:
+        UsageError: a path is none of these, or a run is named twice.
+    """
+    campaigns: list[Campaign] = []
+    records: list[Path] = []
+    faults: list[Fault] = []
+    for path in paths:
+        try:
+            records += _records_of(path, campaigns)
+        except (RecordError, WrongAnswerError) as error:
+            faults.append(Fault(path, _told(path, error)))
+    # Refuses copies, which would count as runs.
+    expand(records)
+    vouched = {campaign.record(attempt): attempt.head for campaign in campaigns for attempt in campaign.done()}
+    runs: list[Run] = []
+    for record in records:
+        try:
+            runs.append(_read_run(record, vouched.get(record)))
+        except (RecordError, WrongAnswerError) as error:
+            faults.append(Fault(record, _told(record, error)))
+    return Evidence(tuple(runs), tuple(faults), tuple(campaigns))
+
+
+def _records_of(path: Path, campaigns: list[Campaign]) -> list[Path]:
+    if path.is_file():
+        raise UsageError(
+            f"{path}: a file, where records are folders; of a submission: hpcai500 verify {path}, unzip it, and "
+            "name the folder campaign/ in it"
+        )
+    if is_campaign(path):
+        campaign = read_campaign(path)
+        campaigns.append(campaign)
+        return [campaign.record(attempt) for attempt in campaign.done()]
+    found = expand([path])
+    if found == [path] and not (path / "events.jsonl").is_file() and not (path / "recipe.toml").is_file():
+        what = "does not exist" if not path.exists() else "neither a record nor a campaign"
+        raise UsageError(f"{path}: {what}: give folders that `hpcai500 ic`, `ewa` or `campaign` wrote")
+    return found
+
+
+def _read_run(path: Path, vouched: str | None) -> Run:
+    record = read_record(path)
+    if record.status != "done":
+        raise RecordError(f"{path}: the run has not come to its end{_ending(path)}")
+    result = score_record(path)
+    if not (path / "result.json").is_file():
+        raise RecordError(f"{path}: the record is not complete: result.json is missing")
+    head = last_hash((path / "events.jsonl").read_bytes())
+    if vouched is not None and head != vouched:
+        raise RecordError(f"{path}: not the record that the campaign's journal vouches for: its last event differs")
+    return Run(record, result, head)
+
+
+def _ending(path: Path) -> str:
+    file = path / "ERROR"
+    said = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
+    return f": {said}" if said else ""
+
+
+def _told(path: Path, error: Exception) -> str:
+    """The message without the name of what it is about, which stands before it."""
+    return str(error).removeprefix(f"{path}: ").replace(f"{path}/", "")

@@ -1,0 +1,176 @@
+"""The verdict as a page that is fit to sign: one file, one or two sheets of A4."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcai500 import __version__
+from hpcai500.results.acceptance.criteria import Judged
+from hpcai500.results.acceptance.evidence import Evidence, Run
+from hpcai500.results.acceptance.picture import margins
+from hpcai500.results.acceptance.requirements import Requirement
+from hpcai500.results.acceptance.spec import PartyTable
+from hpcai500.results.acceptance.text import (
+    attempts_text,
+    contracted,
+    interval_text,
+    margin_text,
+    measured_text,
+    reference_text,
+)
+from hpcai500.results.acceptance.units import shown
+from hpcai500.results.acceptance.verdict import Acceptance
+from hpcai500.results.report.blocks import Block, Cell, Chart, Key, Row, Section, Sentences, Table, Text, Tone
+from hpcai500.results.report.rendering import render
+from hpcai500.results.report.words import UNKNOWN, count, short, table, tables
+
+_MOST_ROWS, _MOST_DRAWN, _MOST_VALUES = 100, 30, 20
+_TONES: Mapping[str, Tone] = {"pass": "good", "fail": "bad", "missing": "bad"}
+# A comparison without a contract is signed, too.
+_NOBODY = (PartyTable(role="Customer", name="…"), PartyTable(role="Vendor", name="…"))
+
+
+def acceptance_page(acceptance: Acceptance) -> str:
+    """The page."""
+    contract = acceptance.request.contract
+    return render(
+        "acceptance.html.j2",
+        title=acceptance.title,
+        accepted=acceptance.verdict == "PASS",
+        sentence=acceptance.sentence,
+        number=contract.spec.contract if contract else "",
+        made=acceptance.made.strftime("%Y-%m-%d %H:%M UTC"),
+        facts=list(_facts(acceptance)),
+        sections=[
+            Section("Criteria", list(_criteria(acceptance.criteria))),
+            Section("Requirements", list(_requirements(acceptance.requirements))),
+            Section("Worst node", list(_worst(acceptance))),
+            Section("Evidence", list(_evidence(acceptance))),
+        ],
+        parties=(contract.spec.parties if contract else ()) or _NOBODY,
+    )
+
+
+def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
+    request = acceptance.request
+    if request.contract:
+        system = request.contract.spec.system
+        for party in request.contract.spec.parties:
+            yield party.role, party.name
+        yield "System", f"{system.name}. {system.description}" if system.description else system.name
+    if acceptance.evidence.runs:
+        yield "Measured on", _machine(max(acceptance.evidence.runs, key=lambda run: run.result.nodes))
+    if request.baseline:
+        yield "Baseline", f"{request.baseline}, at least {request.ratio:g} times as good"
+
+
+def _machine(run: Run) -> str:
+    """`2 nodes: AMD EPYC 9654, 8 x NVIDIA H100`."""
+    node = next(iter(tables(run.record.system.get("nodes"))), {})
+    devices = Counter(short(device.get("name"), 80) for device in tables(node.get("accelerators")))
+    parts = [short(table(node.get("cpu")).get("Model name") or "processor unknown", 80)]
+    parts += [f"{number} x {name}" for name, number in devices.items()]
+    return f"{count(run.result.nodes, 'node')}, each with {', '.join(parts)}; {count(run.result.world_size, 'rank')}"
+
+
+def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
+    rows: list[Row] = []
+    for one in criteria[:_MOST_ROWS]:
+        rows.append(
+            (
+                f"{one.name}{f' [{one.clause}]' if one.clause else ''}",
+                _unbroken(reference_text(one)),
+                _unbroken(contracted(one)),
+                Cell(_unbroken(measured_text(one)), _TONES[one.verdict]),
+                _unbroken(margin_text(one)),
+                Cell(one.verdict, _TONES[one.verdict]),
+                interval_text(one),
+            )
+        )
+    columns = ("criterion", "contracted", "accepted", "measured", "margin", "verdict", "95 % interval")
+    caption = "The margin is the distance from the nearest limit in per cent of the contracted value; below 0 is missed"
+    yield Table(caption, columns, rows, (1, 2, 3, 4, 6), max(0, len(criteria) - _MOST_ROWS))
+    if notes := [f"{one.name}: {said}" for one in criteria for said in _said(one)]:
+        yield Sentences(notes[:_MOST_ROWS], "soft")
+    measured = [one for one in criteria if one.measured is not None][:_MOST_DRAWN]
+    if measured:
+        keys = (Key("accepted", 0, "dashes"), Key("measured, kept", 3, "dot"), Key("measured, missed", 4, "dot"))
+        note = "The grey field is what is accepted; the line is the 95 % interval; small dots are runs."
+        yield Chart("Measured against contracted", margins(measured), note, keys[1:])
+
+
+def _unbroken(text: str) -> str:
+    """A number and its unit on one line."""
+    return text.replace(", ", "\0").replace(" ", "\N{NO-BREAK SPACE}").replace("\0", ", ")
+
+
+def _said(one: Judged) -> Iterator[str]:
+    if one.note:
+        yield short(one.note, 300)
+    if one.statistic == "every" and len(one.values) > 1:
+        values = [shown(value, one.metric.unit, one.unit) for value in one.values[:_MOST_VALUES]]
+        more = f" and {len(one.values) - _MOST_VALUES} more" if len(one.values) > _MOST_VALUES else ""
+        yield f"each run: {', '.join(values)}{more}"
+
+
+def _requirements(requirements: Sequence[Requirement]) -> Iterator[Block]:
+    rows = [(one.name, one.required, one.found, Cell(one.verdict, _TONES[one.verdict])) for one in requirements]
+    yield Table("Of every run", ("requirement", "required", "found", "verdict"), rows)
+    if details := [f"{one.name}: {short(one.detail, 300)}" for one in requirements if one.detail]:
+        yield Sentences(details, "soft")
+
+
+def _worst(acceptance: Acceptance) -> Iterator[Block]:
+    worst = acceptance.worst
+    yield Text(f"{worst.sentence[:1].upper()}{worst.sentence[1:]}.")
+    if said := [*worst.differences, *worst.ceilings]:
+        yield Sentences(said)
+
+
+def _evidence(acceptance: Acceptance) -> Iterator[Block]:
+    evidence = acceptance.evidence
+    caption = "The hash of a record's last event, or of the last line of a campaign's journal, stands for all of it"
+    yield Table(caption, ("record", "of", "SHA-256"), list(_records(evidence)), left_out=_left_out(evidence))
+    if evidence.faults:
+        yield Sentences([short(f"{fault.path}: {fault.problem}", 300) for fault in evidence.faults[:20]], "bad")
+    yield Table("Software", ("", ""), list(_software(acceptance)))
+
+
+def _records(evidence: Evidence) -> Iterator[Row]:
+    """Each campaign with its runs below it, then the runs that are of none."""
+    shown_runs = evidence.runs[:_MOST_ROWS]
+    folders = [campaign.path for campaign in evidence.campaigns]
+    for campaign in evidence.campaigns:
+        yield (f"campaign {short(campaign.path, 120)}",)
+        yield "its journal", attempts_text(campaign), campaign.head
+        yield from (_record(run, run.record.path.name) for run in shown_runs if run.record.path.parent == campaign.path)
+    alone = [run for run in shown_runs if run.record.path.parent not in folders]
+    if alone and folders:
+        yield ("other records",)
+    yield from (_record(run, run.name) for run in alone)
+
+
+def _record(run: Run, name: str) -> Row:
+    return short(name, 120), f"{run.result.benchmark}, {count(run.result.nodes, 'node')}", run.head
+
+
+def _left_out(evidence: Evidence) -> int:
+    return max(0, len(evidence.runs) - _MOST_ROWS)
+
+
+def _software(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
+    installations = [table(run.record.system.get("installation")) for run in acceptance.evidence.runs]
+    yield "image, SHA-256", _one_or_more("image", "content_sha256", installations, "none: run by an installation")
+    yield "code, SHA-256", _one_or_more("package", "code_sha256", installations, UNKNOWN)
+    yield "compiled core, SHA-256", _one_or_more("package", "core_sha256", installations, UNKNOWN)
+    contract = acceptance.request.contract
+    if contract:
+        yield "contract file, SHA-256", contract.sha256
+    yield "judged by", f"hpcai500 {__version__}"
+
+
+def _one_or_more(part: str, key: str, installations: Sequence[Mapping[str, Any]], absent: str) -> str:
+    found = dict.fromkeys(table(one.get(part)).get(key) for one in installations)
+    return ", ".join(absent if one is None else short(one, 80) for one in list(found)[:4]) or absent

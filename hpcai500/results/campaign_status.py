@@ -1,0 +1,161 @@
+"""What `hpcai500 campaign status` says: all attempts, the means with their variation, and whether it may be ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from hpcai500.campaign.reading import Campaign
+from hpcai500.campaign.standing import Row, Standing
+from hpcai500.methodology.trials import TrialSummary
+from hpcai500.results.campaign_spread import DROPPED, KEPT, MEAN, spread_lines
+from hpcai500.results.score import summarise_trials, why_no_mean
+from hpcai500.results.show import mean_lines, scaled
+
+SCHEMA = "hpcai500-campaign-status-1"
+_HEAD = ("trial", "attempt", "seed", "status", "epochs", "quality", "VFLOPS", "seconds", "started (UTC)")
+
+
+@dataclass(frozen=True)
+class CampaignStatus:
+    """A campaign and where it stands."""
+
+    campaign: Campaign
+    standing: Standing
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        campaign, standing = self.campaign, self.standing
+        yield f"campaign    {campaign.path}: {campaign.benchmark}, edition {campaign.edition}"
+        yield f"identity    {campaign.identity}"
+        yield f"trials      {self._counts()}"
+        yield ""
+        yield from _table([_HEAD, *map(_cells, self._rows())])
+        for row in standing.rows:
+            if row.attempt.reason:
+                yield f"  {row.attempt.name}: {row.attempt.reason}"
+        yield from self._spread()
+        yield ""
+        if self.no_mean:
+            yield f"no mean: {self.no_mean}"
+        elif len(standing.results) > 1:
+            yield from mean_lines(self.metrics)
+        yield "RANKABLE" if standing.rankable else "NOT RANKABLE:"
+        yield from (f"  {reason}" for reason in standing.reasons)
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        campaign, standing = self.campaign, self.standing
+        return {
+            "schema": SCHEMA,
+            "path": str(campaign.path),
+            "identity": campaign.identity,
+            "head": campaign.head,
+            "benchmark": campaign.benchmark,
+            "edition": campaign.edition,
+            "recipe_hash": campaign.start["recipe_hash"],
+            "trials": [asdict(trial) for trial in campaign.trials],
+            "least_runs": standing.least_runs,
+            "attempts": [_attempt(row) for row in standing.rows],
+            "metrics": {name: asdict(summary) for name, summary in self.metrics.items()},
+            "no_mean": self.no_mean,
+            "rankable": standing.rankable,
+            "reasons": list(standing.reasons),
+        }
+
+    @cached_property
+    def no_mean(self) -> str | None:
+        """Why the finished runs have no mean; None where they have, or there are fewer than two."""
+        done = [row for row in self.standing.rows if row.attempt.status == "done" and row.result]
+        return why_no_mean([self.campaign.record(row.attempt) for row in done]) if len(done) > 1 else None
+
+    @cached_property
+    def metrics(self) -> Mapping[str, TrialSummary]:
+        """Each metric over the finished runs."""
+        results = self.standing.results
+        return summarise_trials(results) if results and not self.no_mean else {}
+
+    def _counts(self) -> str:
+        planned = {trial.trial for trial in self.campaign.trials}
+        done = {attempt.trial for attempt in self.campaign.done()} & planned
+        running = {one.trial for one in self.campaign.attempts if one.status == "running"} & planned - done
+        least = self.standing.least_runs
+        wanted = f"; edition {self.campaign.edition} wants {least} at least" if least else ""
+        left = len(planned - done - running)
+        return f"{len(planned)} planned, {len(done)} done, {len(running)} running, {left} to run{wanted}"
+
+    def _rows(self) -> Iterator[Row | tuple[int, int]]:
+        """All attempts, and (trial, seed) of those planned runs that were never begun, in order."""
+        begun = {row.attempt.trial for row in self.standing.rows}
+        open_ = [(one.trial, one.seed) for one in self.campaign.trials if one.trial not in begun]
+        rows: list[Row | tuple[int, int]] = [*self.standing.rows, *open_]
+        yield from sorted(rows, key=_place)
+
+    def _spread(self) -> Iterator[str]:
+        """One mark a finished run; nothing where there is nothing to compare."""
+        done = [row for row in self.standing.rows if row.attempt.status == "done" and row.vflops is not None]
+        runs = [(f"trial {row.attempt.trial}", row.vflops) for row in done if row.vflops is not None]
+        if len(runs) < 2 or self.no_mean:
+            return
+        values = [value for _, value in runs]
+        low, high = scaled(min(values), "FLOPS"), scaled(max(values), "FLOPS")
+        yield ""
+        yield f"VFLOPS from {low} to {high}: {KEPT} kept, {DROPPED} dropped as lowest or highest, {MEAN} mean"
+        yield from spread_lines(runs)
+
+
+def _place(row: Row | tuple[int, int]) -> tuple[int, int]:
+    return (row.attempt.trial, row.attempt.attempt) if isinstance(row, Row) else (row[0], 0)
+
+
+def _cells(row: Row | tuple[int, int]) -> tuple[str, ...]:
+    if not isinstance(row, Row):
+        trial, seed = row
+        return (str(trial), "-", str(seed), "planned", "-", "-", "-", "-", "-")
+    attempt = row.attempt
+    started = datetime.fromtimestamp(attempt.started_ms / 1000, UTC)
+    return (
+        str(attempt.trial),
+        str(attempt.attempt),
+        _or_dash(row.seed, "d"),
+        attempt.status,
+        f"{row.epochs}/{row.target_epochs}",
+        _or_dash(row.quality, ".4f"),
+        "-" if row.vflops is None else scaled(row.vflops, "FLOPS"),
+        _or_dash(row.seconds, ".1f"),
+        f"{started:%Y-%m-%d %H:%M:%S}",
+    )
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _attempt(row: Row) -> dict[str, Any]:
+    attempt = row.attempt
+    return {
+        "trial": attempt.trial,
+        "attempt": attempt.attempt,
+        "seed": row.seed,
+        "record": attempt.record,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "epochs": row.epochs,
+        "target_epochs": row.target_epochs,
+        "quality": row.quality,
+        "vflops": row.vflops,
+        "seconds": row.seconds,
+        "started_ms": attempt.started_ms,
+        "commands": [list(command) for command in attempt.commands],
+        "slurm_jobs": list(attempt.slurm_jobs),
+        "result": row.result.as_json() if row.result else None,
+    }

@@ -1,0 +1,13 @@
+"""How many samples an update is over, by a recipe in plain tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def global_batch(tables: Mapping[str, Any]) -> int:
+    """Samples of one update over all processes."""
+    policy, hardware = tables["hyperparameters"], tables["hardware"]
+    ranks = hardware["nodes"] * hardware["accelerators_per_node"]
+    return int(policy["batch_size"] * policy["accumulation_steps"] * ranks)

@@ -1,0 +1,1 @@
+"""Records in the log format of MLPerf, for tools that read such logs."""

@@ -1,0 +1,1 @@
+"""A ranking as static pages: readable without script, without network, by anybody."""

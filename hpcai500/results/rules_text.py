@@ -1,0 +1,105 @@
+"""What the rules say, for a terminal: the nine layers drawn, then every change in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hpcai500.methodology.rules import Change
+from hpcai500.results.report.words import count, short
+from hpcai500.results.rules import RulesReport
+
+_HEAD = ("layer", "field", "reference", "value", "level", "section")
+_MOST_ROWS = 200
+_MOST_LETTERS = 36
+_NONE = "none"
+
+
+def report_lines(report: RulesReport) -> Iterator[str]:
+    """All of a report."""
+    judgement = report.judgement
+    yield f"{report.kind:11} {_printable(report.subject, 200)}"
+    yield f"benchmark   {report.benchmark}, edition {report.edition}"
+    forcing = [_printable(change.field) for change in judgement.forcing]
+    yield f"level       {judgement.level or _NONE}" + (f" (forced by {_named(forcing)})" if forcing else "")
+    yield "rankable    " + (f"no: {_printable(report.reasons[0], 200)}" if report.reasons else "yes")
+    yield from (f"            {_printable(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
+    yield ""
+    yield from _drawing(report)
+    if judgement.changes:
+        yield ""
+        yield from _table(judgement.changes)
+    if judgement.absent:
+        yield ""
+        yield f"not stated, as the recipe is older, and so the reference's: {', '.join(judgement.absent)}"
+    if report.conduct is not None:
+        yield ""
+        yield "from the events"
+        for rule in report.conduct:
+            yield f"  {rule.layer} {rule.name:24} {'holds' if rule.holds else 'DOES NOT HOLD':14} {rule.section}"
+            yield from (f"      {_printable(problem, 200)}" for problem in rule.problems)
+    if report.asked is not None:
+        yield ""
+        yield f"qualifies for {report.asked}: " + ("no" if report.obstacles else "yes")
+        yield from (f"  {_printable(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
+
+
+def _drawing(report: RulesReport) -> Iterator[str]:
+    """A bar for each layer: the higher the level that its changes force, the longer."""
+    levels = report.judgement.levels
+    for table, number in report.layers.items():
+        changes = [change for change in report.judgement.changes if change.layer == number]
+        if any(change.level is None for change in changes):
+            level, bar = "at no level", "X" * len(levels)
+        elif changes:
+            level = max((str(change.level) for change in changes), key=levels.index)
+            bar = "#" * (1 + levels.index(level))
+        else:
+            level, bar = "untouched", ""
+        told = f"{level:12} {count(len(changes), 'change')}" if changes else level
+        yield f"  {number} {table:16} [{bar:{len(levels)}}]  {told}"
+
+
+def _table(changes: Sequence[Change]) -> Iterator[str]:
+    rows = [
+        (
+            str(change.layer or "-"),
+            _printable(change.field, 60),
+            _value(change.reference),
+            _value(change.value),
+            change.level or _NONE,
+            change.section or "-",
+        )
+        for change in changes[:_MOST_ROWS]
+    ]
+    widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
+    for row in (_HEAD, *rows):
+        yield "  " + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    if len(changes) > _MOST_ROWS:
+        yield f"  and {len(changes) - _MOST_ROWS} more"
+    yield from dict.fromkeys(
+        f"  {_printable(change.field, 60)}: {change.why}" for change in changes[:_MOST_ROWS] if _is_odd(change)
+    )
+
+
+def _is_odd(change: Change) -> bool:
+    """Whether a field is there that should not be, or is not there that should."""
+    return change.reference is None or change.value is None
+
+
+def _named(fields: Sequence[str]) -> str:
+    most = 4
+    return ", ".join(fields[:most]) + (f" and {len(fields) - most} more" if len(fields) > most else "")
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _printable(value, _MOST_LETTERS)
+
+
+def _printable(value: object, letters: int = 600) -> str:
+    """In one line, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in short(value, letters))

@@ -1,0 +1,140 @@
+"""What a campaign amounts to, and what its records say of the system: the facts of a manifest that are computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from hpcai500.campaign.reading import Campaign
+from hpcai500.campaign.standing import standing
+from hpcai500.chain import iterate
+from hpcai500.errors import RecordError, UsageError
+from hpcai500.methodology.result import Result
+from hpcai500.record import Record, read_record
+from hpcai500.results.score import summarise_trials
+from hpcai500.results.submission.manifest import Claim, Metric
+
+# From the level that allows least to the one that allows most.
+_LEVELS = ("hardware", "system", "free")
+_LONGEST = 1000
+
+Level = Literal["hardware", "system", "free"]
+
+
+def claim_of(campaign: Campaign) -> Claim:
+    """Level, metrics and whether the rules are kept, all from the records' events."""
+    stands = standing(campaign)
+    metrics = summarise_trials(stands.results) if stands.results else {}
+    return Claim(
+        level=level_of(stands.results),
+        rankable=stands.rankable,
+        reasons=[plain(reason) for reason in stands.reasons],
+        metrics={name: Metric(**asdict(summary)) for name, summary in metrics.items()},
+    )
+
+
+def level_of(results: Sequence[Result]) -> Level | None:
+    """The lowest level that allows all of `results`; None where there is none, or no result."""
+    levels = [result.level for result in results]
+    if not levels or any(level not in _LEVELS for level in levels):
+        return None
+    return cast(Level, max(levels, key=lambda level: _LEVELS.index(str(level))))
+
+
+def done_records(campaign: Campaign) -> list[Record]:
+    """The records of runs that came to their end.
+
+    Raises:
+        UsageError: there is none.
+        RecordError: one cannot be read.
+    """
+    done = campaign.done()
+    if not done:
+        raise UsageError(f"{campaign.path}: no run has come to its end: see `hpcai500 campaign status {campaign.path}`")
+    return [read_record(campaign.record(attempt)) for attempt in done]
+
+
+def package_of(record: Record) -> Mapping[str, Any]:
+    """Version and hashes of the software that ran; empty where the record does not tell."""
+    return _table(_table(record.system.get("installation")).get("package"))
+
+
+def image_of(record: Record) -> str | None:
+    """Hash of the content of the image that it ran in."""
+    found = _table(_table(record.system.get("installation")).get("image")).get("content_sha256")
+    return found if isinstance(found, str) else None
+
+
+def accelerators_of(record: Record) -> str:
+    """`16 x NVIDIA H100 80GB HBM3`; for a run on processors alone, these."""
+    nodes = _nodes(record)
+    devices = _counted(str(device.get("name")) for node in nodes for device in node.get("accelerators") or [])
+    if devices:
+        return plain(devices)
+    processors = _counted(
+        model for node in nodes if (model := _table(node.get("cpu")).get("Model name")) for _ in range(_sockets(node))
+    )
+    return plain(f"none ({processors or 'processors unknown'})")
+
+
+def framework_of(record: Record) -> str:
+    """`PyTorch 2.13.0, NCCL 2.29.2`."""
+    node: Mapping[str, Any] = next(iter(_nodes(record)), {})
+    torch = _table(node.get("software")).get("torch")
+    start = next(iterate(record.events, "run_start"), None)
+    company = _table(start["value"]) if start else {}
+    library = company.get("library") if company.get("world_size", 1) != 1 else None
+    names = [f"PyTorch {torch}" if torch else "unknown", library if library and library != "none" else None]
+    return plain(", ".join(str(name) for name in names if name))
+
+
+def plain(text: str) -> str:
+    """`text` in one line that can be shown, of the length that a manifest allows."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(shown.split())[:_LONGEST].strip()
+
+
+def require_one_code(campaign: Campaign, records: Iterable[Record], ours: str, package: Path) -> None:
+    """Refuse to pack sources that are not those that ran.
+
+    Args:
+        campaign: whose runs they are.
+        records: of done runs.
+        ours: code hash of the sources that would be packed.
+        package: where these lie.
+
+    Raises:
+        UsageError: a record was made by others; with the way out.
+    """
+    for record in records:
+        ran = package_of(record).get("code_sha256")
+        if ran is not None and ran != ours:
+            version = package_of(record).get("version")
+            raise UsageError(
+                f"{record.path}: was run by hpcai500 {version} with the code {str(ran)[:12]}…, and {package} has "
+                f"{ours[:12]}…: call the `hpcai500 submit` of the installation or image that ran the campaign "
+                f"(`apptainer exec IMAGE hpcai500 submit {campaign.path} …`)"
+            )
+
+
+def _counted(names: Iterable[str]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in Counter(names).items())
+
+
+def _sockets(node: Mapping[str, Any]) -> int:
+    found = _table(node.get("processor")).get("sockets")
+    return found if isinstance(found, int) and 0 < found <= 64 else 1
+
+
+def _nodes(record: Record) -> list[Mapping[str, Any]]:
+    nodes = record.system.get("nodes")
+    if not isinstance(nodes, list):
+        raise RecordError(f"{record.path / 'system.json'}: describes no node")
+    return [_table(node) for node in nodes]
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

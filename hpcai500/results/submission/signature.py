@@ -1,0 +1,158 @@
+"""Signatures by OpenSSH keys, as `ssh-keygen -Y` makes them: what everyone has, and knows who it belongs to."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAnswerError
+from hpcai500.results.submission.limits import SIGNATURE_BYTES
+from hpcai500.results.submission.manifest import NAMESPACE
+
+# A key on a token waits for a finger; without anybody there, this ends it.
+_PATIENCE_SECONDS = 60.0
+_FINGERPRINT = re.compile(r"\b(?:SHA256|SHA512|MD5):[A-Za-z0-9+/=:]+")
+_UNKNOWN_OPTION = re.compile(r"(?:unknown|illegal|invalid) option|Unsupported operation", re.IGNORECASE)
+_MAKE = "make one with `ssh-keygen -t ed25519 -f FILE`"
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Whose key it was.
+
+    Attributes:
+        fingerprint: of the key, as `ssh-keygen -l` shows it.
+        identity: whose it is, by the file of signers; None where there is no such file, or it does not know the key.
+        trusted: whether that file vouches for it.
+    """
+
+    fingerprint: str
+    identity: str | None = None
+    trusted: bool = False
+
+
+def sign(path: Path, key: Path) -> bytes:
+    """The signature of the file `path` by `key`: a private key, or the public half of one that an agent holds.
+
+    Raises:
+        UsageError: the key cannot be used.
+        EnvironmentLacksError: there is no ssh-keygen, or one that is too old.
+    """
+    if not key.is_file():
+        raise UsageError(f"--key {key}: no such file; {_MAKE}, or name the .pub file of a key that your agent holds")
+    with _beside(path.read_bytes()) as copy:
+        ended = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key.absolute()), str(copy)], may_ask=_has_terminal())
+        signature = copy.with_name(f"{copy.name}.sig")
+        if ended.returncode != 0 or not signature.is_file():
+            raise UsageError(f"--key {key}: cannot sign: {_why_not_signed(ended)}")
+        return signature.read_bytes()
+
+
+def check_signature(content: bytes, signature: bytes, signers: Path | None = None) -> Signer:
+    """Who signed `content`.
+
+    Args:
+        content: what was signed.
+        signature: in OpenSSH's armour.
+        signers: file of keys that are vouched for (`man ssh-keygen`, ALLOWED SIGNERS); None asks for none.
+
+    Raises:
+        WrongAnswerError: it is no signature of this content.
+        UsageError: the file of signers cannot be read.
+        EnvironmentLacksError: there is no ssh-keygen, or one that is too old.
+    """
+    if len(signature) > SIGNATURE_BYTES:
+        raise WrongAnswerError(f"the signature has {len(signature)} bytes, expected at most {SIGNATURE_BYTES}")
+    if signers is not None and not os.access(signers, os.R_OK):
+        raise UsageError(f'--signers {signers}: cannot be read: expected lines `NAME namespaces="{NAMESPACE}" KEY`')
+    with _beside(signature) as armour:
+        named = ["-n", NAMESPACE, "-s", str(armour)]
+        ended = _ssh_keygen(["check-novalidate", *named], content)
+        found = _FINGERPRINT.search(ended.stdout.decode(errors="replace"))
+        if ended.returncode != 0 or found is None:
+            raise WrongAnswerError(f"the signature is not one of this manifest: {_last_line(ended)}")
+        identity = _identity(content, armour, signers) if signers else None
+    return Signer(found.group(), identity, trusted=identity is not None)
+
+
+def _identity(content: bytes, armour: Path, signers: Path) -> str | None:
+    """Who of `signers` it was, for this namespace and at this time."""
+    file = ["-s", str(armour), "-f", str(signers.absolute())]
+    found = _ssh_keygen(["find-principals", *file])
+    names = [name for line in found.stdout.decode(errors="replace").splitlines() for name in line.split(",")]
+    for name in (name.strip() for name in names):
+        if name and not name.startswith("!"):
+            checked = _ssh_keygen(["verify", "-n", NAMESPACE, "-I", name, *file], content)
+            if checked.returncode == 0:
+                return name
+    return None
+
+
+@contextmanager
+def _beside(content: bytes) -> Iterator[Path]:
+    """A file of its own: ssh-keygen writes beside what it signs, and asks before it replaces."""
+    with tempfile.TemporaryDirectory(prefix="hpcai500-sign-") as folder:
+        path = Path(folder) / "manifest.json"
+        path.write_bytes(content)
+        yield path
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _ssh_keygen(
+    arguments: Sequence[str], content: bytes = b"", *, may_ask: bool = False
+) -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise EnvironmentLacksError("ssh-keygen is not installed: install the package openssh-client (openssh-clients)")
+    try:
+        ended = subprocess.run(
+            [program, "-Y", *arguments],
+            # Nothing to read for who asks for a passphrase: that is asked at the terminal, where somebody sits at one.
+            input=content,
+            capture_output=True,
+            env=_environment(os.environ, may_ask=may_ask),
+            start_new_session=not may_ask,
+            timeout=None if may_ask else _PATIENCE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(
+            f"ssh-keygen did not answer within {_PATIENCE_SECONDS:g} s: does the key wait for a finger?"
+        ) from error
+    except OSError as error:
+        raise EnvironmentLacksError(f"{program} cannot be started: {error.strerror}") from error
+    if _UNKNOWN_OPTION.search(ended.stderr.decode(errors="replace")):
+        raise EnvironmentLacksError(f"{program} is too old to sign: OpenSSH 8.2 or later is needed")
+    return ended
+
+
+def _environment(environment: Mapping[str, str], *, may_ask: bool) -> dict[str, str]:
+    """Without a window that asks for a passphrase: nobody may be there to see it."""
+    kept = {name: value for name, value in environment.items() if may_ask or name not in ("DISPLAY", "SSH_ASKPASS")}
+    return {**kept, "LC_ALL": "C"} if may_ask else {**kept, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
+
+
+def _why_not_signed(ended: subprocess.CompletedProcess[bytes]) -> str:
+    said = _last_line(ended)
+    if b"UNPROTECTED" in ended.stderr:
+        return "others can read it: chmod 600 it"
+    if "passphrase" in said:
+        return f"{said}: load the key into an agent (`ssh-add KEY`) and give its .pub file"
+    return said
+
+
+def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:
+    lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {ended.returncode}"]
+    printable = "".join(character for character in lines[-1] if character.isprintable())
+    return printable[:200].rstrip("\r. ")

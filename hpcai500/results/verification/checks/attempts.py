@@ -1,0 +1,64 @@
+"""Every run that was begun is here, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from hpcai500.campaign.binding import folder_reasons
+from hpcai500.results.verification.context import Context
+from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.guard import fail, note, warning
+
+_NAME = "attempts"
+
+
+def check_attempts(context: Context) -> Iterator[Finding]:
+    """The journal's attempts, one by one, and the folders of the campaign."""
+    found = [*_numbers(context), *_missing(context), *_foreign(context), *_ends(context)]
+    yield from found
+    if not any(one.severity == "fail" for one in found):
+        attempts = context.campaign.attempts
+        counted = Counter(attempt.status for attempt in attempts)
+        told = ", ".join(f"{count} {status}" for status, count in counted.items()) or "none"
+        yield note(
+            _NAME, f"{len(attempts)} attempts at {len(context.campaign.trials)} planned runs: {told}; all are here"
+        )
+
+
+def _numbers(context: Context) -> Iterator[Finding]:
+    planned = [trial.trial for trial in context.campaign.trials]
+    if planned != list(range(1, len(planned) + 1)):
+        yield fail(_NAME, f"the plan numbers its trials {planned}; expected 1, 2, 3 …")
+    for trial in sorted({attempt.trial for attempt in context.campaign.attempts}):
+        numbers = [attempt.attempt for attempt in context.campaign.attempts_at(trial)]
+        if trial not in planned:
+            yield fail(_NAME, f"trial {trial} was run and is not in the plan")
+        if numbers != list(range(1, len(numbers) + 1)):
+            yield fail(_NAME, f"trial {trial} has the attempts {numbers}; expected 1, 2, 3 …: one was taken out")
+
+
+def _missing(context: Context) -> Iterator[Finding]:
+    for name, attempt in context.attempts.items():
+        if name in context.records or name in context.unreadable:
+            continue
+        if attempt.status == "done" or attempt.head is not None:
+            yield fail(_NAME, f"{name}: the journal names it, and it is not here")
+        else:
+            yield warning(_NAME, f"{name}: {attempt.status} before it had a record: {attempt.reason or 'no reason'}")
+
+
+def _foreign(context: Context) -> Iterator[Finding]:
+    for reason in folder_reasons(context.campaign):
+        yield fail(_NAME, reason)
+
+
+def _ends(context: Context) -> Iterator[Finding]:
+    done = Counter(attempt.trial for attempt in context.campaign.done())
+    for trial in sorted(trial for trial, times in done.items() if times > 1):
+        yield warning(
+            _NAME, f"trial {trial} came to its end {done[trial]} times: the better one may have been wished for"
+        )
+    for name, attempt in context.attempts.items():
+        if attempt.status == "running":
+            yield warning(_NAME, f"{name}: the journal tells no end of it: it was killed, or runs still")

@@ -1,0 +1,27 @@
+"""The campaign is the one that was registered before its first run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpcai500.results.verification.context import Context
+from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.guard import fail, note
+
+_NAME = "registered"
+
+
+def check_registration(context: Context) -> Iterator[Finding]:
+    """The identity that was asked for with that of the campaign; all attempts of another campaign would stay unseen."""
+    asked, identity = context.question.registered, context.campaign.identity
+    if asked is None:
+        yield note(
+            _NAME,
+            f"not compared: a second campaign of the same system would not be seen. With the identity from before the "
+            f"first run: --registered HASH (here {identity})",
+        )
+    elif asked != identity:
+        renamed = " (host names were replaced: ask for the original)" if context.submission.manifest.anonymised else ""
+        yield fail(_NAME, f"{asked} was registered, and this campaign is {identity}{renamed}")
+    else:
+        yield note(_NAME, f"the campaign is the one that was registered as {identity}")

@@ -1,0 +1,106 @@
+"""Who trained: as many ranks on as many hosts as the recipe asks for, in everything that tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpcai500.methodology.integrity.log import Moment
+from hpcai500.methodology.integrity.values import (
+    Ceilings,
+    Communication,
+    CommunicationRow,
+    Company,
+    Replicas,
+    Steps,
+    StepsRow,
+)
+from hpcai500.results.verification.facts import nodes
+from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.guard import fail, warning
+from hpcai500.results.verification.records.run import Run, judged
+
+_NAME, _REPLICAS = "ranks", "replicas"
+
+
+def check_company(run: Run) -> Iterator[Finding]:
+    """Ranks, nodes and hosts of recipe, events and system."""
+    faults = [*_recipe_faults(run)]
+    for session in run.log.sessions:
+        faults += _session_faults(session)
+    yield from judged(_NAME, [*faults, *_system_faults(run), *_device_faults(run)], fail)
+
+
+def check_replicas(run: Run) -> Iterator[Finding]:
+    """The evidence of synchronous SGD: after each epoch, all ranks held the same weights, and new ones."""
+    told = run.log.values(Replicas, "replicas")
+    missing = sorted(run.passes.keys() - {one.epoch for one in told})
+    if missing:
+        what = f"epoch {missing[0]}: no word of the replicas ({len(missing)} of {len(run.passes)} epochs)"
+        yield fail(_REPLICAS, what) if run.log.leaves_evidence else warning(_REPLICAS, f"{what}: an older version")
+    yield from judged(_REPLICAS, _replica_faults(told), fail)
+
+
+def _recipe_faults(run: Run) -> Iterator[str]:
+    started = next(run.log.named("run_start")).told(Company)
+    if started.world_size != run.world_size:
+        yield f"started on {started.world_size} ranks; the recipe asks for {run.world_size}"
+    if started.nodes != run.field("hardware", "nodes"):
+        yield f"started on {started.nodes} nodes; the recipe asks for {run.field('hardware', 'nodes')}"
+
+
+def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
+    """What one process tells of its ranks."""
+    company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
+    if company is None:
+        return
+    size, hosts = company.world_size, company.hosts
+    if hosts and (len(set(hosts)) != len(hosts) or len(hosts) != company.nodes):
+        yield f"{company.nodes} nodes with the hosts {', '.join(hosts[:8])}"
+    for moment in session:
+        match moment.key:
+            case "ceilings" if moment.told(Ceilings).ranks != size:
+                yield f"ceilings of {moment.told(Ceilings).ranks} ranks, {size} trained"
+            case "replicas" if moment.told(Replicas).ranks != size:
+                yield f"replicas of {moment.told(Replicas).ranks} ranks, {size} trained"
+            case "steps":
+                yield from _row_faults("steps", moment.told(Steps).ranks, company)
+            case "communication":
+                yield from _row_faults("communication", moment.told(Communication).ranks, company)
+
+
+def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow], company: Company) -> Iterator[str]:
+    """Each rank is told of once, on one of the hosts, and each host has some."""
+    ranks = sorted(row.rank for row in rows)
+    if ranks != list(range(company.world_size)):
+        yield f"{key} tells of {len(ranks)} ranks, {company.world_size} trained"
+    found = {row.host for row in rows}
+    if company.hosts and found != set(company.hosts):
+        odd = sorted(found ^ set(company.hosts))
+        yield f"{key} and the run's start differ in the hosts {', '.join(odd[:8])}"
+
+
+def _system_faults(run: Run) -> Iterator[str]:
+    """The nodes that the last process described are the hosts that it had."""
+    described = sorted(str(node.get("host")) for node in nodes(run.record))
+    hosts = sorted(run.log.companies[-1].hosts)
+    if hosts and described != hosts:
+        yield f"system.json describes {', '.join(described[:8]) or 'no node'}; the ranks were on {', '.join(hosts[:8])}"
+
+
+def _device_faults(run: Run) -> Iterator[str]:
+    if run.field("accelerator", "device") != "cuda":
+        return
+    for node in nodes(run.record):
+        if not node.get("accelerators"):
+            yield f"{node.get('host')} has no accelerator, and the recipe's device is cuda"
+
+
+def _replica_faults(told: Sequence[Replicas]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for one in told:
+        if (one.digest is None) != (one.ranks == 1):
+            yield f"epoch {one.epoch}: {one.ranks} ranks and {'no' if one.digest is None else 'a'} digest"
+        if one.digest is not None:
+            before = seen.setdefault(one.digest, one.epoch)
+            if before != one.epoch:
+                yield f"epochs {before} and {one.epoch} end with the same weights ({one.digest})"

@@ -1,0 +1,67 @@
+"""Each epoch saw each sample of the training set once, in as many steps as that takes; each evaluation saw all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from hpcai500.methodology.integrity.passes import Pass
+from hpcai500.methodology.integrity.values import Dataset, Model
+from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.guard import fail, warning
+from hpcai500.results.verification.records.run import Run, judged
+
+_NAME, _COVERAGE = "samples", "coverage"
+# A digest of more would take long; ImageNet has a fiftieth of it.
+_MOST_SAMPLES = 1 << 26
+
+
+def check_samples(run: Run) -> Iterator[Finding]:
+    """Counts of samples, steps and padding with the data set and the recipe; digests of what was delivered."""
+    yield from judged(_NAME, _counts(run), fail)
+    dataset = run.log.values(Dataset, "dataset")[-1]
+    if dataset.training_samples > _MOST_SAMPLES:
+        yield warning(_COVERAGE, f"the digest of {dataset.training_samples} samples was not computed again")
+        return
+    expected = _digest(dataset.training_samples)
+    if dataset.coverage != expected:
+        yield fail(
+            _COVERAGE, f"the data set's {dataset.training_samples} samples give {expected}, told {dataset.coverage}"
+        )
+    if run.field("workload", "tail") == "pad":
+        wrong = [one.done for one in run.epochs if one.done.coverage != expected]
+        yield from judged(_COVERAGE, (f"epoch {one.epoch}: {one.coverage}, expected {expected}" for one in wrong), fail)
+
+
+def _counts(run: Run) -> Iterator[str]:
+    dataset, model = run.log.values(Dataset, "dataset")[-1], run.log.values(Model, "model")[-1]
+    policy = run.record.tables["hyperparameters"]
+    batch = int(policy["batch_size"]) * int(policy.get("accumulation_steps", 1)) * run.world_size
+    drops = run.field("workload", "tail") == "drop"
+    steps = dataset.training_samples // batch if drops else -(-dataset.training_samples // batch)
+    samples = steps * batch if drops else dataset.training_samples
+    if model.steps_per_epoch != steps:
+        told = model.steps_per_epoch
+        yield f"{dataset.training_samples} samples in batches of {batch} are {steps} steps, told {told}"
+    for one in run.epochs:
+        expected = {"steps": steps, "samples": samples, "padded_samples": steps * batch - samples}
+        wrong = [f"{name} {getattr(one.done, name)}, expected {value}" for name, value in expected.items()
+                 if getattr(one.done, name) != value]  # fmt: skip
+        wrong += _digest_faults(one)
+        if one.evaluation and one.evaluation.samples != dataset.evaluation_samples:
+            wrong.append(f"evaluated {one.evaluation.samples} samples, expected {dataset.evaluation_samples}")
+        if wrong:
+            yield f"epoch {one.done.epoch}: {', '.join(wrong)}"
+
+
+def _digest_faults(one: Pass) -> list[str]:
+    """A digest says how many samples it is of."""
+    count = one.done.coverage.partition("-")[0]
+    return [] if count == str(one.done.samples) else [f"a digest of {count} samples for {one.done.samples}"]
+
+
+@lru_cache(maxsize=16)
+def _digest(samples: int) -> str:
+    from hpcai500.methodology.coverage import Coverage  # noqa: PLC0415 - imports numpy
+
+    return Coverage.expected(samples).digest

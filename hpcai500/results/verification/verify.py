@@ -1,0 +1,134 @@
+"""Verifies a submission: opens it in a scratch folder, computes all of it again, and says what does not hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.progress import Progress, Tracker, silent
+from hpcai500.results.submission.archive import open_submission
+from hpcai500.results.verification.checks import CHECKS
+from hpcai500.results.verification.checks.levels import level_of
+from hpcai500.results.verification.context import Check, Context, Question
+from hpcai500.results.verification.finding import Finding, Verification
+from hpcai500.results.verification.guard import fail, guarded, one_line
+from hpcai500.results.verification.reading import read_context
+from hpcai500.results.verification.records import RECORD_CHECKS
+from hpcai500.results.verification.signed import who_signed
+from hpcai500.rulebook import rulebook
+from hpcai500.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from hpcai500.results.submission.archive import Submission
+    from hpcai500.results.submission.signature import Signer
+
+_WORST_FIRST = ("fail", "warning", "note")
+
+
+class _Stands(TypedDict):
+    rankable: bool
+    reasons: tuple[str, ...]
+
+
+def verify_submission(
+    path: Path,
+    *,
+    signers: Path | None = None,
+    registered: str | None = None,
+    edition: str | None = None,
+    more_checks: Sequence[Check] = (),
+    tracker: Tracker = silent,
+) -> Verification:
+    """All that can be found out about the submission in the file `path`, from that file alone.
+
+    Args:
+        path: what `hpcai500 submit` wrote, or something that says so.
+        signers: OpenSSH file of keys that are vouched for; without one, no key is trusted, and none refused.
+        registered: identity of the campaign as it was registered before its first run.
+        edition: rules to score under; those that are claimed where it is None.
+        more_checks: looked at while the submission is open, after those that need nothing but it.
+        tracker: shows how far it is.
+
+    Raises:
+        UsageError: there is no such file, or no such edition.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
+    if edition is not None:
+        rulebook(edition, "ic")
+    question = Question(signers, registered, edition)
+    with scratch_folder(os.environ, Path.cwd()) as folder:
+        try:
+            submission = open_submission(path, Path(folder, "submission"), tracker)
+        except WrongAnswerError as error:
+            return Verification((fail("archive", str(error)),))
+        return _verified(submission, question, more_checks, tracker)
+
+
+def _verified(
+    submission: Submission, question: Question, more_checks: Sequence[Check], tracker: Tracker
+) -> Verification:
+    signer, signature = who_signed(submission, question.signers)
+    manifest = submission.manifest
+    with tracker(2 * manifest.attempts, "verifying", "records") as progress:
+        try:
+            context = read_context(submission, question, progress.advance)
+        except RecordError as error:
+            told = _told([*signature, fail("campaign", str(error))], submission.folder)
+            return Verification(told, manifest, signer=_named(signer))
+        findings = [*signature, *_record_findings(context, progress)]
+        for check in (*CHECKS, *more_checks):
+            findings += guarded(_title(check), partial(check, context))
+    return Verification(
+        findings=_told(findings, submission.folder),
+        manifest=manifest,
+        results=context.asked.results,
+        metrics=context.asked.metrics or {},
+        level=level_of(context),
+        signer=_named(signer),
+        **_standing(context),
+    )
+
+
+def _record_findings(context: Context, progress: Progress) -> list[Finding]:
+    """What the events of each done record say against themselves."""
+    findings: list[Finding] = []
+    for name, record in context.done.items():
+        result = context.asked.results.get(name)
+        for check in RECORD_CHECKS:
+            found = guarded(f"{name}: {_title(check)}", partial(check, record, result, context.asked.rules))
+            findings += [replace(one, evidence=f"{name}: {one.evidence}") for one in found]
+        progress.advance()
+    return findings
+
+
+def _standing(context: Context) -> _Stands:
+    """Whether the campaign may be ranked, under the rules that were asked for."""
+    standing = context.asked.standing
+    reasons = list(standing.reasons) if standing else ["whether it may be ranked cannot be found out"]
+    if level_of(context) is None:
+        reasons.append("no level allows what was changed")
+    short = (one_line(reason.replace(f"{context.submission.folder}/", "")) for reason in reasons)
+    return {"rankable": not reasons, "reasons": tuple(dict.fromkeys(short))}
+
+
+def _told(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
+    """Worst first, each once, without the name of the scratch folder, which means nothing to anyone."""
+    short = dict.fromkeys(replace(one, evidence=one.evidence.replace(f"{folder}/", "")) for one in findings)
+    return tuple(sorted(short, key=lambda one: _WORST_FIRST.index(one.severity)))
+
+
+def _named(signer: Signer | None) -> str | None:
+    if signer is None:
+        return None
+    return f"{signer.fingerprint} ({signer.identity})" if signer.identity else signer.fingerprint
+
+
+def _title(check: Callable[..., object]) -> str:
+    """`check_dates` -> `dates`."""
+    return getattr(check, "__name__", "check").removeprefix("check_").replace("_", " ")

@@ -1,0 +1,280 @@
+"""Whether a campaign may be ranked: each thing that is against it is found, and named with trial and attempt."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, rewrite_recipe, values, write_campaign
+
+from hpcai500.campaign.reading import JOURNAL, read_campaign
+from hpcai500.campaign.standing import Standing, standing
+from hpcai500.chain import Event
+from hpcai500.errors import RecipeError
+
+Change = Callable[[list[Event]], object]
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six runs of the weather's reference recipe, where five are wanted; nobody ran them."""
+    return write_campaign(tmp_path_factory.mktemp("honest") / "c", recipe="ewa/reference", trials=6)
+
+
+@pytest.fixture
+def campaign(honest: Path, tmp_path: Path) -> Path:
+    return copy_campaign(honest, tmp_path / "c")
+
+
+def judged(campaign: Path) -> Standing:
+    return standing(read_campaign(campaign))
+
+
+def reasons(campaign: Path) -> str:
+    """The reasons, a line each, without the folder's own name."""
+    found = judged(campaign)
+    assert found.rankable == (not found.reasons)
+    return "\n".join(found.reasons).replace(f"{campaign}/", "")
+
+
+def test_an_honest_campaign_is_rankable_and_shows_all_its_runs(honest: Path) -> None:
+    found = judged(honest)
+    assert (found.rankable, found.reasons, found.least_runs) == (True, (), 5)
+    assert [(row.attempt.trial, row.seed, row.epochs, row.target_epochs) for row in found.rows] == [
+        (number, number, 50, 50) for number in range(1, 7)
+    ]
+    assert all(row.vflops and row.result and row.seconds == row.result.seconds for row in found.rows)
+    assert [row.quality for row in found.rows] == [result.quality.achieved for result in found.results]
+
+
+def test_fewer_runs_than_the_edition_wants_and_planned_runs_that_are_missing(tmp_path: Path) -> None:
+    folder = write_campaign(tmp_path / "c", recipe="ewa/reference", trials=5, done=3)
+    assert reasons(folder).splitlines() == [
+        "3 finished runs; edition v2.0 wants 5 at least",
+        "trials 4, 5 were planned, and no attempt at them was made",
+    ]
+
+
+def test_under_another_edition_its_rules_count(honest: Path) -> None:
+    with pytest.raises(RecipeError, match="edition"):
+        standing(read_campaign(honest), "v0.1")
+
+
+def test_a_run_that_the_journal_began_and_whose_folder_is_missing(campaign: Path) -> None:
+    shutil.rmtree(campaign / "trial-02")
+    assert "trial 2, attempt 1: trial-02: its folder is missing" in reasons(campaign)
+
+
+def test_a_run_that_the_journal_does_not_know(campaign: Path) -> None:
+    shutil.copytree(campaign / "trial-02", campaign / "trial-02-better")
+    shutil.copytree(campaign / "trial-03", campaign / "elsewhere")
+    (campaign / "report").mkdir()
+    assert reasons(campaign).splitlines() == [
+        "elsewhere: a run in the campaign's folder that its journal does not know",
+        "trial-02-better: a run in the campaign's folder that its journal does not know",
+    ]
+
+
+def test_a_run_of_another_campaign(campaign: Path, tmp_path: Path) -> None:
+    other = write_campaign(tmp_path / "o", recipe="ewa/reference", trials=3, images_per_second=700.0)
+    shutil.rmtree(campaign / "trial-03")
+    shutil.copytree(other / "trial-03", campaign / "trial-03")
+    text = reasons(campaign)
+    assert "trial 3, attempt 1: trial-03: its last event is not the one that the journal vouches for" in text
+    assert "trial 3, attempt 1: trial-03: start 1 of its record names another id and head" in text
+
+
+def test_runs_that_were_exchanged(campaign: Path) -> None:
+    (campaign / "trial-02").rename(campaign / "trial-x")
+    (campaign / "trial-03").rename(campaign / "trial-02")
+    (campaign / "trial-x").rename(campaign / "trial-03")
+    text = reasons(campaign)
+    assert "trial 2, attempt 1: trial-02: start 1 of its record names another trial and head" in text
+    assert "trial 2, attempt 1: ran with the seed 3; planned was 2" in text
+
+
+def test_a_run_that_went_on_after_the_journal_s_last_word(campaign: Path) -> None:
+    journal = (campaign / JOURNAL).read_bytes()
+    edit_record(campaign / "trial-04", lambda events: events.append({**events[-1], "key": "trace", "value": None}))
+    (campaign / JOURNAL).write_bytes(journal)
+    assert "trial 4, attempt 1: trial-04: its last event is not the one that the journal vouches for" in reasons(
+        campaign
+    )
+
+
+def test_a_run_that_names_no_campaign(campaign: Path) -> None:
+    log = campaign / "trial-01" / "events.jsonl"
+    edit_record(campaign / "trial-01", lambda events: values(events, "init_start")[0].pop("campaign"), rechain=False)
+    assert log.exists()
+    text = reasons(campaign)
+    assert "trial 1, attempt 1: trial-01/events.jsonl:2: the chain is broken here" in text
+
+
+def test_a_recipe_that_is_not_the_plan_s(campaign: Path) -> None:
+    rewrite_recipe(campaign / "trial-02", "os.threads=3")
+    text = reasons(campaign)
+    assert "trial 2, attempt 1: its recipe differs from the campaign's in os.threads" in text
+    assert "trial 2, attempt 1: trial-02 differs from trial-01 in os.threads" in text
+
+
+def test_a_seed_that_is_used_twice(campaign: Path) -> None:
+    rewrite_recipe(campaign / "trial-02", "hyperparameters.seed=1")
+    text = reasons(campaign)
+    assert "trial 2, attempt 1: ran with the seed 1; planned was 2" in text
+    assert "trial 2, attempt 1: has hyperparameters.seed 1, as trial 1, attempt 1 has" in text
+
+
+def test_a_plan_of_one_seed_for_two_runs(campaign: Path) -> None:
+    def plan(events: list[Event]) -> None:
+        events[0]["value"]["trials"][1]["seed"] = 1
+
+    edit_journal(campaign, plan)
+    assert "seed 1 is planned 2 times: each run needs one of its own" in reasons(campaign)
+
+
+def test_a_trial_that_nobody_planned(campaign: Path) -> None:
+    edit_journal(campaign, lambda events: events[0]["value"]["trials"].pop())
+    assert "trial 6, attempt 1: no such trial was planned" in reasons(campaign)
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "reason"),
+    [
+        ("run_start", {"world_size": 8}, "trial-02 ran on 8 rank(s), trial-01 on 16 rank(s)"),
+        ("run_start", {"library": "Gloo"}, "trial-02 ran on Gloo, trial-01 on NCCL"),
+        ("dataset", {"fingerprint": "0" * 64}, "trial-02 trained on other data than trial-01"),
+    ],
+)
+def test_a_run_that_was_not_made_as_the_others(campaign: Path, key: str, change: dict[str, Any], reason: str) -> None:
+    edit_record(campaign / "trial-02", lambda events: values(events, key)[0].update(change))
+    assert f"trial 2, attempt 1: {reason}" in reasons(campaign)
+
+
+def test_a_run_on_another_kind_of_system(campaign: Path) -> None:
+    def exchange(events: list[Event]) -> None:
+        values(events, "system")[0]["nodes"][0]["accelerators"][0]["name"] = "NVIDIA B200"
+
+    edit_record(campaign / "trial-05", exchange)
+    assert "trial 5, attempt 1: trial-05 ran on another system than trial-01: accelerators differ" in reasons(campaign)
+
+
+def test_code_that_is_not_the_plan_s_is_said_once_for_all(campaign: Path) -> None:
+    edit_journal(campaign, lambda events: events[0]["value"].update(code_sha256="c0de" * 16))
+    (line,) = reasons(campaign).splitlines()
+    assert re.fullmatch("all 6 finished runs: ran other code of hpcai500 than was planned .*not c0dec0dec0de….", line)
+
+
+@pytest.fixture
+def repeated(tmp_path: Path) -> Path:
+    """A campaign whose third trial lost a node after its first evaluation, and was begun anew."""
+    return write_campaign(tmp_path / "c", recipe="ewa/reference", trials=5, failing=(3,))
+
+
+def test_a_run_that_was_given_up_after_it_was_seen_how_good_it_is(repeated: Path) -> None:
+    (line,) = reasons(repeated).splitlines()
+    assert re.fullmatch(
+        r"trial 3, attempt 1: given up after epoch 1 with map50 0\.\d{4} and begun anew instead of gone on with: .*",
+        line,
+    )
+    assert [(row.attempt.name, row.epochs) for row in judged(repeated).rows[2:4]] == [
+        ("trial 3, attempt 1", 1), ("trial 3, attempt 2", 50),
+    ]  # fmt: skip
+
+
+def test_that_it_was_resumed_from_its_beginning_first_does_not_hide_it(repeated: Path) -> None:
+    def forget(events: list[Event]) -> None:
+        value = {**values(events, "init_start")[0]}
+        events[-1:] = [{**events[-1], "key": "init_start", "value": value}]
+        events.append({**events[-1], "key": "run_resume", "value": {"epoch": 1, "step": 0}})
+
+    edit_record(repeated / "trial-03", forget)
+    assert judged(repeated).rows[2].epochs == 0
+    assert "trial 3, attempt 1: given up after epoch 1" in reasons(repeated)
+
+
+def test_a_run_that_failed_before_its_first_evaluation_is_shown_and_allowed(repeated: Path) -> None:
+    def earlier(events: list[Event]) -> None:
+        first = next(place for place, event in enumerate(events) if event["key"] == "eval_start")
+        events[first:-1] = []
+
+    edit_record(repeated / "trial-03", earlier)
+    found = judged(repeated)
+    assert (found.rankable, found.reasons) == (True, ())
+    assert [row.attempt.status for row in found.rows] == ["done", "done", "failed", "done", "done", "done"]
+
+
+def test_a_run_that_diverged_is_a_result_of_the_recipe(repeated: Path) -> None:
+    def diverge(events: list[Event]) -> None:
+        value = {"epoch": 2, "step": 3, "rank": 0, "what": "the loss is nan"}
+        events.insert(-1, {**events[-1], "key": "diverged", "value": value})
+
+    edit_record(repeated / "trial-03", diverge)
+    assert reasons(repeated) == (
+        "trial 3, attempt 1: diverged (the loss is nan at epoch 2, step 3), which is a result of this recipe"
+    )
+
+
+def test_a_journal_that_tells_no_end(campaign: Path) -> None:
+    edit_journal(campaign, lambda events: events.pop())
+    text = reasons(campaign)
+    assert "5 finished runs" not in text
+    assert "trial 6, attempt 1: the journal tells no end of it: it runs still, or was killed" in text
+
+
+def test_a_journal_that_calls_a_finished_run_failed(campaign: Path) -> None:
+    edit_journal(campaign, lambda events: events[-1]["value"].update(status="failed"))
+    text = reasons(campaign)
+    assert "trial 6, attempt 1: failed by the journal, done by its record" in text
+    assert "trial 6, attempt 1: the latest at this trial, and it has not come to its end" in text
+
+
+def test_a_trial_that_was_run_again_after_it_was_done(campaign: Path) -> None:
+    def again(events: list[Event]) -> None:
+        for event in events:
+            if event["key"] != "campaign_start" and event["value"]["trial"] == 6:
+                event["value"].update(trial=5, attempt=2)
+
+    edit_journal(campaign, again)
+    text = reasons(campaign)
+    assert "trial 5, attempt 2: begun although attempt 1 had come to its end" in text
+    assert "trial 6 was planned, and no attempt at it was made" in text
+
+
+def test_attempts_that_are_counted_wrongly(campaign: Path) -> None:
+    edit_journal(campaign, lambda events: [event["value"].update(attempt=3) for event in events[-2:]])
+    assert "trial 6: its attempts are numbered 3" in reasons(campaign)
+
+
+def test_two_attempts_with_one_record(campaign: Path) -> None:
+    edit_journal(campaign, lambda events: events[-2]["value"].update(record="trial-05"))
+    text = reasons(campaign)
+    assert "trial 6, attempt 1: trial-05: named by 2 attempts" in text
+    assert "trial-06: a run in the campaign's folder that its journal does not know" in text
+
+
+def test_runs_that_no_rule_allows_are_said_once_for_all(tmp_path: Path) -> None:
+    folder = write_campaign(tmp_path / "c", *SHORT, recipe="ewa/reference", trials=5)
+    assert reasons(folder).splitlines() == ["all 5 finished runs: problem.epochs is 3; edition v2.0 fixes 50"]
+
+
+@pytest.mark.parametrize("odd", [None, 3, "text", [], {"epoch": []}, {"epoch": 1, "value": "high"}])
+def test_events_of_any_shape_are_a_reason_and_no_crash(campaign: Path, odd: object) -> None:
+    def spoil(events: list[Event]) -> None:
+        next(event for event in reversed(events) if event["key"] == "eval_accuracy")["value"] = odd
+
+    edit_record(campaign / "trial-02", spoil)
+    assert re.search("trial 2, attempt 1: .*(lack something|there is no score)", reasons(campaign))
+
+
+@pytest.mark.parametrize("key", ["init_start", "run_start", "dataset", "system", "flops", "run_stop"])
+@pytest.mark.parametrize("odd", [None, [1], {"nodes": 7, "installation": 1}])
+def test_no_event_of_any_shape_is_a_crash(campaign: Path, key: str, odd: object) -> None:
+    def spoil(events: list[Event]) -> None:
+        next(event for event in events if event["key"] == key)["value"] = odd
+
+    edit_record(campaign / "trial-02", spoil, rechain=key != "init_start")
+    assert "trial 2, attempt 1: " in reasons(campaign) or key == "run_stop"

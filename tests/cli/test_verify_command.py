@@ -1,0 +1,157 @@
+"""`hpcai500 verify`: the verdict first, exit codes, one JSON document, and errors that say what to type."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from written_campaign import SHORT, write_campaign
+
+from hpcai500.cli import app
+from hpcai500.errors import HpcAi500Error
+from hpcai500.results.submission.archive import open_submission
+from hpcai500.results.submission.pack import SubmitRequest, pack
+from hpcai500.results.submission.zip_writing import ZipWriter
+from hpcai500.results.verification import reading
+from hpcai500.results.verification.guard import fail, guarded, warning
+from hpcai500.results.verification.verify import verify_submission
+from hpcai500.system.versions import package_code_hash
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key, and a signed submission of two short trials."""
+    folder = tmp_path_factory.mktemp("verify")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "us", "-f", folder / "key"], check=True)
+    campaign = write_campaign(folder / "campaign", *SHORT, trials=2, package_code=package_code_hash())
+    pack(SubmitRequest(campaign, folder / "signed.zip", "System", "Organisation", key=folder / "key"))
+    pack(SubmitRequest(campaign, folder / "unsigned.zip", "System", "Organisation"))
+    return folder
+
+
+def _verify(*arguments: Any) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, ["verify", *map(str, arguments)], catch_exceptions=True)
+    if isinstance(ended.exception, HpcAi500Error):
+        return ended.exception.exit_code, str(ended.exception)
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.stdout
+
+
+def test_an_honest_submission_is_verified_and_the_verdict_comes_first(folder: Path) -> None:
+    code, said = _verify(folder / "signed.zip")
+    assert code == 0, said
+    assert said.startswith("VERIFIED")
+    assert "a key that nobody here vouches for" in said
+    assert "and 1 more" not in said.partition("found right")[0]
+    assert "docs/verification.md" in said.splitlines()[-1]
+
+
+def test_json_is_one_document(folder: Path) -> None:
+    code, said = _verify(folder / "signed.zip", "--json")
+    document = json.loads(said)
+    assert code == 0
+    assert document.keys() == {"verdict", "rankable", "reasons", "level", "signer", "metrics", "findings"}
+    assert document["verdict"] == "verified"
+    assert document["rankable"] is False
+    assert document["metrics"]["vflops"]["runs"] == 2
+    assert {"name", "severity", "evidence"} == document["findings"][0].keys()
+    severities = [finding["severity"] for finding in document["findings"]]
+    assert severities == sorted(severities, key=["fail", "warning", "note"].index)
+
+
+def test_an_unsigned_submission_is_refused(folder: Path) -> None:
+    code, said = _verify(folder / "unsigned.zip")
+    assert code == 2
+    assert said.startswith("REFUSED")
+    assert "manifest.json.sig is missing" in said
+
+
+def test_a_key_that_is_vouched_for_is_named_and_another_refused(folder: Path, tmp_path: Path) -> None:
+    public = (folder / "key.pub").read_text()
+    signers = tmp_path / "signers"
+    signers.write_text(f'site@example namespaces="hpcai500" {public}')
+    verification = verify_submission(folder / "signed.zip", signers=signers)
+    assert verification.verdict == "verified"
+    assert verification.signer is not None
+    assert verification.signer.endswith("(site@example)")
+    assert not [
+        finding for finding in verification.findings if finding.severity == "warning" and finding.name == "signature"
+    ]
+    signers.write_text(f'site@example namespaces="other" {public}')
+    refused = verify_submission(folder / "signed.zip", signers=signers)
+    assert {finding.name for finding in refused.findings if finding.severity == "fail"} == {"signature"}
+
+
+def test_a_signature_of_another_manifest_is_refused(folder: Path, tmp_path: Path) -> None:
+    opened = open_submission(folder / "signed.zip", tmp_path / "opened")
+    forged = tmp_path / "forged.zip"
+    _with_manifest(folder / "signed.zip", forged, opened.manifest_bytes.replace(b'"System"', b'"Better"'))
+    verification = verify_submission(forged)
+    assert {finding.name for finding in verification.findings if finding.severity == "fail"} == {"signature"}
+    assert verification.signer is None
+
+
+def _with_manifest(source: Path, target: Path, manifest: bytes) -> None:
+    with zipfile.ZipFile(source) as old, target.open("w+b") as stream, ZipWriter(stream) as writer:
+        for name in old.namelist():
+            writer.add(name, manifest if name == "manifest.json" else old.read(name))
+
+
+def test_what_is_no_submission_is_refused_in_one_finding(tmp_path: Path) -> None:
+    (tmp_path / "odd.zip").write_bytes(b"no zip at all")
+    code, said = _verify(tmp_path / "odd.zip", "--json")
+    findings = json.loads(said)["findings"]
+    assert code == 2
+    assert [finding["name"] for finding in findings] == ["archive"]
+    assert "\n" not in findings[0]["evidence"]
+
+
+def test_the_registered_identity_is_compared(folder: Path) -> None:
+    identity = verify_submission(folder / "signed.zip").manifest
+    assert identity is not None
+    assert _verify(folder / "signed.zip", "--registered", identity.campaign)[0] == 0
+    code, said = _verify(folder / "signed.zip", "--registered", "0" * 64)
+    assert code == 2
+    assert "was registered, and this campaign is" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere.zip"], "nowhere.zip: no such file"),
+        (["signed.zip", "--registered", "xyz"], "expected 64 hex digits"),
+        (["signed.zip", "--edition", "v9"], "v9"),
+        (["signed.zip", "--replay-trials", "1"], "add --replay DATA"),
+        (["signed.zip", "--replay", "nowhere"], "no such folder"),
+        (["signed.zip", "--signers", "nowhere"], "cannot be read"),
+        (["signed.zip", "--replay", ".", "--device", "tpu"], "expected cpu or cuda"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.chdir(folder)
+    code, said = _verify(*arguments)
+    assert (code, told in said, "\n" in said) == (64, True, False), said
+
+
+def test_a_campaign_of_very_many_runs_is_refused_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_MOST_RUNS", 1)
+    verification = verify_submission(folder / "signed.zip")
+    assert [finding.name for finding in verification.findings if finding.severity == "fail"] == ["campaign"]
+
+
+def test_many_findings_of_one_kind_are_cut_and_hide_no_other() -> None:
+    found = guarded("odd", lambda: [*(warning("x", str(number)) for number in range(10_000)), fail("x", "last")])
+    assert len(found) == 101
+    assert found[-1].severity == "fail"
+
+
+def test_a_name_with_terminal_codes_is_spelt_out() -> None:
+    assert fail("x", "a\x1b[2Jb\nc\u202e").evidence == "a\\x1b[2Jb\\nc\\u202e"
+    assert len(fail("x", "a" * 10_000).evidence) <= 600

@@ -1,0 +1,250 @@
+"""A run's last checkpoint, evaluated again: the same quality, or one line that says why not."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import train_arguments, weather_arguments
+
+from hpcai500 import train
+from hpcai500.chain import iterate
+from hpcai500.engine import replay_command
+from hpcai500.engine.checkpoint_weights import load_weights
+from hpcai500.errors import WrongAnswerError
+from hpcai500.record import read_record
+
+
+@pytest.fixture(scope="module")
+def record(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny run of Image Classification."""
+    out = tmp_path_factory.mktemp("replay") / "record"
+    assert train.main(train_arguments(images, out, "problem.epochs=2")) == 0
+    return out
+
+
+def _replayed(recipe: Path, checkpoint: Path, data: Path, out: Path, *more: str) -> int:
+    given = {"--recipe": recipe, "--checkpoint": checkpoint, "--data": data, "--json-out": out}
+    return replay_command.main([*(str(token) for pair in given.items() for token in pair), *more])
+
+
+def _last_checkpoint(record: Path) -> Path:
+    value = list(iterate(read_record(record).events, "checkpoint"))[-1]["value"]
+    return record / "checkpoints" / str(value["file"])
+
+
+def _event(record: Path, key: str) -> dict[str, Any]:
+    value: dict[str, Any] = list(iterate(read_record(record).events, key))[-1]["value"]
+    return value
+
+
+def _require_same(record: Path, found: dict[str, Any]) -> None:
+    recorded = _event(record, "eval_accuracy")
+    assert {key: found[key] for key in ("metric", "value", "samples")} == {
+        key: recorded[key] for key in ("metric", "value", "samples")
+    }
+    assert found["per_class"] == recorded.get("per_class", {})
+    dataset = _event(record, "dataset")
+    assert found["fingerprint"] == dataset["fingerprint"]
+    assert found["content_fingerprint"] == dataset["content_fingerprint"]
+    assert found["flops_per_sample"] == _event(record, "flops")["per_sample"]
+    assert found["parameters"] == _event(record, "model")["parameters"]
+
+
+def test_a_run_of_image_classification_is_evaluated_to_exactly_its_quality(
+    record: Path, images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "replay.json"
+    assert _replayed(record / "recipe.toml", _last_checkpoint(record), images, out) == 0
+    _require_same(record, json.loads(out.read_text()))
+
+
+def test_a_run_of_extreme_weather_analytics_is_evaluated_to_exactly_its_quality(weather: Path, tmp_path: Path) -> None:
+    record, out = tmp_path / "record", tmp_path / "replay.json"
+    assert train.main(weather_arguments(weather, record, "problem.epochs=1")) == 0
+    assert _replayed(record / "recipe.toml", _last_checkpoint(record), weather, out) == 0
+    _require_same(record, json.loads(out.read_text()))
+
+
+def test_a_recipe_of_many_ranks_is_evaluated_in_one_process_under_any_launcher(
+    record: Path, images: Path, tmp_path: Path
+) -> None:
+    """In a process of its own, with the environment of a rank of Slurm's."""
+    recipe, out = tmp_path / "recipe.toml", tmp_path / "replay.json"
+    text = (record / "recipe.toml").read_text()
+    changed = text.replace('backend = "local"', 'backend = "horovod"').replace("nodes = 1", "nodes = 4")
+    assert changed.count("horovod") > text.count("horovod")
+    recipe.write_text(changed.replace('device = "cpu"', 'device = "cuda"'))
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "hpcai500.engine.replay_command",
+        "--recipe",
+        recipe,
+        "--data",
+        images,
+    ]
+    command += ["--checkpoint", _last_checkpoint(record), "--json-out", out, "--device", "cpu"]
+    environment = {**os.environ, "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-4]"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    _require_same(record, json.loads(out.read_text()))
+
+
+def test_a_changed_checkpoint_is_evaluated_to_what_it_is(record: Path, images: Path, tmp_path: Path) -> None:
+    state = torch.load(_last_checkpoint(record), weights_only=True)
+    state["model"]["fc.bias"] = torch.tensor([1e6, 0.0, 0.0])
+    changed, out = tmp_path / "changed.pt", tmp_path / "replay.json"
+    torch.save(state, changed)
+    assert _replayed(record / "recipe.toml", changed, images, out) == 0
+    found = json.loads(out.read_text())
+    assert found["value"] == pytest.approx(1 / 3)
+    assert found["value"] != _event(record, "eval_accuracy")["value"]
+
+
+class _Evil:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.path),))
+
+
+class _Hungry:
+    """Takes 8 GiB where it is unpickled: a type that torch allows."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (bytearray, (1 << 33,))
+
+
+def _archive(compression: int, **parts: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        for name, content in parts.items():
+            archive.writestr(f"archive/{name.replace('_', '.')}", content)
+    return stream.getvalue()
+
+
+def test_code_in_a_checkpoint_is_never_run(
+    record: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark, out = tmp_path / "mark", tmp_path / "replay.json"
+    torch.save({"model": _Evil(mark)}, tmp_path / "evil.pt")
+    (tmp_path / "legacy.pt").write_bytes(pickle.dumps(_Evil(mark)))
+    for name, said in (("evil.pt", "posix.mkdir"), ("legacy.pt", "not a zip file")):
+        assert _replayed(record / "recipe.toml", tmp_path / name, images, out) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not mark.exists()
+    assert not out.exists()
+
+
+class _Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(4))
+
+
+def _saved(state: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return stream.getvalue()
+
+
+def _longer_than_its_part() -> bytes:
+    """A tensor of 250 numbers in a part that holds 4."""
+    with zipfile.ZipFile(io.BytesIO(_saved({"model": {"w": torch.ones(4)}}))) as archive:
+        parts = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content.replace(b"K\x04tq", b"K\xfatq", 1))
+    return stream.getvalue()
+
+
+_HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", "not a zip file"),
+    "no pickle": (lambda: _archive(0, version=b"3\n"), "not a checkpoint of weights"),
+    "torn pickle": (
+        lambda: _archive(0, data_pkl=b"\x80\x02}", version=b"3\n", byteorder=b"little"),
+        "not a checkpoint",
+    ),
+    "compressed": (lambda: _archive(zipfile.ZIP_DEFLATED, data=bytes(1 << 24)), "compressed"),
+    "too large": (lambda: bytes(32 << 20), "at most"),
+    "hungry": (lambda: _saved({"model": _Hungry()}), "takes more memory"),
+    "a list": (lambda: _saved([1]), "no table `model`"),
+    "no weights": (lambda: _saved({"model": 3}), "no table `model`"),
+    "nothing in it": (lambda: _saved({"model": {}}), "lacks w"),
+    "one more": (lambda: _saved({"model": {"w": torch.ones(4), "v\x1b[2J": 1}}), r"holds 'v\\x1b\[2J'"),
+    "no tensor": (lambda: _saved({"model": {"w": 3}}), "w: the recipe's model has .* int"),
+    "another shape": (lambda: _saved({"model": {"w": torch.ones(5)}}), r"\(4,\) .* \(5,\)"),
+    "another type": (lambda: _saved({"model": {"w": torch.ones(4).half()}}), "float16"),
+    "on no device": (lambda: _saved({"model": {"w": torch.ones(4, device="meta")}}), "on meta"),
+    "sparse": (lambda: _saved({"model": {"w": torch.ones(4).to_sparse()}}), "sparse"),
+    "longer than its part": (_longer_than_its_part, "not a checkpoint of weights"),
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_a_hostile_checkpoint_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    make, said = _HOSTILE[name]
+    path = tmp_path / "hostile.pt"
+    path.write_bytes(make())
+    with pytest.raises(WrongAnswerError, match=said) as caught:
+        load_weights(_Net(), path)
+    assert str(caught.value).isprintable()
+
+
+def test_parts_that_claim_more_than_the_file_are_refused(tmp_path: Path) -> None:
+    """Two entries of the folder that are one part of the file."""
+    path = tmp_path / "twice.pt"
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data/0", bytes(1000))
+        twin = archive.getinfo("archive/data/0")
+        archive.filelist.append(twin)
+    path.write_bytes(stream.getvalue())
+    with pytest.raises(WrongAnswerError, match="claim more"):
+        load_weights(_Net(), path)
+
+
+def test_a_checkpoint_that_fits_is_taken(tmp_path: Path) -> None:
+    path, net = tmp_path / "good.pt", _Net()
+    path.write_bytes(_saved({"model": {"w": torch.arange(4.0)}, "epoch": 1}))
+    load_weights(net, path)
+    assert net.w.tolist() == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    record: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text((record / "recipe.toml").read_text().replace("width = 4", "width = 8"))
+    assert _replayed(recipe, _last_checkpoint(record), images, tmp_path / "replay.json") == 2
+    assert "the recipe's model has" in capsys.readouterr().err
+
+
+def test_missing_files_and_options_are_told_in_one_line(
+    record: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, checkpoint = tmp_path / "replay.json", _last_checkpoint(record)
+    assert _replayed(tmp_path / "none.toml", checkpoint, images, out) == 64
+    assert _replayed(record / "recipe.toml", tmp_path / "none.pt", images, out) == 2
+    assert _replayed(record / "recipe.toml", checkpoint, tmp_path / "none", out) == 64
+    assert replay_command.main(["--recipe", "x"]) == 64
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 4
+    assert all(line.startswith("hpcai500: error: ") for line in errors)

@@ -1,0 +1,294 @@
+"""Which runs of a campaign are begun, gone on with and begun anew, and what the journal tells of each."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from acted_runs import (
+    ActedCrew,
+    diverges,
+    finishes,
+    is_interrupted_at_once,
+    is_killed,
+    is_killed_at_its_start,
+    is_stopped,
+    loses_a_rank,
+    loses_its_data,
+)
+
+from hpcai500.campaign.attempts import settle
+from hpcai500.campaign.reading import NO_EVENTS, Campaign, read_campaign
+from hpcai500.campaign.standing import standing
+from hpcai500.campaign.turns import turn_at
+from hpcai500.campaign.writing import create_campaign
+from hpcai500.errors import RecordError, UsageError
+from hpcai500.launch.benchmark import Request, run_benchmark
+from hpcai500.launch.campaign import CampaignOrder, run_campaign
+from hpcai500.launch.unfinished import latest_unfinished
+from hpcai500.recipe import load_recipe
+from hpcai500.rulebook import rulebook
+
+SHORT = ("problem.epochs=2", "hyperparameters.warmup_epochs=1", "accelerator.device=cpu")
+
+Plan = Callable[[int], Path]
+
+
+@pytest.fixture
+def planned(images: Path, tmp_path: Path) -> Plan:
+    def plan(trials: int) -> Path:
+        create_campaign(tmp_path / "runs" / "c", load_recipe("ic/smoke", SHORT), trials, images)
+        return tmp_path / "runs" / "c"
+
+    return plan
+
+
+def ran(folder: Path, crew: ActedCrew, only: int | None = None) -> list[tuple[str, int]]:
+    return [(run.record.name, run.exit_code) for run in run_campaign(CampaignOrder(folder, only=only), crew)]
+
+
+def told(folder: Path) -> list[tuple[str, str]]:
+    return [(one.record, one.status) for one in read_campaign(folder).attempts]
+
+
+def reasons(folder: Path) -> list[str]:
+    """What is against the attempts; not that a smoke run is none of the edition's."""
+    found = standing(read_campaign(folder))
+    of_results = tuple(reason for result in found.results for reason in result.reasons)
+    return [one for one in found.reasons if "finished run" not in one and not one.endswith(of_results)]
+
+
+def unbound(campaign: Campaign) -> list[str]:
+    return [reason for reason in standing(campaign).reasons if "journal" in reason or "names" in reason]
+
+
+def test_every_run_is_in_the_journal_before_it_begins(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setattr("sys.argv", ["/usr/bin/hpcai500", "campaign", "run", "c"])
+    folder = planned(2)
+    crew = ActedCrew(finishes, finishes)
+    assert ran(folder, crew) == [("trial-01", 0), ("trial-02", 0)]
+    assert crew.checked == [2]
+    campaign = read_campaign(folder)
+    assert [event["key"] for event in campaign.events] == ["campaign_start", *["attempt_start", "attempt_stop"] * 2]
+    assert campaign.attempts[0].commands == (("hpcai500", "campaign", "run", "c"),)
+    assert campaign.attempts[0].slurm_jobs == ("17",)
+    assert campaign.events[1]["value"]["launcher"] == "none"
+    assert [job.set for job in crew.jobs] == [["hyperparameters.seed=1"], ["hyperparameters.seed=2"]]
+    assert crew.jobs[1].campaign == {
+        "id": campaign.identity, "trial": 2, "attempt": 1, "head": campaign.attempts[1].start_hash,
+    }  # fmt: skip
+    assert unbound(campaign) == []
+
+
+def test_what_is_done_is_not_run_again(planned: Plan) -> None:
+    folder = planned(2)
+    assert ran(folder, ActedCrew(finishes, finishes)) == ran(folder, crew := ActedCrew())
+    assert crew.jobs == []
+
+
+def test_one_trial_alone_and_the_rest_later(planned: Plan) -> None:
+    folder = planned(3)
+    assert ran(folder, ActedCrew(finishes), only=2) == [("trial-02", 0)]
+    assert ran(folder, ActedCrew(finishes, finishes)) == [("trial-01", 0), ("trial-02", 0), ("trial-03", 0)]
+    with pytest.raises(UsageError, match=r"--only 4: .* has the trials 1 to 3"):
+        ran(folder, ActedCrew(), only=4)
+
+
+@pytest.mark.parametrize(
+    ("fate", "status", "reason"),
+    [
+        (is_stopped, "stopped", "stopped by SIGTERM"),
+        (is_killed, "stopped", "it was killed, or its machine went down: its record has no end"),
+        (loses_a_rank, "failed", "rank 1 was lost (exit code 1)"),
+    ],
+)
+def test_what_has_begun_to_train_is_gone_on_with(
+    planned: Plan, fate: Callable[..., int], status: str, reason: str
+) -> None:
+    folder = planned(2)
+    assert ran(folder, ActedCrew(fate)) == [("trial-01", 1)]
+    assert told(folder) == [("trial-01", status)]
+    assert read_campaign(folder).attempts[0].reason == reason
+    crew = ActedCrew(finishes, finishes)
+    assert ran(folder, crew) == [("trial-01", 0), ("trial-02", 0)]
+    assert [(job.resume, job.campaign is None) for job in crew.jobs] == [(True, True), (False, False)]
+    assert told(folder) == [("trial-01", "done"), ("trial-02", "done")]
+    campaign = read_campaign(folder)
+    assert [event["key"] for event in campaign.events[1:5]] == [
+        "attempt_start", "attempt_stop", "attempt_resume", "attempt_stop",
+    ]  # fmt: skip
+    assert reasons(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("fate", "reason"),
+    [
+        (None, "it ended before its first event (exit code 69)"),
+        (is_killed_at_its_start, "it was killed, or its machine went down: its record has no end (exit code 1)"),
+        (loses_its_data, "a file cannot be read (exit code 64)"),
+    ],
+)
+def test_what_ended_before_there_was_anything_to_go_on_with_is_kept_and_begun_anew(
+    planned: Plan, fate: Callable[..., int] | None, reason: str
+) -> None:
+    folder = planned(1)
+    ran(folder, ActedCrew(fate))
+    (before,) = read_campaign(folder).attempts
+    assert (before.status, before.reason) == ("failed", reason)
+    crew = ActedCrew(finishes)
+    assert ran(folder, crew) == [("trial-01-attempt-2", 0)]
+    assert crew.jobs[0].set == ["hyperparameters.seed=1"]
+    assert told(folder) == [("trial-01", "failed"), ("trial-01-attempt-2", "done")]
+    assert (folder / "trial-01").is_dir()
+    assert reasons(folder) == []
+
+
+def test_a_run_that_failed_at_its_start_has_the_head_of_no_events(planned: Plan) -> None:
+    folder = planned(1)
+    ran(folder, ActedCrew(None))
+    assert read_campaign(folder).attempts[0].head == NO_EVENTS
+
+
+def test_a_run_that_diverged_is_not_tried_again(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = planned(2)
+    assert ran(folder, ActedCrew(diverges)) == [("trial-01", 1)]
+    assert ran(folder, crew := ActedCrew()) == [("trial-01", 1)]
+    assert crew.jobs == []
+    assert "trial 1, attempt 1 diverged (the loss is nan at epoch 2, step 3): a result of this recipe" in (
+        capsys.readouterr().err
+    )
+    assert ran(folder, ActedCrew(finishes), only=2) == [("trial-02", 0)]
+    assert any("diverged" in reason for reason in reasons(folder))
+
+
+def test_ctrl_c_that_the_job_did_not_catch_is_told_in_the_journal(planned: Plan) -> None:
+    folder = planned(1)
+    with pytest.raises(KeyboardInterrupt):
+        ran(folder, ActedCrew(is_interrupted_at_once))
+    assert told(folder) == [("trial-01", "stopped")]
+
+
+def killed_with_the_command(folder: Path) -> None:
+    """Leave the campaign as kill -9 of command and job leaves it: begun, and nobody there to tell the end."""
+    ran(folder, ActedCrew(is_killed))
+    journal = folder / "campaign.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    assert told(folder) == [("trial-01", "running")]
+
+
+def healed(folder: Path) -> Campaign:
+    campaign = read_campaign(folder)
+    return settle(campaign, rulebook(campaign.edition, campaign.benchmark))
+
+
+def test_what_was_killed_with_its_command_is_found_out_when_the_next_one_runs(planned: Plan) -> None:
+    killed_with_the_command(folder := planned(1))
+    assert ran(folder, crew := ActedCrew(finishes)) == [("trial-01", 0)]
+    assert crew.jobs[0].resume
+    events = read_campaign(folder).events
+    assert [event["key"] for event in events[2:]] == ["attempt_stop", "attempt_resume", "attempt_stop"]
+    assert (events[2]["value"]["status"], events[2]["value"]["exit_code"]) == ("stopped", None)
+    assert reasons(folder) == []
+
+
+def test_what_was_killed_is_found_out_by_whoever_looks(planned: Plan) -> None:
+    killed_with_the_command(folder := planned(1))
+    (attempt,) = healed(folder).attempts
+    assert (attempt.status, attempt.reason) == (
+        "stopped", "it was killed, or its machine went down: its record has no end",
+    )  # fmt: skip
+    assert [one.status for one in healed(folder).attempts] == ["stopped"]
+
+
+def test_a_run_whose_folder_was_removed_while_nobody_looked_stays_without_a_head(planned: Plan) -> None:
+    killed_with_the_command(folder := planned(1))
+    for path in sorted((folder / "trial-01").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (folder / "trial-01").rmdir()
+    (attempt,) = healed(folder).attempts
+    assert (attempt.status, attempt.head, attempt.reason) == ("failed", None, "its folder is gone")
+    assert "trial 1, attempt 1: trial-01: its folder is missing" in reasons(folder)
+
+
+def test_what_really_runs_is_left_alone(planned: Plan) -> None:
+    killed_with_the_command(folder := planned(1))
+    with (folder / "trial-01" / "events.jsonl").open("rb") as stream:
+        # As the job holds it.
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+        assert healed(folder).attempts[0].status == "running"
+        with pytest.raises(RecordError, match="trial 1 is being run by another process: wait for it or stop it"):
+            ran(folder, ActedCrew(finishes))
+        with pytest.raises(RecordError, match="no unfinished ic run to resume"):
+            latest_unfinished(folder.parent, "ic")
+    assert latest_unfinished(folder.parent, "ic") == folder
+
+
+def test_two_commands_never_run_one_trial(planned: Plan) -> None:
+    folder = planned(2)
+    with turn_at(folder, 1):
+        with pytest.raises(RecordError, match="trial 1 is being run by another process"):
+            ran(folder, ActedCrew(finishes))
+        assert ran(folder, ActedCrew(finishes), only=2) == [("trial-02", 0)]
+    assert told(folder) == [("trial-02", "done")]
+
+
+def test_a_folder_that_somebody_put_there_is_not_written_into(planned: Plan) -> None:
+    folder = planned(1)
+    (folder / "trial-01").mkdir()
+    assert ran(folder, ActedCrew(finishes)) == [("trial-01", 0)]
+    (folder / "trial-01" / "DONE").unlink()
+    other = planned_beside(folder)
+    (other / "trial-01").mkdir()
+    (other / "trial-01" / "notes").touch()
+    with pytest.raises(RecordError, match="is there already, and the campaign's journal does not know it"):
+        ran(other, ActedCrew(finishes))
+    assert told(other) == []
+
+
+def planned_beside(folder: Path) -> Path:
+    campaign = read_campaign(folder)
+    create_campaign(folder.parent / "d", load_recipe("ic/smoke", SHORT), 1, Path(campaign.start["data"]))
+    return folder.parent / "d"
+
+
+def test_the_benchmark_s_own_command_makes_and_goes_on_with_a_campaign(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = Request("ic", "ic/smoke", images, None, SHORT, trials=2)
+    runs = list(run_benchmark(request, ActedCrew(finishes, is_stopped)))
+    folder = runs[0].record.parent
+    assert [(run.record.name, run.exit_code) for run in runs] == [("trial-01", 0), ("trial-02", 1)]
+    again = list(run_benchmark(Request("ic", resume=True), crew := ActedCrew(finishes)))
+    assert [(run.record, run.exit_code) for run in again] == [(folder / "trial-01", 0), (folder / "trial-02", 0)]
+    assert crew.jobs[0].resume
+    assert reasons(folder) == []
+
+
+def test_a_run_of_a_campaign_is_gone_on_with_by_the_campaign_alone(planned: Plan) -> None:
+    folder = planned(1)
+    ran(folder, ActedCrew(is_stopped))
+    with pytest.raises(UsageError, match=r"a run of the campaign .*: go on with `hpcai500 campaign run "):
+        list(run_benchmark(Request("ic", out=folder / "trial-01", resume=True), ActedCrew()))
+
+
+def test_a_campaign_of_another_benchmark_is_refused_by_name(planned: Plan) -> None:
+    folder = planned(1)
+    with pytest.raises(UsageError, match=f"runs of ic; run `hpcai500 ic --resume --out {folder}`"):
+        list(run_benchmark(Request("ewa", out=folder, resume=True), ActedCrew()))
+
+
+def test_what_failed_comes_after_what_was_stopped(planned: Plan) -> None:
+    stopped = planned(1)
+    ran(stopped, ActedCrew(is_stopped))
+    failed = planned_beside(stopped)
+    ran(failed, ActedCrew(loses_a_rank))
+    assert latest_unfinished(stopped.parent, "ic") == stopped
+    journal = json.loads((failed / "campaign.jsonl").read_bytes().splitlines()[-1])
+    assert journal["value"]["status"] == "failed"
+    ran(stopped, ActedCrew(finishes))
+    assert latest_unfinished(stopped.parent, "ic") == failed

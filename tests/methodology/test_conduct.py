@@ -1,0 +1,195 @@
+"""What the events of a run prove, whatever its recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from run_log import Log, complete, restarted, tables
+
+from hpcai500.methodology.conduct import Observation, conduct
+from hpcai500.rulebook import rulebook
+
+RULES = rulebook("v2.0", "ic")
+
+
+def observed(log: Log, recipe: dict[str, Any] | None = None, **rules: Any) -> dict[str, Observation]:
+    return {rule.name: rule for rule in conduct(recipe or tables(), RULES | rules, log.events)}
+
+
+def broken(log: Log, recipe: dict[str, Any] | None = None, **rules: Any) -> dict[str, tuple[str, ...]]:
+    return {name: rule.problems for name, rule in observed(log, recipe, **rules).items() if not rule.holds}
+
+
+def alter(log: Log, key: str, change: Callable[[dict[str, Any]], None], epoch: int | None = None) -> Log:
+    for event in log.events:
+        if event["key"] == key and (epoch is None or event["value"]["epoch"] == epoch):
+            change(event["value"])
+    return log
+
+
+def without(log: Log, key: str) -> Log:
+    kept = [event for event in log.events if event["key"] != key]
+    log.events = [{**event, "seq": number} for number, event in enumerate(kept)]
+    return log
+
+
+def steps_of_ranks(*steps: int) -> dict[str, Any]:
+    return {"ranks": [{"rank": rank, "steps": number} for rank, number in enumerate(steps)]}
+
+
+def test_an_honest_run_keeps_every_rule() -> None:
+    assert broken(complete()) == broken(restarted(60)) == {}
+    assert [(rule.layer, rule.name) for rule in conduct(tables(), RULES, complete().events)] == [
+        (9, "epochs"), (9, "data set"), (9, "quality metric"), (9, "evaluation samples"),
+        (6, "equivalent parallelism"), (6, "synchronous SGD"),
+    ]  # fmt: skip
+
+
+def test_ranks_that_did_not_hold_the_same_weights_were_not_synchronous() -> None:
+    log = alter(complete(), "replicas", lambda value: value.update(ranks=7), epoch=3)
+    assert broken(log) == {
+        "synchronous SGD": (
+            "epoch 3: not all of 8 ranks are said to hold the same weights (ranks 7, digest 0000000000000003)",
+        )
+    }
+    log = alter(complete(), "replicas", lambda value: value.update(digest=None))
+    (problem,) = broken(log)["synchronous SGD"]
+    assert problem.startswith("90 epochs from 1 to 90: not all of 8 ranks")
+
+
+def test_an_older_record_of_many_ranks_does_not_tell_and_one_of_one_rank_need_not() -> None:
+    (problem,) = broken(without(complete(), "replicas"))["synchronous SGD"]
+    assert problem.endswith("the record does not tell that all ranks held the same weights (no event replicas)")
+    alone = alter(without(complete(), "replicas"), "run_start", lambda value: value.update(world_size=1))
+    assert "synchronous SGD" not in broken(alone)
+
+
+def test_the_evidence_is_asked_of_the_ranks_that_ended_each_epoch() -> None:
+    log = Log().initialise().start().epoch(1)
+    log.initialise().add("run_resume", {"epoch": 2, "step": 0, "world_size": 4})
+    log.epoch(2).add("run_stop")
+    assert "synchronous SGD" not in broken(log)
+    alter(log, "replicas", lambda value: value.update(ranks=8))
+    assert "epoch 2: not all of 4 ranks" in broken(log)["synchronous SGD"][0]
+
+
+def test_what_was_lost_and_trained_again_is_judged_by_its_last_pass() -> None:
+    log = Log().initialise().start().epoch(1, steps=3)
+    log.initialise().add("run_resume", {"epoch": 1, "step": 0})
+    assert broken(log.epoch(1).add("run_stop"), tables("problem.epochs=1", "hyperparameters.warmup_epochs=0")) == {}
+
+
+def test_a_rank_that_made_fewer_steps_is_seen() -> None:
+    assert "synchronous SGD" not in broken(complete().add("steps", steps_of_ranks(*[9] * 8)))
+    (problem,) = broken(complete().add("steps", steps_of_ranks(*[9] * 7, 8)))["synchronous SGD"]
+    assert problem == "ranks made different numbers of steps: from 8 to 9"
+    (problem,) = broken(complete().add("steps", steps_of_ranks(*[9] * 7)))["synchronous SGD"]
+    assert problem == "7 ranks tell of their steps; 8 trained"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"steps": 1251}, "epoch 5: 1251 steps; 1281167 samples in global batches of 1024 make 1252"),
+        ({"steps": None}, "epoch 5: None steps; 1281167 samples in global batches of 1024 make 1252"),
+        ({"padded_samples": 0}, "epoch 5: 0 padded samples; 1281167 samples in global batches of 1024 make 881"),
+        ({"samples": 9}, "epoch 5: 9 samples; 1281167 samples in global batches of 1024 make 1281167"),
+    ],
+)
+def test_updates_are_those_of_one_process_with_the_same_global_batch(changes: dict[str, Any], problem: str) -> None:
+    log = alter(complete(), "epoch_stop", lambda value: value.update(changes), epoch=5)
+    assert broken(log) == {"equivalent parallelism": (problem,)}
+
+
+def test_a_tail_that_is_dropped_makes_whole_batches() -> None:
+    def dropped(value: dict[str, Any]) -> None:
+        value.update(steps=1251, samples=1251 * 1024, padded_samples=0)
+
+    recipe = tables("workload.tail=drop")
+    assert broken(alter(complete(), "epoch_stop", dropped), recipe) == {}
+    assert "equivalent parallelism" in broken(complete(), recipe)
+
+
+def test_accumulated_passes_are_one_update() -> None:
+    def accumulated(value: dict[str, Any]) -> None:
+        value.update(steps=313, padded_samples=313 * 4096 - 1_281_167)
+
+    log = alter(complete(), "epoch_stop", accumulated)
+    assert broken(log, tables("hyperparameters.accumulation_steps=4")) == {}
+    assert "equivalent parallelism" in broken(log)
+
+
+def test_more_ranks_than_the_recipe_asks_for_are_another_batch() -> None:
+    recipe = tables("hardware.accelerators_per_node=4")
+    assert broken(complete(), recipe)["equivalent parallelism"][0] == (
+        "the run was started on 8 rank(s); its recipe asks for 4"
+    )
+
+
+def test_epochs_beyond_the_recipes_are_no_free_training() -> None:
+    log = complete().epoch(91)
+    assert broken(log) == {"epochs": ("epoch 91: beyond the 90 epochs of the recipe",)}
+
+
+def test_the_data_set_stays_the_same_over_a_restart() -> None:
+    problem = "the data set changed during the run: fingerprint differs between its starts"
+    assert broken(restarted(60, fingerprint="e" * 64))["data set"] == (problem,)
+    assert "coverage differs" in broken(restarted(60, coverage="1281167-fff"))["data set"][0]
+
+
+def test_data_that_was_checked_between_two_starts_did_not_change() -> None:
+    assert broken(restarted(60, content_fingerprint="c" * 64)) == {}
+
+
+def test_the_data_set_is_the_editions_where_it_knows_one() -> None:
+    assert broken(complete(), dataset_fingerprint="f" * 64) == {}
+    assert broken(complete(), dataset_fingerprint="a" * 64) == {
+        "data set": ("the data set is not imagenet-1k: its fingerprint is not the edition's",)
+    }
+
+
+def test_data_without_a_fingerprint_could_be_any() -> None:
+    log = alter(complete(), "dataset", lambda value: value.pop("fingerprint"))
+    assert broken(log) == {"data set": ("the record does not tell the data set's fingerprint",)}
+
+
+@pytest.mark.parametrize(("metric", "said"), [("top5", "top5"), (None, "None")])
+def test_the_quality_is_measured_by_the_recipes_metric(metric: str | None, said: str) -> None:
+    log = alter(complete(), "eval_accuracy", lambda value: value.update(metric=metric), epoch=90)
+    assert broken(log) == {"quality metric": (f"epoch 90: evaluated by {said}; the recipe asks for top1",)}
+
+
+def test_every_evaluation_is_over_all_evaluation_samples() -> None:
+    log = alter(complete(), "eval_accuracy", lambda value: value.update(samples=40_000), epoch=90)
+    problem = "epoch 90: evaluated on 40000 samples; the evaluation set has 50000"
+    assert broken(log) == {"evaluation samples": (problem,)}
+
+
+def test_what_the_events_show_keeps_a_result_from_being_ranked() -> None:
+    assert complete().result().rankable
+    result = alter(complete(), "replicas", lambda value: value.update(digest=None), epoch=90).result()
+    assert (result.rankable, result.level) == (False, "hardware")
+    assert "not all of 8 ranks" in result.reasons[0]
+
+
+def test_a_result_names_its_level_and_the_changes_that_force_it() -> None:
+    result = complete().result(tables("hyperparameters.momentum=0.9", "framework.compile=true"))
+    assert (result.level, result.level_changes, result.rankable) == ("free", ["hyperparameters.momentum"], True)
+    result = complete().result(tables("accelerator.loader=memory"))
+    assert (result.level, result.level_changes, result.rankable) == (None, ["accelerator.loader"], False)
+    assert result.reasons == ["accelerator.loader is memory: a few batches were repeated, and no data was read"]
+
+
+def test_a_change_that_no_level_allows_is_a_reason() -> None:
+    recipe = tables()
+    recipe["programming"]["synchronous"] = False
+    assert complete().result(recipe).reasons == [
+        "programming.synchronous is False; no level of edition v2.0 allows a change of it"
+    ]
+
+
+def test_operations_that_are_counted_as_the_paper_did_are_not_ranked() -> None:
+    (reason,) = complete().result(convention="paper").reasons
+    assert reason == "operations are counted by the convention paper; edition v2.0 ranks by analytic"

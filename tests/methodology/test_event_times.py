@@ -1,0 +1,102 @@
+"""Clocks of a run with each other, and the times that it tells with its clocks."""
+
+from __future__ import annotations
+
+import pytest
+from made_log import interrupted, read, whole
+
+from hpcai500.chain import Event
+from hpcai500.errors import RecordError
+from hpcai500.methodology.integrity.clocks import clock_faults, drift_seconds, pauses
+from hpcai500.methodology.integrity.epoch_times import step_faults, time_faults, untold_times
+from hpcai500.methodology.integrity.passes import last_passes
+
+
+def told(events: list[Event]) -> list[str]:
+    log = read(events)
+    passes = list(last_passes(log).values())
+    return [*clock_faults(log), *time_faults(passes), *untold_times(passes), *step_faults(log, passes), *pauses(log)]
+
+
+def moved(events: list[Event], key: str, clock_s: float = 0.0, wall_s: float = 0.0) -> list[Event]:
+    """Events from the second one named `key` on, moved in time."""
+    start = [number for number, event in enumerate(events) if event["key"] == key][1]
+    for event in events[start:]:
+        event["clock_s"] += clock_s
+        event["time_ms"] += round(wall_s * 1000)
+    return events
+
+
+def valued(events: list[Event], key: str, **changes: float) -> list[Event]:
+    last = [event for event in events if event["key"] == key][-1]
+    last["value"] = {**last["value"], **changes}
+    return events
+
+
+@pytest.mark.parametrize("events", [whole(), interrupted(), interrupted(boot="another")], ids=["one", "two", "boots"])
+def test_honest_clocks_agree(events: list[Event]) -> None:
+    assert told(events) == []
+    assert abs(drift_seconds(read(events))) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (moved(whole(), "eval_start", clock_s=-50), "the machine's clock went back by 50.0"),
+        (moved(whole(), "epoch_stop", clock_s=9), "the machine's clock went on by 41."),
+        (moved(whole(), "epoch_stop", wall_s=-9), "the wall clock by 23."),
+        (moved(whole(), "epoch_stop", -3, -3), "epoch 2: trained for 32."),
+        (moved(whole(), "eval_accuracy", -0.4, -0.4), "epoch 2: evaluated for 0.5"),
+        (moved(whole(), "epoch_stop", 20, 20), "epoch 2: training: 32."),
+        (moved(whole(), "epoch_start", 40, 40), "40.0 s from checkpoint to epoch_start, where nothing takes long"),
+        (valued(whole(), "epoch_stop", compute_seconds=40.0), "epoch 3: the parts of its steps take 41."),
+        (valued(interrupted(), "communication", steps=7), "the communication of 7 steps is told, the epochs have 526"),
+    ],
+)
+def test_what_does_not_fit_is_told(events: list[Event], words: str) -> None:
+    assert any(words in one for one in told(events)), told(events)
+
+
+def test_many_small_steps_of_a_clock_are_one_large_one() -> None:
+    events = whole()
+    for number, event in enumerate(events):
+        event["time_ms"] += 1000 * number // 4
+    assert any("the machine's clock went on by" in one for one in told(events))
+
+
+def test_two_machines_may_disagree_and_none_may_end_before_it_began() -> None:
+    events = interrupted(boot="another", down_seconds=-60.0)
+    assert any("the wall clock went back by" in one for one in told(events))
+
+
+def test_an_epoch_of_two_processes_has_the_time_of_both() -> None:
+    passes = last_passes(read(interrupted()))
+    assert passes[2].elapsed_seconds == pytest.approx(passes[2].done.seconds, abs=0.1)
+    assert passes[2].done.seconds > 40
+    assert passes[2].evaluation
+    assert sorted(passes) == [1, 2, 3]
+
+
+def test_other_ranks_may_train_while_the_first_saves() -> None:
+    """Rank 0 writes a checkpoint while others have begun the next epoch: their mean time is longer than its own."""
+    events = whole()
+    last = [event for event in events if event["key"] == "epoch_stop"][-1]["value"]
+    last["seconds"] += 0.7
+    assert [one for one in told(events) if one.startswith("epoch 3")] == []
+    last["seconds"] += 0.3
+    assert [one for one in told(events) if one.startswith("epoch 3")] != []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("epoch_stop", {"seconds": float("nan")}, "epoch_stop: seconds: Input should be a finite number"),
+        ("epoch_stop", {"samples": "many"}, "epoch_stop: samples: Input should be a valid integer"),
+        ("eval_accuracy", {"samples": True}, "eval_accuracy: samples: Input should be a valid integer"),
+        ("checkpoint", {"epoch": -1}, "checkpoint: epoch: Input should be greater than or equal to 1"),
+    ],
+)
+def test_values_of_wrong_types_are_refused_with_their_line(key: str, value: dict[str, float], words: str) -> None:
+    events = valued(whole(), key, **value)
+    with pytest.raises(RecordError, match=words):
+        read(events)

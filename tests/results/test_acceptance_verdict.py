@@ -1,0 +1,381 @@
+"""What is accepted and what is not: contracts against campaigns that nobody ran, and records that were edited."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_campaign import SHORT, copy_campaign, edit_record, rewrite_recipe, values, write_campaign
+from written_record import ranks, write_record
+
+from hpcai500.errors import UsageError, WrongAnswerError
+from hpcai500.results.acceptance.criteria import Judged
+from hpcai500.results.acceptance.requirements import Requirement
+from hpcai500.results.acceptance.spec import load_contract
+from hpcai500.results.acceptance.verdict import Acceptance, Request, accept
+
+RUNS = 4
+WATTS = 6500.0
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four short runs on two nodes."""
+    return write_campaign(tmp_path_factory.mktemp("campaign") / "new", *SHORT, trials=RUNS, quality=0.77, watts=WATTS)
+
+
+def criterion(metric: str, reference: float, unit: str, **more: object) -> str:
+    lines = [f'metric = "{metric}"', f"reference = {reference}", f'unit = "{unit}"']
+    lines += [f"{key} = {json.dumps(value)}" for key, value in more.items()]
+    return "\n[[criteria]]\n" + "\n".join(lines) + "\n"
+
+
+VFLOPS = criterion("flops", 1, "TFLOPS", lower=0.0)
+
+
+def judge(*records: Path, text: str = VFLOPS, **more: Any) -> Acceptance:
+    folder = records[0].parent / f"contract-{abs(hash(text))}"
+    folder.mkdir(exist_ok=True)
+    path = folder / "contract.toml"
+    path.write_text(f'title = "t"\n{text}', encoding="utf-8")
+    return accept(Request(load_contract(path), records, **more))
+
+
+def only(made: Acceptance) -> Judged:
+    (one,) = made.criteria
+    return one
+
+
+def requirement(made: Acceptance, name: str) -> Requirement:
+    return next(one for one in made.requirements if one.name == name)
+
+
+def test_a_system_that_keeps_its_contract_is_accepted(campaign: Path) -> None:
+    made = judge(campaign, text=criterion("vflops", 900, "TFLOPS", lower=-0.05))
+    assert (made.verdict, made.exit_code) == ("PASS", 0)
+    one = only(made)
+    assert len(one.values) == RUNS
+    assert one.limits.reference == 900e12
+    assert one.measured is not None
+    assert one.interval is not None
+    assert one.interval[0] < one.measured < one.interval[1]
+    assert one.margin == pytest.approx(one.measured / 900e12 - 0.95)
+    assert made.sentence == "Accepted: 1 of 1 criteria are kept."
+
+
+def test_a_missed_number_ends_with_5_and_a_missed_quality_with_2(campaign: Path) -> None:
+    slow = judge(campaign, text=criterion("vflops", 9, "PFLOPS", lower=-0.05))
+    assert (slow.verdict, slow.exit_code, only(slow).verdict) == ("FAIL", 5, "fail")
+    assert only(slow).margin < 0  # type: ignore[operator]
+    wrong = judge(campaign, text=criterion("quality", 80, "%", lower=0.0) + VFLOPS)
+    assert (wrong.verdict, wrong.exit_code) == ("FAIL", 2)
+
+
+def test_every_run_mean_and_median_judge_other_numbers(campaign: Path) -> None:
+    text = "".join(criterion("quality", 50, "%", lower=0.0, statistic=one) for one in ("every", "mean", "median"))
+    every, mean, median = judge(campaign, text=text).criteria
+    ordered = sorted(every.values)
+    assert every.measured == ordered[0]
+    assert mean.measured == pytest.approx(sum(ordered[1:3]) / 2)
+    assert median.measured == pytest.approx(sum(ordered[1:3]) / 2)
+    assert (every.interval, median.interval) == (None, None)
+    assert [one.name for one in (every, mean, median)] == [
+        "quality (every run)", "quality (mean)", "quality (median)",
+    ]  # fmt: skip
+
+
+def test_what_is_unknown_is_missing_and_says_what_to_do(campaign: Path, tmp_path: Path) -> None:
+    dark = write_campaign(tmp_path / "dark", *SHORT, trials=2, quality=0.77)
+    text = criterion("watts", 13, "kW", upper=1.0) + criterion("gemm bf16", 1, "TFLOPS", lower=0.0)
+    text += criterion("parallel_efficiency", 90, "%", lower=0.0, nodes=2)
+    watts, gemm, efficiency = judge(dark, text=text).criteria
+    assert (watts.verdict, watts.measured, watts.margin) == ("missing", None, None)
+    assert watts.note.startswith("unknown in 2 of 2 runs, as in ")
+    assert "not measured (--power none): run with --power" in watts.note
+    assert "srun hpcai500 micro gemm -o micro.json, then --micro micro.json" in gemm.note
+    assert "hpcai500 scale … --json > scale.json" in efficiency.note
+    assert judge(dark, text=text).exit_code == 5
+    assert judge(campaign, text=criterion("watts", 13, "kW", upper=0.02)).exit_code == 0
+
+
+def test_a_limit_within_the_interval_is_told_and_the_number_decides(campaign: Path) -> None:
+    probe = only(judge(campaign, text=criterion("vflops", 900, "TFLOPS", lower=-0.05)))
+    assert probe.measured is not None
+    for factor, verdict in ((0.9999, "pass"), (1.0001, "fail")):
+        one = only(judge(campaign, text=criterion("vflops", probe.measured * factor, "FLOPS", lower=0.0)))
+        assert one.verdict == verdict
+        assert "more runs would tell" in one.note
+
+
+def test_too_few_runs_are_missing_and_say_how_to_make_more(campaign: Path) -> None:
+    made = judge(campaign, text=f"[require]\nruns = 10\n{VFLOPS}")
+    found = requirement(made, "runs")
+    assert (found.verdict, found.found, made.exit_code) == ("missing", "4 of ic", 5)
+    assert found.detail.startswith("make 6 more, each with a seed of its own: hpcai500 campaign init, or hpcai500 ic")
+
+
+def test_rules_that_are_demanded_and_not_kept_end_with_2(campaign: Path) -> None:
+    for demand, name, said in (
+        ("rankable = true", "rankable", "problem.epochs is 3"),
+        ('level = "free"', "level", "of no level (hpcai500 rules"),
+        ('edition = "v3.0"', "edition", "edition v2.0"),
+    ):
+        made = judge(campaign, text=f"[require]\n{demand}\n{VFLOPS}")
+        assert requirement(made, name).verdict == "fail"
+        assert said in requirement(made, name).detail
+        assert (made.verdict, made.exit_code) == ("FAIL", 2)
+
+
+def test_a_reference_campaign_is_rankable_and_of_the_hardware_level(tmp_path: Path) -> None:
+    folder = write_campaign(tmp_path / "c", trials=10)
+    demands = '[require]\nrankable = true\nlevel = "hardware"\nedition = "v2.0"\nruns = 10\nnodes = 2\n'
+    made = judge(folder, text=demands + VFLOPS)
+    assert {one.name: one.verdict for one in made.requirements if one.verdict != "pass"} == {}
+    assert made.exit_code == 0
+
+
+def test_a_campaign_that_left_a_trial_out_is_not_rankable(tmp_path: Path) -> None:
+    folder = write_campaign(tmp_path / "c", trials=12, done=10)
+    made = judge(folder, text=f"[require]\nrankable = true\n{VFLOPS}")
+    assert requirement(made, "rankable").verdict == "fail"
+    assert requirement(made, "rankable").found == "the campaign is not"
+
+
+def test_a_quality_below_the_target_ends_with_2_whatever_the_speed(tmp_path: Path) -> None:
+    folder = write_campaign(tmp_path / "c", *SHORT, trials=2, quality=0.70)
+    made = judge(folder)
+    assert only(made).verdict == "pass"
+    assert requirement(made, "right answers").verdict == "fail"
+    assert "top1 is 0.7" in requirement(made, "right answers").detail
+    assert made.exit_code == 2
+
+
+def test_a_changed_or_unfinished_record_is_named_and_ends_with_2(campaign: Path, tmp_path: Path) -> None:
+    changed = copy_campaign(campaign, tmp_path / "changed")
+    edit_record(changed / "trial-02", lambda events: values(events, "epoch_stop")[0].update(seconds=1.0), rechain=False)
+    made = judge(changed)
+    assert made.exit_code == 2
+    assert [fault.path.name for fault in made.evidence.faults] == ["trial-02"]
+    assert "chain is broken" in made.evidence.faults[0].problem
+    assert len(only(made).values) == RUNS - 1, "the others are judged all the same"
+    unfinished = write_record(tmp_path / "unfinished", finish=False)
+    whole = write_record(tmp_path / "whole")
+    made = judge(whole, unfinished)
+    assert (made.exit_code, requirement(made, "records").verdict) == (2, "fail")
+    assert "unfinished: the run has not come to its end" in requirement(made, "records").detail
+
+
+def test_a_record_that_the_journal_does_not_vouch_for_is_refused(campaign: Path, tmp_path: Path) -> None:
+    mixed = copy_campaign(campaign, tmp_path / "mixed")
+    other = copy_campaign(campaign, tmp_path / "other")
+    edit_record(other / "trial-01", lambda events: values(events, "eval_accuracy")[-1].update(value=0.9))
+    shutil.rmtree(mixed / "trial-01")
+    shutil.copytree(other / "trial-01", mixed / "trial-01")
+    made = judge(mixed)
+    assert "not the record that the campaign's journal vouches for" in made.evidence.faults[0].problem
+    assert made.exit_code == 2
+
+
+def test_a_result_that_its_events_contradict_is_refused(tmp_path: Path) -> None:
+    record = write_record(tmp_path / "r")
+    result = json.loads((record / "result.json").read_text())
+    (record / "result.json").write_text(json.dumps({**result, "vflops": 1e18}))
+    assert "result.json: vflops is 1e+18, but the events give" in judge(record).evidence.faults[0].problem
+
+
+def test_runs_that_are_no_trials_of_one_thing_do_not_belong_together(campaign: Path, tmp_path: Path) -> None:
+    mixed = copy_campaign(campaign, tmp_path / "mixed")
+    rewrite_recipe(mixed / "trial-02", "hyperparameters.momentum=0.8")
+    found = requirement(judge(mixed), "runs belong together")
+    assert found.verdict == "fail"
+    assert "hyperparameters.momentum" in found.detail
+
+
+def test_a_run_that_is_named_twice_or_is_no_record_is_a_mistake(campaign: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the same run as"):
+        judge(campaign, campaign / "trial-01")
+    with pytest.raises(UsageError, match=r"nowhere: does not exist: give folders that"):
+        judge(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"empty: neither a record nor a campaign"):
+        judge(tmp_path / "empty")
+
+
+def test_records_of_two_benchmarks_need_a_contract_that_tells_them_apart(campaign: Path, tmp_path: Path) -> None:
+    short = ("problem.epochs=2", "hyperparameters.warmup_epochs=0")
+    weather = write_campaign(tmp_path / "ewa", *short, recipe="ewa/reference", trials=2)
+    with pytest.raises(UsageError, match=r'records of ic and ewa: say which is meant, benchmark = "ic"'):
+        judge(campaign, weather)
+    text = "".join(criterion("quality", 1, "%", lower=0.0, benchmark=name) for name in ("ic", "ewa"))
+    one, other = judge(campaign, weather, text=text).criteria
+    assert (len(one.values), len(other.values)) == (RUNS, 2)
+    assert (one.name, other.name) == ("ic: quality (mean)", "ewa: quality (mean)")
+
+
+def test_the_number_of_nodes_decides_which_runs_are_judged(campaign: Path, tmp_path: Path) -> None:
+    alone = write_campaign(
+        tmp_path / "one", *SHORT, "hardware.nodes=1", trials=2, quality=0.77, images_per_second=25_000.0
+    )
+    rate = ("images_per_second", 1, "images/s")
+    largest, named = (only(judge(campaign, alone, text=criterion(*rate, lower=0.0, **more)))
+                      for more in ({}, {"nodes": 1}))  # fmt: skip
+    assert (largest.nodes, len(largest.values)) == (2, RUNS)
+    assert (named.nodes, len(named.values)) == (1, 2)
+    made = judge(campaign, text=f"[require]\nnodes = 16\n{VFLOPS}")
+    assert (requirement(made, "nodes").verdict, only(made).verdict, made.exit_code) == ("missing", "missing", 5)
+
+
+def test_efficiency_comes_from_runs_on_fewer_nodes(campaign: Path, tmp_path: Path) -> None:
+    alone = write_campaign(
+        tmp_path / "one", *SHORT, "hardware.nodes=1", trials=2, quality=0.77, images_per_second=25_000.0
+    )
+    one = only(judge(campaign, alone, text=criterion("parallel_efficiency", 75, "%", lower=0.0, nodes=2)))
+    assert one.verdict == "pass"
+    # Twice the ranks reach 40,000 / 25,000 of the rate.
+    assert one.measured == pytest.approx(0.8, rel=1e-3)
+    assert one.note == "against 8 processes"
+    assert len(one.values) == RUNS
+
+
+def test_efficiency_of_a_scaling_file_is_computed_again_from_its_records(tmp_path: Path) -> None:
+    one = write_record(tmp_path / "procs-1", "os.threads=1", *ranks(1), seconds=10.0)
+    two = write_record(tmp_path / "procs-2", "os.threads=1", *ranks(2, nodes=2), seconds=6.25, costs=None)
+    point = {"record": "procs-2", "nodes": 2, "processes": 2, "parallel_efficiency": 0.8}
+    points = [{"record": "procs-1", "nodes": 1, "processes": 1, "parallel_efficiency": 1.0}, point]
+    file = tmp_path / "scale.json"
+    text = criterion("parallel_efficiency", 75, "%", lower=0.0, nodes=2)
+
+    def told(document: Mapping[str, Any]) -> Judged:
+        file.write_text(json.dumps(document))
+        return only(judge(two, text=text, scaling=file))
+
+    good = {"verdict": "PASS", "error": None, "benchmark": "ic", "points": points}
+    assert (told(good).measured, told(good).note) == (0.8, "against 1 process")
+    with pytest.raises(WrongAnswerError, match=r"efficiency of 2 process\(es\) is 0.99, but the records give 0.8"):
+        told({**good, "points": [points[0], {**point, "parallel_efficiency": 0.99}]})
+    with pytest.raises(UsageError, match="a prediction, which is no evidence"):
+        told({**good, "kind": "prediction"})
+    with pytest.raises(UsageError, match="no result of `hpcai500 scale --json`: a rank is lost"):
+        told({**good, "error": "a rank is lost"})
+    assert told({**good, "points": points[:1]}).verdict == "missing"
+    shutil.rmtree(one)
+    assert "the records that it names are not here" in told(good).note
+
+
+def ceiling(rate: float, **more: object) -> dict[str, Any]:
+    shared = {"interval": [rate * 0.99, rate * 1.01], "spread": 0.01, "verified": True, "nodes": 2}
+    slowest = {"rank": 1, "host": "node-2", "value": rate * 0.4}
+    return {"gemm bf16": {"value": rate, "unit": "FLOPS", "per_rank": [rate * 0.6, rate * 0.4], "slowest": slowest,
+                          **shared, **more}}  # fmt: skip
+
+
+def test_ceilings_come_from_micro_and_only_if_verified_and_of_all_nodes(campaign: Path, tmp_path: Path) -> None:
+    text = "[require]\nnodes = 2\n" + criterion("gemm bf16", 9, "PFLOPS", lower=0.0)
+
+    def told(*documents: Mapping[str, Any], contract: str = text) -> Judged:
+        files = [tmp_path / f"micro-{number}.json" for number in range(len(documents))]
+        for file, document in zip(files, documents, strict=True):
+            file.write_text(json.dumps(document))
+        return only(judge(campaign, text=contract, micro=files))
+
+    good = told(ceiling(9.5e15))
+    assert (good.verdict, good.measured, good.interval) == ("pass", 9.5e15, pytest.approx((9.405e15, 9.595e15)))
+    assert told(ceiling(9.5e15), ceiling(8.9e15)).measured == pytest.approx(9.2e15)
+    assert told(ceiling(8.9e15)).verdict == "fail"
+    assert told(ceiling(9.5e15, verified=False)).verdict == "missing"
+    one_node = told(ceiling(9.5e15, nodes=1))
+    assert one_node.verdict == "missing"
+    assert "measured on 1 node, but the contract requires 2" in one_node.note
+    with pytest.raises(UsageError, match="expected a value above 0 in FLOPS, got None"):
+        told(ceiling(9.5e15, value=None))
+    with pytest.raises(UsageError, match=r"no measurements of `hpcai500 micro -o FILE`: wrong result"):
+        told({"verdict": "FAIL", "error": "wrong result", "exit_code": 2})
+
+
+def test_variation_is_that_of_all_runs(campaign: Path, tmp_path: Path) -> None:
+    one = only(judge(campaign, text=criterion("variation of quality", 1, "%", upper=0.0)))
+    assert one.verdict == "pass"
+    assert one.measured is not None
+    assert 0 < one.measured < 0.01
+    record = write_record(tmp_path / "alone")
+    alone = only(judge(record, text=criterion("variation of flops", 1, "%", upper=0.0)))
+    assert alone.verdict == "missing"
+    assert "give two runs or more" in alone.note
+
+
+def slow_down(events: list[dict[str, Any]]) -> None:
+    for rank in values(events, "communication")[-1]["ranks"]:
+        if rank["host"] == "node-2":
+            rank["own_seconds"] *= 1.3
+
+
+def test_the_worst_node_is_named_with_how_much_slower_it_is_and_what_differs(campaign: Path, tmp_path: Path) -> None:
+    slow = copy_campaign(campaign, tmp_path / "slow")
+    for trial in ("trial-01", "trial-02", "trial-03"):
+        edit_record(slow / trial, slow_down)
+    edit_record(
+        slow / "trial-04", lambda events: values(events, "system")[0]["nodes"][1]["software"].update(torch="1.0")
+    )
+    worst = judge(slow).worst
+    assert worst.slowest is not None
+    assert worst.slowest.name == "node-2"
+    assert (worst.slowest.slowest_in, worst.slowest.straggler_in, worst.slowest.runs) == (3, 3, RUNS)
+    assert worst.slowest.slowdown == pytest.approx(0.3, rel=0.02)
+    assert worst.sentence == (
+        "node-2: 30.0 % slower than the median of the others (2 nodes, slowest in 3 of 4 runs, a straggler in 3)"
+    )
+    assert worst.differences == ("software.torch: 2.13.0 on node-1; 1.0 on node-2",)
+    assert any(said.startswith("products in the runs: the slowest rank on node-2") for said in worst.ceilings)
+    assert judge(campaign).worst.sentence.startswith("none: the 2 nodes need the same time for themselves within 1 %")
+
+
+def test_of_one_node_the_worst_rank_is_named(tmp_path: Path) -> None:
+    alone = write_record(tmp_path / "one")
+    assert judge(alone).worst.sentence.startswith("unknown: no run of several nodes")
+
+
+def test_a_baseline_judges_each_metric_the_way_it_is_better(campaign: Path, tmp_path: Path) -> None:
+    old = write_campaign(tmp_path / "old", *SHORT, trials=3, quality=0.77, watts=WATTS, images_per_second=43_000.0)
+    made = accept(Request(None, [campaign], baseline=old, ratio=0.9))
+    by_name = {one.metric.name: one for one in made.criteria}
+    assert made.exit_code == 0
+    assert set(by_name) == {
+        "vflops", "flops", "images_per_second", "quality", "time_to_quality_seconds", "seconds", "energy_joules",
+        "flops_per_watt", "vflops_per_watt",
+    }  # fmt: skip
+    assert by_name["flops"].limits.lower == pytest.approx(-0.1)
+    assert by_name["seconds"].limits.upper == pytest.approx(1 / 0.9 - 1)
+    strict = accept(Request(None, [campaign], baseline=old, ratio=0.97))
+    failed = {one.metric.name for one in strict.criteria if one.verdict == "fail"}
+    assert failed == set(by_name) - {"quality"}
+    assert strict.exit_code == 5
+    assert accept(Request(None, [old], baseline=campaign, ratio=1.05)).exit_code == 2, "the quality is not 5 % better"
+
+
+def test_a_baseline_of_other_work_is_refused(campaign: Path, tmp_path: Path) -> None:
+    other = write_campaign(tmp_path / "other", "problem.epochs=2", "hyperparameters.warmup_epochs=1", trials=2)
+    with pytest.raises(UsageError, match=r"--baseline .*: not the same work: problem \(layer 9\)"):
+        accept(Request(None, [campaign], baseline=other))
+    alone = write_campaign(tmp_path / "one", *SHORT, "hardware.nodes=1", trials=2, quality=0.77)
+    with pytest.raises(UsageError, match=r"not the same work: ranks: 8 in .*, 16 in "):
+        accept(Request(None, [campaign], baseline=alone))
+    broken = copy_campaign(campaign, tmp_path / "broken")
+    (broken / "trial-01" / "DONE").unlink()
+    with pytest.raises(WrongAnswerError, match=r"--baseline: .*trial-01: the run has not come to its end"):
+        accept(Request(None, [campaign], baseline=broken))
+
+
+def test_contract_and_baseline_are_judged_together(campaign: Path, tmp_path: Path) -> None:
+    old = copy_campaign(campaign, tmp_path / "old")
+    made = judge(campaign, baseline=old)
+    assert only_names(made)[0] == "flops (mean)"
+    assert "vflops against the baseline" in only_names(made)
+    assert made.exit_code == 0
+
+
+def only_names(made: Acceptance) -> list[str]:
+    return [one.name for one in made.criteria]

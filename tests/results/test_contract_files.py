@@ -1,0 +1,174 @@
+"""Contract files: what is in them, and what is said of a mistake."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from hpcai500.errors import UsageError
+from hpcai500.results.acceptance.metrics import METRICS
+from hpcai500.results.acceptance.spec import (
+    Contract,
+    CriterionTable,
+    PartyTable,
+    RequireTable,
+    Spec,
+    SystemTable,
+    contracts_folder,
+    find_contract,
+    load_contract,
+)
+from hpcai500.results.acceptance.units import shown, unit_factor, unit_names
+
+EXAMPLE = contracts_folder() / "example.toml"
+TABLES: dict[str, type[BaseModel]] = {
+    "": Spec,
+    "[system]": SystemTable,
+    "[[parties]]": PartyTable,
+    "[require]": RequireTable,
+    "[[criteria]]": CriterionTable,
+}
+HEAD = 'title = "t"\n'
+CRITERION = '[[criteria]]\nmetric = "vflops"\nreference = 1.5\nunit = "PFLOPS"\nlower = -0.05\n'
+VARIATION = '[[criteria]]\nmetric = "variation of vflops"\nreference = 2\nunit = "%"\nupper = 0.0\n'
+
+
+def contract(folder: Path, text: str) -> Contract:
+    path = folder / "my.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_contract(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        (table, key)
+        for table, kind in TABLES.items()
+        for key in kind.model_fields
+        if table or key in ("title", "contract")
+    ],
+)
+def test_the_example_explains_every_field(table: str, key: str) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    body = (text.partition(f"\n{table}")[2] if table else text).partition("\n[")[0]
+    line = re.search(rf"^{key} = .*$", body, re.MULTILINE)
+    assert line, f"{table} {key} is not in {EXAMPLE}"
+    words = body[line.start() :]
+    here = words.partition("\n")[0] + "".join(re.findall(r"\n {10,}(#.*)", words.partition("\n\n")[0]))
+    comment = here.partition("# ")[2]
+    assert len(comment) > 15
+    assert "default" in comment
+
+
+def test_the_example_names_every_metric_and_every_unit() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    listed = text.partition("# Metrics of runs")[2]
+    for name in METRICS:
+        word = "variation of NAME" if name.startswith("variation of") else name.split(" ")[-1]
+        assert word in listed, f"{name} is not listed"
+    for metric in METRICS.values():
+        for unit in unit_names(metric.unit):
+            assert unit in listed or unit.endswith("FLOPS/W"), f"{unit} is not listed"
+
+
+def test_shipped_contract_files_are_good() -> None:
+    for path in sorted(contracts_folder().glob("*.toml")):
+        assert load_contract(path).spec.criteria
+
+
+def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
+    spec = contract(tmp_path, HEAD + CRITERION).spec
+    (one,) = spec.criteria
+    assert (spec.system.name, spec.parties, spec.contract) == ("not named", (), "")
+    assert spec.require.model_dump() == {"rankable": False, "level": None, "edition": None, "runs": 1, "nodes": None}
+    assert (one.over_runs, one.nodes, one.benchmark, one.clause) == ("mean", None, None, "")
+    assert one.limits.reference == 1.5e15
+    assert (one.limits.lowest, one.limits.highest) == (pytest.approx(1.425e15), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CRITERION, r"my.toml: title: is missing"),
+        (HEAD, r"my.toml: criteria: is missing"),
+        (HEAD + "criteria = []", r"my.toml:2: criteria: expected \[\[criteria\]\], one table or more"),
+        (
+            HEAD + CRITERION.replace("vflops", "vflop"),
+            r"my.toml:3: \[criteria\] 0.metric: no metric is called 'vflop'; did you mean vflops\? allowed: vflops, ",
+        ),
+        (
+            HEAD + CRITERION + "lowr = 0.0",
+            r"my.toml:7: \[criteria\] 0.lowr: unknown key; did you mean lower\? allowed: metric, reference",
+        ),
+        (HEAD + CRITERION.replace("-0.05", "0.05"), r"0.lower: expected a fraction of the reference from -1 to 0: "),
+        (HEAD + CRITERION.replace("-0.05", "-5"), r"my.toml:6: \[criteria\] 0.lower: expected a fraction .* got -5"),
+        (HEAD + CRITERION + "upper = 5", r"my.toml:7: \[criteria\] 0.upper: expected .* from 0 to 1: 0.05 .*got 5"),
+        (HEAD + CRITERION.replace("lower = -0.05", ""), "vflops: higher is better, so give lower = 0.0, or a"),
+        (HEAD + CRITERION.replace("-0.05", "-1"), "vflops: lower = -1 accepts everything"),
+        (
+            HEAD + CRITERION.replace("vflops", "seconds").replace("PFLOPS", "h"),
+            r"my.toml:2: \[criteria\] 0: seconds: lower is better, so give upper = 0.0, or a tolerance",
+        ),
+        (
+            HEAD + CRITERION.replace("PFLOPS", "Pflops"),
+            r"unit: vflops is measured in FLOPS; allowed: FLOPS, EFLOPS, PFLOPS, .*; got 'Pflops'",
+        ),
+        (HEAD + CRITERION.replace("PFLOPS", "s"), "unit: vflops is measured in FLOPS; .* got 's'"),
+        (HEAD + CRITERION.replace("1.5", "0"), r"0.reference: expected a value above 0 .*, got 0$"),
+        (HEAD + CRITERION.replace("1.5", "inf"), "0.reference: expected"),
+        (HEAD + CRITERION.replace("1.5", '"1.5"'), "0.reference: expected a valid number, got '1.5'"),
+        (HEAD + CRITERION.replace("1.5", "nan"), "0.reference: expected a finite number"),
+        (HEAD + CRITERION + 'statistic = "best"', "0.statistic: expected 'every', 'mean' or 'median', got 'best'"),
+        (HEAD + CRITERION + 'benchmark = "gpt"', "0.benchmark: expected one of the benchmarks ic, ewa, got 'gpt'"),
+        (HEAD + CRITERION + CRITERION, r"two criteria are vflops \(mean\): give one, with lower and upper"),
+        (
+            HEAD + CRITERION.replace("vflops", "parallel_efficiency").replace("PFLOPS", "%"),
+            "nodes: parallel_efficiency is that of a number of nodes: nodes = 16",
+        ),
+        (HEAD + CRITERION.replace("vflops", "gemm bf16") + "nodes = 2", "gemm bf16: leave nodes and benchmark out"),
+        (
+            HEAD + VARIATION + 'statistic = "mean"',
+            "variation of vflops: leave statistic out",
+        ),
+        (HEAD + '[require]\nlevel = "any"\n' + CRITERION, r"my.toml:3: \[require\] level: expected 'hardware',"),
+        (HEAD + '[require]\nedition = "v1"\n' + CRITERION, r"\[require\] edition: expected one of the editions v2.0"),
+        (HEAD + "[require]\nruns = 0\n" + CRITERION, r"my.toml:3: \[require\] runs: expected greater than"),
+        (HEAD + '[[parties]]\nrole = "Vendor"\n' + CRITERION, r"my.toml:2: \[parties\] 0.name: is missing"),
+        ('title = "a\\u0000b"\n' + CRITERION, r"my.toml:1: title: expected one line of printable characters"),
+        ("x y", "my.toml: not valid TOML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_by_line_and_key_with_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        contract(tmp_path, text)
+
+
+def test_a_missing_contract_is_told_with_the_line_to_type(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"no such contract file; known are example, smoke; begin one: hpcai500 accept"
+    ):
+        find_contract(tmp_path / "nothing.toml")
+    with pytest.raises(UsageError, match="a folder, where a contract file must be first"):
+        find_contract(tmp_path)
+    assert find_contract(Path("smoke")) == contracts_folder() / "smoke.toml"
+
+
+def test_every_unit_is_a_multiple_of_its_metrics_and_is_shown_with_its_name() -> None:
+    for metric in METRICS.values():
+        for unit in unit_names(metric.unit):
+            factor = unit_factor(unit, metric.unit)
+            assert factor is not None
+            assert shown(3.5 * factor, metric.unit, unit) in (f"3.5 {unit}", "3.5")
+        assert unit_factor("parsec", metric.unit) is None
+    assert shown(58_900.0, "images/s", "images/s") == "58,900 images/s"
+    assert shown(945e12, "FLOPS") == "945 TFLOPS"
+
+
+def test_each_metric_of_runs_has_its_variation() -> None:
+    kinds = {kind: {name for name, one in METRICS.items() if one.kind == kind} for kind in ("run", "variation")}
+    assert kinds["variation"] == {f"variation of {name}" for name in kinds["run"]}
+    assert set(get_args(CriterionTable.model_fields["statistic"].annotation)) >= {type(None)}

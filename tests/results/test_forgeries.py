@@ -1,0 +1,115 @@
+"""Forged submissions: each is told by a named finding, or listed in docs as what no bundle can tell."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import forgeries_of_campaigns
+import forgeries_of_records
+import pytest
+from forgeries import Bundle, Forgery, copy_of, unpack
+from forgeries_of_campaigns import account
+from written_campaign import SHORT, write_campaign
+
+from hpcai500.campaign.reading import read_campaign
+from hpcai500.record import read_record
+from hpcai500.results.submission.pack import SubmitRequest, pack
+from hpcai500.results.verification.finding import Finding, Verification
+from hpcai500.results.verification.verify import verify_submission
+
+FORGERIES: tuple[Forgery, ...] = (*forgeries_of_records.FORGERIES, *forgeries_of_campaigns.FORGERIES)
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("key") / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def honest(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
+    """An honest submission of each kind of campaign, packed by `hpcai500 submit` and unpacked for forgers."""
+    made: dict[str, Bundle] = {}
+
+    def make(kind: str) -> Bundle:
+        if kind not in made:
+            root = tmp_path_factory.mktemp(kind)
+            if kind == "short":
+                write_campaign(root / "campaign", *SHORT, trials=3, failing=[2], watts=5000.0)
+            else:
+                write_campaign(root / "campaign", trials=10)
+            pack(SubmitRequest(root / "campaign", root / "submission.zip", "System", "Site", key=key))
+            made[kind] = unpack(root / "submission.zip", root / "unpacked", key)
+            _account_all(made[kind])
+        return made[kind]
+
+    return make
+
+
+def _account_all(bundle: Bundle) -> None:
+    """Slurm's word for each job, which the machine of these tests does not have."""
+    campaign = read_campaign(bundle.campaign)
+    for job in sorted({job for attempt in campaign.attempts for job in attempt.slurm_jobs}):
+        records = [read_record(campaign.record(one)) for one in campaign.attempts if job in one.slurm_jobs]
+        moments = [event["time_ms"] for record in records for event in (record.events[0], record.events[-1])]
+        account(bundle.folder / "accounting" / f"{job}.json", min(moments), max(moments))
+    bundle.manifest["left_out"] = [one for one in bundle.manifest["left_out"] if "accounting" not in one["path"]]
+
+
+def verified(bundle: Bundle, forgery: Forgery | None, honest: Bundle, tmp_path: Path) -> Verification:
+    signers = tmp_path / "signers"
+    assert honest.key
+    public = honest.key.with_suffix(".pub").read_text().split()
+    signers.write_text(f'site namespaces="hpcai500" {public[0]} {public[1]}\n')
+    # Only who has neither a list of keys nor a registered identity can be deceived by an honest-looking bundle.
+    asks = forgery is None or forgery.signers
+    registered = honest.manifest["campaign"] if forgery is None or forgery.registered else None
+    submission = bundle.pack(tmp_path / "submission.zip")
+    return verify_submission(submission, signers=signers if asks else None, registered=registered)
+
+
+def against(findings: tuple[Finding, ...]) -> list[Finding]:
+    """What is no note, but that nobody vouches for the key where there is no list of keys."""
+    return [one for one in findings if one.severity != "note" and (one.severity, one.name) != ("warning", "signature")]
+
+
+@pytest.mark.parametrize("kind", ["short", "rankable"])
+def test_nothing_is_said_against_the_honest_bundle(honest: Callable[[str], Bundle], kind: str, tmp_path: Path) -> None:
+    found = verified(copy_of(honest(kind), tmp_path / "bundle"), None, honest(kind), tmp_path)
+    assert against(found.findings) == []
+    assert found.verdict == "verified"
+    assert found.rankable == (kind == "rankable")
+
+
+@pytest.mark.parametrize("forgery", [one for one in FORGERIES if one.found], ids=lambda one: one.name)
+def test_a_forgery_is_told(forgery: Forgery, honest: Callable[[str], Bundle], tmp_path: Path) -> None:
+    bundle = copy_of(honest(forgery.campaign), tmp_path / "bundle")
+    forgery.forge(bundle)
+    found = verified(bundle, forgery, honest(forgery.campaign), tmp_path)
+    told = {(one.name, one.severity) for one in found.findings}
+    assert (forgery.found, forgery.severity) in told, against(found.findings)
+    assert found.verdict == ("refused" if forgery.severity == "fail" else "verified"), against(found.findings)
+
+
+@pytest.mark.parametrize("forgery", [one for one in FORGERIES if not one.found], ids=lambda one: one.name)
+def test_what_no_bundle_can_tell_is_not_told(forgery: Forgery, honest: Callable[[str], Bundle], tmp_path: Path) -> None:
+    """If one of them is told one day, its row in the docs moves to the other table."""
+    bundle = copy_of(honest(forgery.campaign), tmp_path / "bundle")
+    forgery.forge(bundle)
+    assert against(verified(bundle, forgery, honest(forgery.campaign), tmp_path).findings) == []
+
+
+def test_docs_have_a_row_for_each_forgery_and_name_its_finding() -> None:
+    section = DOCS.read_text(encoding="utf-8").partition("\n## Forgeries\n")[2].partition("\n## ")[0]
+    rows = [
+        tuple(cell.strip() for cell in row) for row in re.findall(r"^\| `([\w-]+)` \|(.*?)\|(.*?)\|$", section, re.M)
+    ]
+    told = {name: re.match(r"`([\w-]+)`", last) for name, _, last in rows}
+    documented = {name: found.group(1) if found else None for name, found in told.items()}
+    assert documented == {forgery.name: forgery.found for forgery in FORGERIES}
+    assert len(FORGERIES) == len(documented) >= 30

@@ -1,0 +1,273 @@
+"""A submission, and what another team made of it: the same, something else, or too little to tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from written_campaign import SHORT, copy_campaign, write_campaign
+
+from hpcai500.campaign.reading import read_campaign
+from hpcai500.cli import app
+from hpcai500.errors import UsageError, WrongAnswerError
+from hpcai500.recipe import load_recipe
+from hpcai500.results.replication.comparison import Replication, compare_sides
+from hpcai500.results.replication.plan import Plan, PlanRequest, plan_replication
+from hpcai500.results.replication.side import Side, read_side, read_submission
+from hpcai500.results.replication.text import replication_lines
+from hpcai500.results.submission.pack import SubmitRequest, pack
+
+_OWN_SEEDS = "hyperparameters.seed=101"
+_LATER_S = 1_782_438_400.0
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The campaign of somebody else: 12 short runs on 16 made-up accelerators."""
+    return write_campaign(tmp_path_factory.mktemp("original") / "campaign", *SHORT)
+
+
+@pytest.fixture(scope="module")
+def submission(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a signed submission, from a system whose name is an attack."""
+    folder = tmp_path_factory.mktemp("submission")
+    key, file = folder / "key", folder / "theirs.zip"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    pack(SubmitRequest(original, file, "<script>`|Big", "Their Site", key=key))
+    return file
+
+
+@pytest.fixture(scope="module")
+def submitted(submission: Path) -> Side:
+    """The same, read."""
+    return read_submission(submission)
+
+
+def _repeated(folder: Path, *settings: str, **story: Any) -> Side:
+    path = write_campaign(folder / "repetition", *SHORT, *settings, **{"start_s": _LATER_S, **story})
+    return read_side(path)
+
+
+def _verdicts(found: Replication) -> dict[str, str]:
+    return {row.metric.name: row.found.verdict for row in found.rows}
+
+
+def _deciding(found: Replication) -> set[str]:
+    return {row.metric.name for row in found.rows if row.decides}
+
+
+def test_the_same_on_the_same_system_is_replicated(original: Path, tmp_path: Path) -> None:
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, images_per_second=40_400.0))
+    assert (found.verdict, found.exit_code, found.same_system) == ("replicated", 0, True)
+    assert _deciding(found) == {"top1", "vflops", "flops", "images_per_second", "seconds"}
+    assert found.reasons == ()
+    assert any(note.startswith("neither is rankable: all 12 finished runs") for note in found.notes)
+    row = next(row for row in found.rows if row.metric.name == "images_per_second")
+    assert row.found.ratio == pytest.approx(1.01, abs=0.002)
+    assert row.found.difference is not None
+    assert row.found.difference.low < row.found.difference.mean < row.found.difference.high
+
+
+def test_another_speed_of_the_same_system_is_not_replicated(original: Path, tmp_path: Path) -> None:
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, images_per_second=36_000.0))
+    assert (found.verdict, found.exit_code) == ("not replicated", 2)
+    assert _verdicts(found)["top1"] == "replicated"
+    assert "images_per_second: not replicated" in found.reasons
+
+
+def test_on_another_system_quality_decides_and_speed_is_told(original: Path, tmp_path: Path) -> None:
+    other = _repeated(tmp_path, _OWN_SEEDS, images_per_second=20_000.0, accelerator="NVIDIA A100")
+    found = compare_sides(read_side(original), other)
+    assert (found.verdict, found.same_system) == ("replicated", False)
+    assert _deciding(found) == {"top1"}
+    assert _verdicts(found)["images_per_second"] == "not replicated"
+    assert any("16 x NVIDIA H100 80GB HBM3 in the original, 16 x NVIDIA A100" in note for note in found.notes)
+    text = "\n".join(replication_lines(found))
+    assert "(not replicated)" in text
+    assert "verdict     replicated" in text
+
+
+def test_another_system_may_have_fewer_accelerators_for_the_same_update(original: Path, tmp_path: Path) -> None:
+    half = ("hardware.nodes=1", "hyperparameters.accumulation_steps=2")
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, *half, images_per_second=20_000.0))
+    assert (found.verdict, found.same_system) == ("replicated", False)
+    assert "hardware.nodes is 2 in the original, 1 in the repetition" in found.notes
+
+
+def test_another_quality_is_not_replicated_anywhere(original: Path, tmp_path: Path) -> None:
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, quality=0.74, accelerator="other"))
+    assert found.verdict == "not replicated"
+    assert found.reasons == ("top1: not replicated",)
+
+
+def test_few_runs_that_vary_are_inconclusive_and_no_pass(original: Path, tmp_path: Path) -> None:
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=2, spread=0.05))
+    assert (found.verdict, found.exit_code) == ("inconclusive", 2)
+    assert "top1: inconclusive" in found.reasons
+
+
+def test_one_run_is_inconclusive(original: Path, tmp_path: Path) -> None:
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=1))
+    assert found.verdict == "inconclusive"
+    assert "fewer than two runs" in "\n".join(replication_lines(found))
+
+
+def test_the_tolerance_of_quality_follows_from_that_of_speed_or_is_given(original: Path, tmp_path: Path) -> None:
+    one, other = read_side(original), _repeated(tmp_path, _OWN_SEEDS)
+    assert compare_sides(one, other).quality_tolerance == pytest.approx(1.05**0.2 - 1)
+    assert compare_sides(one, other, 0.05, 0.1).quality_tolerance == 0.1
+    with pytest.raises(UsageError, match="a share between 0 and 1, got 5"):
+        compare_sides(one, other, 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("hyperparameters.momentum=0.9",), "hyperparameters.momentum is 0.875 in the original, 0.9 in the repetition"),
+        (("hyperparameters.batch_size=128",), "over 4096 samples in the original, over 2048 in the repetition"),
+        (("hardware.nodes=1",), "over 4096 samples in the original, over 2048"),
+        (("framework.compile=true",), "framework.compile is False"),
+    ],
+)
+def test_other_work_is_no_repetition(original: Path, tmp_path: Path, settings: tuple[str, ...], said: str) -> None:
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, *settings, trials=3))
+    assert (found.verdict, found.exit_code) == ("not a repetition", 2)
+    assert any(said in reason for reason in found.reasons)
+
+
+def test_other_data_are_no_repetition(original: Path, tmp_path: Path) -> None:
+    data = {"fingerprint": "ab" * 32, "content_fingerprint": "cd" * 32}
+    found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=2, dataset=data))
+    assert found.verdict == "not a repetition"
+    assert found.reasons[0].startswith("other data: the fingerprint is")
+
+
+def test_another_level_is_not_replicated(original: Path, tmp_path: Path) -> None:
+    side = _repeated(tmp_path, _OWN_SEEDS)
+    results = tuple(result.model_copy(update={"level": "free"}) for result in side.results)
+    first = read_side(original)
+    own = tuple(result.model_copy(update={"level": "hardware"}) for result in first.results)
+    found = compare_sides(dataclasses.replace(first, results=own), dataclasses.replace(side, results=results))
+    assert found.verdict == "not replicated"
+    assert found.reasons == ("the level is hardware in the original, free in the repetition",)
+
+
+def test_runs_of_the_original_are_no_repetition_of_it(original: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a repetition needs runs of its own"):
+        compare_sides(read_side(original), read_side(original))
+    with pytest.raises(UsageError, match="a repetition needs runs of its own"):
+        compare_sides(read_side(original), read_side(copy_campaign(original, tmp_path / "copy")))
+
+
+def test_shared_seeds_and_other_software_are_noted(original: Path, tmp_path: Path) -> None:
+    found = compare_sides(read_side(original), _repeated(tmp_path, trials=5, package_code="ef" * 32))
+    assert any(note.startswith("5 seeds are the same") for note in found.notes)
+    assert any(note.startswith("code: ") and "efefef" in note for note in found.notes)
+    assert any(note.startswith("the repetition is not rankable: 5 finished runs") for note in found.notes)
+
+
+def test_a_metric_that_a_run_lacks_is_left_out(original: Path, tmp_path: Path) -> None:
+    side = read_side(original)
+    lacking = (side.results[0].model_copy(update={"time_to_quality_seconds": None}), *side.results[1:])
+    found = compare_sides(dataclasses.replace(side, results=lacking), _repeated(tmp_path, _OWN_SEEDS, trials=2))
+    assert "time_to_quality_seconds" not in _verdicts(found)
+    assert "watts" not in _verdicts(found)
+
+
+def _planned(submitted: Side, folder: Path, **request: Any) -> Plan:
+    here = submitted.records[0].system
+    line = f"{folder.name} is run"
+    return plan_replication(submitted, PlanRequest(folder, **request), here, lambda *place: f"{line} by {place[:3]}")
+
+
+def test_the_plan_is_the_recipe_as_often_with_seeds_of_its_own(submitted: Side, tmp_path: Path) -> None:
+    plan = _planned(submitted, tmp_path / "again")
+    campaign = read_campaign(tmp_path / "again" / "campaign")
+    assert [trial.seed for trial in campaign.trials] == list(range(13, 25))
+    theirs, ours = dict(submitted.tables), dict(campaign.tables)
+    assert {key for key in theirs if theirs[key] != ours[key]} == {"hyperparameters"}
+    assert load_recipe(tmp_path / "again" / "submitted-recipe.toml").model_dump(mode="json") == theirs
+    assert plan.guide.is_file()
+
+
+def test_the_same_seeds_are_taken_where_they_are_asked_for(submitted: Side, tmp_path: Path) -> None:
+    plan = _planned(submitted, tmp_path / "again", same_seeds=True)
+    assert [trial.seed for trial in plan.campaign.trials] == list(range(1, 13))
+    assert "no independent draws" in plan.guide.read_text()
+
+
+def test_the_guide_names_all_that_is_needed(submitted: Side, tmp_path: Path) -> None:
+    guide = _planned(submitted, tmp_path / "again").guide.read_text()
+    record = submitted.records[0]
+    package = record.system["installation"]["package"]
+    for needed in (
+        package["version"], package["code_sha256"], "srun python -m hpcai500.train --out trial-01", "(launcher: slurm)",
+        "hpcai500 data check ic DATA", "again is run by ('slurm', 2, 8) --data DATA", "NVIDIA H100 80GB HBM3",
+        f"hpcai500 replicate {submitted.path} --with {tmp_path / 'again' / 'campaign'}", "the seeds 13 to 24",
+    ):  # fmt: skip
+        assert needed in guide
+    dataset = next(event["value"] for event in record.events if event["key"] == "dataset")
+    assert dataset["content_fingerprint"] in guide
+
+
+def test_what_a_stranger_named_is_only_text_in_the_guide(submitted: Side, tmp_path: Path) -> None:
+    guide = _planned(submitted, tmp_path / "again").guide.read_text()
+    assert "<script>" not in guide
+    assert guide.startswith("# To repeat: &lt;script&gt;\\`\\|Big (Their Site)\n")
+
+
+def test_another_system_is_planned_for_only_as_far_as_the_work_stays_the_same(submitted: Side, tmp_path: Path) -> None:
+    folder = tmp_path / "again"
+    with pytest.raises(UsageError, match=r"--set hyperparameters\.momentum: would be other work"):
+        _planned(submitted, folder, overrides=["hyperparameters.momentum=0.9"])
+    with pytest.raises(UsageError, match="over 2048 samples, the submission's is over 4096"):
+        _planned(submitted, folder, overrides=["hardware.nodes=1"])
+    assert not folder.exists()
+    plan = _planned(submitted, folder, overrides=["hardware.nodes=1", "hyperparameters.accumulation_steps=2"])
+    assert plan.campaign.tables["hardware"]["nodes"] == 1
+    with pytest.raises(UsageError, match="not empty"):
+        _planned(submitted, folder)
+
+
+def test_facts_of_the_wrong_type_are_unknown_in_the_guide(submitted: Side, tmp_path: Path) -> None:
+    """As if the submitter had written nonsense into `system.json`."""
+    record = dataclasses.replace(submitted.records[0], system={**submitted.records[0].system, "nodes": [{"cpu": 3}]})
+    side = dataclasses.replace(submitted, records=(record, *submitted.records[1:]))
+    assert "| processors of a node | unknown |" in _planned(side, tmp_path / "again").guide.read_text()
+
+
+def test_a_submission_that_does_not_hold_is_refused(original: Path, submission: Path, tmp_path: Path) -> None:
+    unsigned = tmp_path / "unsigned.zip"
+    pack(SubmitRequest(original, unsigned, "Big", "Their Site", checkpoints=False))
+    with pytest.raises(WrongAnswerError, match=r"unsigned\.zip: refused: .* see `hpcai500 verify "):
+        read_submission(unsigned)
+    torn = tmp_path / "torn.zip"
+    torn.write_bytes(submission.read_bytes()[:-100])
+    with pytest.raises(WrongAnswerError, match="refused: archive"):
+        read_submission(torn)
+    with pytest.raises(UsageError, match="neither a submission nor a campaign"):
+        read_side(tmp_path)
+
+
+def test_the_command_lays_out_then_compares(submission: Path, tmp_path: Path) -> None:
+    runner, file = CliRunner(), tmp_path / "theirs.zip"
+    shutil.copy(submission, file)
+    laid = runner.invoke(app, ["replicate", str(file), "--json"])
+    assert laid.exit_code == 0, laid.output
+    document = json.loads(laid.stdout)
+    assert document["folder"] == str(tmp_path / "theirs-replication")
+    assert "hpcai500 campaign run" in Path(document["guide"]).read_text()
+    repetition = write_campaign(tmp_path / "repetition", *SHORT, _OWN_SEEDS, start_s=_LATER_S)
+    compared = runner.invoke(app, ["replicate", str(file), "--with", str(repetition), "--json"])
+    assert compared.exit_code == 0, compared.output
+    found = json.loads(compared.stdout)
+    assert (found["verdict"], found["original"]["system"]) == ("replicated", "<script>`|Big")
+    assert {row["name"]: row["decides"] for row in found["metrics"]}["top1"] is True
+    wrong = runner.invoke(app, ["replicate", str(file), "--with", str(repetition), "--same-seeds"])
+    assert "leave out --same-seeds" in str(wrong.exception)

@@ -1,0 +1,293 @@
+"""The events of a run that nobody made: in the order, and of the shape, in which the engine writes them.
+
+Times are made up and consistent. No test may take anything in here for a measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from hpcai500 import __version__
+from hpcai500.chain import FIRST_PREVIOUS, Event, event_line, line_hash
+from hpcai500.layers import Recipe
+from hpcai500.methodology.coverage import Coverage
+from hpcai500.recipe import recipe_hash
+from hpcai500.system.versions import version_document
+
+# The first node was started at this moment (UNIX seconds).
+STARTED_S = 1_716_800_000.0
+BOOT = "5f0c1c1e-6b0d-4d3a-9a53-0d5f1f6b2a11"
+_PARTS = ("data_wait_seconds", "compute_seconds", "communication_wait_seconds")
+# Facts of the reference data sets and models: what `data check` and `hpcai500 flops` print for them.
+DATASETS: dict[str, dict[str, Any]] = {
+    "ic": {"training_samples": 1_281_167, "evaluation_samples": 50_000, "classes": 1000},
+    "ewa": {
+        "training_samples": 13_140,
+        "evaluation_samples": 1460,
+        "classes": 4,
+        "grid": [768, 1152],
+        "images_per_window": 1,
+    },
+}
+MODELS = {"ic": 25_557_032, "ewa": 41_408_424}
+FLOPS = {"ic": (24_299_077_632.0, 8_178_368_512.0), "ewa": (1_070_099_509_248.0, 364_098_588_672.0)}
+WEATHER = ("tropical depression", "tropical cyclone", "extratropical cyclone", "atmospheric river")
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a made-up run is told to have been.
+
+    Attributes:
+        recipe: what it followed.
+        hosts: its nodes; the recipe says how many accelerators each has.
+        images_per_second: rate of its training steps.
+        quality: after the last epoch; put on the grid that the evaluation samples give.
+        start_s: when its process began (UNIX seconds).
+        accelerator: name of each device.
+        rank_flops: ceiling of one rank (FLOPS).
+        watts: mean power of a node; None where nothing was measured.
+        campaign: value of `init_start.campaign`.
+        dataset: changes of the data set's facts.
+        package_code: code hash of the software that ran.
+    """
+
+    recipe: Recipe
+    hosts: Sequence[str]
+    images_per_second: float
+    quality: float = 0.0
+    start_s: float = 1_717_405_200.0
+    accelerator: str = "NVIDIA H100 80GB HBM3"
+    rank_flops: float = 6.0e14
+    watts: float | None = None
+    campaign: Mapping[str, Any] | None = None
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    package_code: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The event `dataset`."""
+        facts = {
+            "root": f"/data/{self.recipe.problem.dataset}",
+            "fingerprint": _sha256(f"files of {self.recipe.problem.dataset}"),
+            "content_fingerprint": _sha256(f"content of {self.recipe.problem.dataset}"),
+            **DATASETS[self.recipe.benchmark],
+            "synthetic": False,
+            **self.dataset,
+        }
+        return {**facts, "coverage": _coverage(facts["training_samples"])}
+
+    @property
+    def steps(self) -> int:
+        """Updates of an epoch."""
+        return -(-int(self.facts["training_samples"]) // self.recipe.global_batch)
+
+    def checkpoint(self, epoch: int) -> bytes:
+        """Stands for the checkpoint that the run would go on from at `epoch`."""
+        return f"stands for weights, seed {self.recipe.hyperparameters.seed}, epoch {epoch}\n".encode() * 8
+
+
+class Clock:
+    """A log whose clock the story moves; the machine was started long before."""
+
+    def __init__(self, start_s: float) -> None:
+        self.events: list[Event] = []
+        self._start_s, self._elapsed_s = start_s, 0.0
+
+    def add(self, key: str, value: Any = None, after: float = 0.0003) -> None:
+        """One event, so many seconds after the one before it."""
+        self._elapsed_s += after
+        self.events.append(
+            {
+                "prev": "",
+                "seq": len(self.events),
+                "time_ms": round((self._start_s + self._elapsed_s) * 1000),
+                "clock_s": round(self._start_s - STARTED_S + self._elapsed_s, 6),
+                "key": key,
+                "value": value,
+            }
+        )
+
+    @property
+    def now_s(self) -> float:
+        """UNIX seconds of the last event."""
+        return self._start_s + self._elapsed_s
+
+
+def write_story(story: Story) -> Clock:
+    """The events of a whole run, from its first one to `power` (which is for the caller to fill in), unchained."""
+    clock = Clock(story.start_s)
+    begin(clock, story)
+    sums = {"seconds": 0.0, **dict.fromkeys(_PARTS, 0.0)}
+    for epoch in range(1, story.recipe.problem.epochs + 1):
+        done = train_epoch(clock, story, epoch)
+        sums = {name: total + done[name] for name, total in sums.items()}
+    clock.add("run_stop", {"status": "success"})
+    conclude(clock, story, sums)
+    return clock
+
+
+def begin(clock: Clock, story: Story) -> None:
+    """From `init_start` to `run_start`."""
+    recipe, ranks = story.recipe, story.recipe.world_size
+    clock.add("init_start", {
+        "benchmark": recipe.benchmark, "edition": recipe.edition, "recipe_hash": recipe_hash(recipe),
+        "version": __version__, "process": 4711, "boot_id": BOOT, "campaign": story.campaign,
+    })  # fmt: skip
+    clock.add("system", system_of(story), after=2.0)
+    if len(story.hosts) > 1:
+        clock.add("system_differences", {"differences": []})
+    clock.add("dataset", story.facts, after=11.0)
+    clock.add("model", {"parameters": MODELS[recipe.benchmark], "steps_per_epoch": story.steps}, after=3.0)
+    per_sample, forward = FLOPS[recipe.benchmark]
+    clock.add("flops", {"convention": "analytic", "per_sample": per_sample, "forward": forward})
+    clock.add("ceilings", {
+        "precision": recipe.accelerator.precision, "side": 4096, "flops": story.rank_flops * ranks,
+        "slowest_flops": story.rank_flops * 0.99, "slowest_host": story.hosts[-1], "ranks": ranks, "seconds": 0.9,
+    }, after=1.0)  # fmt: skip
+    if ranks > 1:
+        step = 0.99 * recipe.global_batch / story.images_per_second
+        clock.add("rehearsal", {"bucket_bytes": 26214400, "step_seconds_by_bucket_bytes": {"26214400": step}}, after=9)
+        clock.add("parallel_efficiency", {"step_seconds_alone": 0.94 * step, "step_seconds": step})
+    clock.add("init_stop", {"seconds": 27.0, "compile_seconds": 3.1})
+    clock.add("run_start", {
+        "world_size": ranks, "nodes": recipe.hardware.nodes, "hosts": list(story.hosts),
+        "backend": recipe.communication.backend, "library": "NCCL 2.29.2" if ranks > 1 else "none",
+    })  # fmt: skip
+
+
+def train_epoch(clock: Clock, story: Story, epoch: int) -> dict[str, Any]:
+    """From `epoch_start` to `checkpoint`; returns the value of `epoch_stop`."""
+    recipe, facts = story.recipe, story.facts
+    chance = random.Random(f"{recipe.hyperparameters.seed} {epoch}")
+    trained = story.steps * recipe.global_batch
+    seconds = trained / story.images_per_second * chance.uniform(0.995, 1.005)
+    parts = {"data_wait_seconds": 0.01, "compute_seconds": 0.93, "communication_wait_seconds": 0.05}
+    done = {
+        "steps": story.steps, "samples": facts["training_samples"],
+        "padded_samples": trained - facts["training_samples"], "warnings": 0,
+        "loss": 1.9 + 5.0 * 0.95**epoch * chance.uniform(0.99, 1.01), "seconds": round(seconds, 6),
+        **{name: round(seconds * share, 6) for name, share in parts.items()}, "coverage": facts["coverage"],
+    }  # fmt: skip
+    clock.add("epoch_start", {"epoch": epoch, "step": 0})
+    clock.add("epoch_stop", {"epoch": epoch, **done}, after=seconds + 0.004)
+    digest = _sha256(f"{recipe.hyperparameters.seed} {epoch}")[:16] if recipe.world_size > 1 else None
+    clock.add("replicas", {"epoch": epoch, "ranks": recipe.world_size, "digest": digest}, after=0.05)
+    clock.add("eval_start", {"epoch": epoch})
+    clock.add("eval_accuracy", evaluation(story, epoch, chance), after=_evaluation_seconds(story) + 0.001)
+    clock.add("eval_stop", {"epoch": epoch})
+    content = story.checkpoint(epoch + 1)
+    clock.add("checkpoint", {
+        "epoch": epoch + 1, "step": 0, "file": f"epoch-{epoch + 1:04d}-step-0000000.pt",
+        "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content),
+    }, after=0.8)  # fmt: skip
+    return done
+
+
+def evaluation(story: Story, epoch: int, chance: random.Random) -> dict[str, Any]:
+    """The value of `eval_accuracy`."""
+    problem, samples = story.recipe.problem, story.facts["evaluation_samples"]
+    is_last = epoch == problem.epochs
+    value = story.quality if is_last else story.quality * (1 - 0.8 * 0.94**epoch) * chance.uniform(0.98, 1.0)
+    told = {"epoch": epoch, "metric": problem.metric, "value": round(value * samples) / samples, "samples": samples}
+    if problem.metric == "map50":
+        told["per_class"] = dict.fromkeys(WEATHER, told["value"])
+    return {**told, "seconds": round(_evaluation_seconds(story), 6)}
+
+
+def conclude(clock: Clock, story: Story, sums: Mapping[str, float]) -> None:
+    """From `steps` to `power`."""
+    recipe, ranks = story.recipe, story.recipe.world_size
+    hosts = [host for host in story.hosts for _ in range(recipe.hardware.accelerators_per_node)]
+    steps = story.steps * recipe.problem.epochs
+    times = {name: round(total, 6) for name, total in sums.items()}
+    other = round(times["seconds"] - sum(times[part] for part in _PARTS), 6)
+    rows = [{"rank": n, "host": host, "steps": steps, **times, "other_seconds": other} for n, host in enumerate(hosts)]
+    clock.add("steps", {"ranks": rows})
+    if ranks > 1:
+        clock.add("communication", _costs(hosts, steps, sums, 4.0 * MODELS[recipe.benchmark]), after=0.1)
+    clock.add("power", {"nodes": [], "reason": "not measured (--power none)", "note": None}, after=0.1)
+
+
+def system_of(story: Story) -> dict[str, Any]:
+    """The content of `system.json`."""
+    recipe = story.recipe
+    device = {"name": story.accelerator, "memory_bytes": 85_520_809_984, "multiprocessors": 132}
+    document = _versions()
+    if story.package_code:
+        document = {**document, "package": {**document["package"], "code_sha256": story.package_code}}
+    nodes = [
+        {
+            "schema": "hpcai500-node-1", "host": host, "cpu": {"Model name": "AMD EPYC 9654 96-Core Processor"},
+            "processor": {"model": "AMD EPYC 9654 96-Core Processor", "vendor": "AuthenticAMD", "architecture":
+                          "x86_64", "sockets": 2, "cores_per_socket": 96, "threads_per_core": 1, "cores": 192,
+                          "threads": 192},
+            "memory": {"total_bytes": 1_622_000_000_000, "swap_bytes": 0, "limit_bytes": None},
+            "devices": None, "network": [], "infiniband": [], "disks": [], "cores_available": 192,
+            "memory_bytes": 1_622_000_000_000, "kernel": "5.14.0-503.el9.x86_64",
+            "operating_system": "Rocky Linux 9.5 (Blue Onyx)", "python": "3.11.7",
+            "software": {"hpcai500": __version__, "torch": "2.13.0", "cuda": "13.0", "cudnn": 91300, "nccl": "2.29.2"},
+            "container": None, "environment": {}, "command": ["python", "-m", "hpcai500.train"],
+            "accelerators": [
+                {**device, "uuid": f"GPU-{_sha256(f'{host} {number}')[:32]}"}
+                for number in range(recipe.hardware.accelerators_per_node)
+            ],
+            "absent": [], "slow_seconds": {}, "raw": None,
+        }
+        for host in story.hosts
+    ]  # fmt: skip
+    return {"nodes": nodes, "installation": document}
+
+
+def chained(events: Iterable[Event]) -> bytes:
+    """The log of `events`: numbered anew, each with the hash of the line before it."""
+    lines: list[bytes] = []
+    for number, event in enumerate(events):
+        event["seq"] = number
+        event["prev"] = line_hash(lines[-1]) if lines else FIRST_PREVIOUS
+        lines.append(event_line(event))
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _evaluation_seconds(story: Story) -> float:
+    return float(story.facts["evaluation_samples"]) / (2.5 * story.images_per_second)
+
+
+def _costs(hosts: Sequence[str], steps: int, sums: Mapping[str, float], size: float) -> dict[str, Any]:
+    stage = {"mean_seconds": 0.002, "median_seconds": 0.001, "p95_seconds": 0.004}
+    row = {
+        "steps": steps, "step_seconds": sums["seconds"] / steps,
+        "data_wait_seconds": sums["data_wait_seconds"] / steps, "compute_seconds": sums["compute_seconds"] / steps,
+        "communication_wait_seconds": sums["communication_wait_seconds"] / steps,
+        "own_seconds": sums["compute_seconds"] / steps, "all_reduce_seconds": 0.01, "sent_bytes": 1.875 * size,
+        "straggler": False,
+    }  # fmt: skip
+    return {
+        "steps": steps, "all_reduces": 4 * steps, "communication_fraction": 0.05, "overlap": 0.75,
+        "bytes_per_step": {"gradient": size, "sent": 1.875 * size},
+        "stages": {
+            "negotiation": None, "wait_for_data": stage, "wait_for_other_data": stage, "queuing": stage,
+            "memcpy_in": stage, "all_reduce": stage, "memcpy_out": stage,
+        },
+        "buckets": [], "ranks": [{"rank": rank, "host": host, **row} for rank, host in enumerate(hosts)],
+        "stragglers": [], "network": None,
+    }  # fmt: skip
+
+
+@cache
+def _coverage(samples: int) -> str:
+    return Coverage.expected(samples).digest
+
+
+@cache
+def _versions() -> dict[str, Any]:
+    return version_document(None, None)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
