@@ -13,20 +13,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from hpcai500.engine.measurement import let_threads_spin
+from hpcai500.engine.measurement import CommandParser, let_threads_spin
 from hpcai500.engine.signals import StopRequest
-from hpcai500.errors import ExitCode, HpcAi500Error, StoppedError, UsageError
+from hpcai500.errors import ExitCode, HpcAi500Error, StoppedError
 from hpcai500.placement import find_placement
 from hpcai500.scratch import scratch
 from hpcai500.streams import open_missing_streams
 from hpcai500.system.power.choice import parse_power
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m hpcai500.train", description="Run one job: recipe in, record out.")
+    parser = CommandParser(prog="python -m hpcai500.train", description="Run one job: recipe in, record out.")
     parser.add_argument(
         "--recipe", help="TOML file or name of a shipped recipe; with --resume the record's own is used"
     )

@@ -10,7 +10,7 @@ from typing import Any
 from hpcai500.campaign.reading import NO_EVENTS, Attempt, Campaign, Status
 from hpcai500.chain import Event, iterate, last_hash
 from hpcai500.errors import HpcAi500Error, RecordError
-from hpcai500.methodology.passes import last_pass
+from hpcai500.methodology.passes import last_pass, lost_evaluations
 from hpcai500.methodology.result import Result, derive
 from hpcai500.record import Record, read_record
 
@@ -49,6 +49,7 @@ class Outcome:
         error: why it cannot be read, or gives no result although it is complete.
         epochs: that were trained and evaluated; what a restart has lost is not among them.
         latest: the last evaluation that anyone has seen, also one that a restart has lost.
+        lost: evaluations of epochs that were trained again after a restart.
         diverged: what was no number any more, if the run came to that.
         result: computed from the events; None unless the record is complete.
     """
@@ -59,6 +60,7 @@ class Outcome:
     error: str | None = None
     epochs: int = 0
     latest: Evaluation | None = None
+    lost: tuple[Evaluation, ...] = ()
     diverged: str | None = None
     result: Result | None = None
 
@@ -94,6 +96,7 @@ def read_outcome(campaign: Campaign, attempt: Attempt, rules: Mapping[str, Any])
             record,
             epochs=len(last_pass(record.events, "eval_accuracy")),
             latest=_latest(record.events),
+            lost=tuple(map(_evaluation, lost_evaluations(record.events))),
             diverged=_diverged(record.events),
         )
     except HpcAi500Error as error:
@@ -151,9 +154,11 @@ def _lacks(error: Exception) -> str:
 
 def _latest(events: Sequence[Event]) -> Evaluation | None:
     last = next(iterate(reversed(events), "eval_accuracy"), None)
-    if last is None:
-        return None
-    value = last["value"]
+    return _evaluation(last) if last else None
+
+
+def _evaluation(event: Mapping[str, Any]) -> Evaluation:
+    value = event["value"]
     return Evaluation(int(value["epoch"]), str(value.get("metric", "quality")), float(value["value"]))
 
 

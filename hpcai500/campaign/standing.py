@@ -14,6 +14,7 @@ from hpcai500.campaign.binding import binding_reasons, folder_reasons
 from hpcai500.campaign.likeness import SEED, difference, recipe_difference
 from hpcai500.campaign.outcome import ODD, Outcome, read_outcome
 from hpcai500.campaign.reading import Attempt, Campaign
+from hpcai500.methodology.passes import MOST_LOST_EVALUATIONS
 from hpcai500.methodology.result import Result
 from hpcai500.rulebook import rulebook
 
@@ -84,6 +85,7 @@ def standing(campaign: Campaign, edition: str | None = None) -> Standing:
             *_number_reasons(campaign, least, edition),
             *(reason for outcome in outcomes for reason in _own_reasons(campaign, outcome)),
             *_selection_reasons(outcomes),
+            *_lost_reasons(outcomes),
             *folder_reasons(campaign),
             *_unlike_reasons(outcomes),
             *_shared_reasons(campaign, outcomes),
@@ -168,6 +170,19 @@ def _selection_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield (
                 f"{attempt.name}: given up after epoch {last.epoch} with {last.metric} {last.value:.4f} and begun anew "
                 "instead of gone on with: the better of the two could have been chosen"
+            )
+
+
+def _lost_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Epochs that were trained again after their quality was seen: one in a campaign is bad luck, more are a choice."""
+    if sum(len(outcome.lost) for outcome in outcomes) <= MOST_LOST_EVALUATIONS:
+        return
+    for outcome in outcomes:
+        if outcome.lost:
+            told = ", ".join(f"epoch {one.epoch} with {one.metric} {one.value:.4f}" for one in outcome.lost[:4])
+            yield (
+                f"{outcome.attempt.name}: trained again after it was evaluated: {told}"
+                f"{' …' if outcome.lost[4:] else ''}: the better ones could have been chosen"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -102,6 +103,10 @@ app.add_typer(campaign, name="campaign")
 app.add_typer(slurm, name="slurm")
 
 
+# What typer makes of Ctrl-C, without a word.
+_INTERRUPTED = 128 + signal.SIGINT
+
+
 def main() -> int:
     """The `hpcai500` command; returns its exit code."""
     open_missing_streams()
@@ -112,6 +117,8 @@ def main() -> int:
         sys.argv.append("--help")
     try:
         code = app(standalone_mode=False) or ExitCode.PASS
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
         sys.stdout.flush()
         return code
     except HpcAi500Error as error:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from hpcai500.cli.options import Json
 from hpcai500.cli.telling import tell
+from hpcai500.cli.writing import write_asked_for
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def accept(
     answer is wrong, a record is changed or not complete, or a rule is not kept; 64 a mistake (docs/acceptance.md).
     """
     try:
-        made = _judge(_request(what, micro or [], scaling, baseline, min_ratio), junit, html)
+        request = _request(what, micro or [], scaling, baseline, min_ratio)
+        _require_places_of_their_own(request, {"--junit": junit, "--html": html})
+        made = _judge(request, junit, html)
     except HpcAi500Error as error:
         raise typer.Exit(_tell_broken(error, as_json)) from error
     from hpcai500.results.acceptance.text import acceptance_lines  # noqa: PLC0415 - keeps `--help` fast
@@ -93,6 +95,18 @@ def _request(
     return Request(contract, tuple(records), tuple(micro), scaling, baseline, ratio or DEFAULT_RATIO)
 
 
+def _require_places_of_their_own(request: Request, wanted: Mapping[str, Path | None]) -> None:
+    """A verdict never replaces what it rests on, nor one form of it the other."""
+    read = [*request.micro, *([request.contract.path] if request.contract else [])]
+    taken = {path.resolve() for path in (*read, *([request.scaling] if request.scaling else []))}
+    for option, path in wanted.items():
+        if path is None:
+            continue
+        if path.resolve() in taken:
+            raise UsageError(f"{option} {path}: is another file of this command; give one of its own")
+        taken.add(path.resolve())
+
+
 def _judge(request: Request, junit: Path | None, html: Path | None) -> Acceptance:
     """The verdict, with what was asked for written."""
     from hpcai500.results.acceptance.junit import junit_xml  # noqa: PLC0415 - keeps `--help` fast
@@ -101,21 +115,11 @@ def _judge(request: Request, junit: Path | None, html: Path | None) -> Acceptanc
 
     made = accept_(request)
     if junit:
-        _write(junit, junit_xml(made), "--junit")
+        write_asked_for(junit, junit_xml(made), "--junit")
     if html:
         # A record may hold half a character that UTF-8 cannot have.
-        _write(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
+        write_asked_for(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
     return made
-
-
-def _write(target: Path, content: bytes, option: str) -> None:
-    from hpcai500.files import write_atomically  # noqa: PLC0415 - keeps `--help` fast
-
-    try:
-        write_atomically(target, content)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror}; give another {option} FILE") from error
-    print(f"hpcai500: {target}: written", file=sys.stderr)  # noqa: T201
 
 
 def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hpcai500.cli.writing import write_asked_for
 from hpcai500.errors import UsageError
 
 
@@ -26,7 +27,6 @@ def export(
     if not mllog:
         raise UsageError("export: in which format? add --mllog")
     from hpcai500.campaign.reading import is_campaign  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.files import write_atomically  # noqa: PLC0415
     from hpcai500.record import read_record  # noqa: PLC0415
     from hpcai500.results.mllog.log import mllog_lines  # noqa: PLC0415
 
@@ -36,8 +36,4 @@ def export(
     if output is None:
         sys.stdout.write(text)
         return
-    try:
-        write_atomically(output, text.encode())
-    except OSError as error:
-        raise UsageError(f"{output}: cannot be written: {error.strerror}; give another -o FILE") from error
-    print(f"hpcai500: {output}: written", file=sys.stderr)  # noqa: T201
+    write_asked_for(output, text.encode(), "-o")

@@ -83,9 +83,10 @@ def _lay_out(
 
     if data is not None and not data.is_dir():
         raise UsageError(f"--data {data}: no such folder")
+    original = read_submission(file, signers, track)
     folder = output or file.with_name(f"{file.stem}-replication")
     request = PlanRequest(folder, data, settings, same_seeds)
-    plan = plan_replication(read_submission(file, signers, track), request, this_system(), _launch_line)
+    plan = plan_replication(original, request, this_system(), _launch_line)
     document = {
         "folder": str(plan.folder),
         "campaign": str(plan.campaign.path),

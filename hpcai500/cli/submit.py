@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,10 @@ def submit(
     system: Annotated[str, typer.Option(metavar="NAME", help="Name of the system, as a ranking shows it.")],
     organisation: Annotated[str, typer.Option(metavar="NAME", help="Who submits.")],
     contact: Annotated[str | None, typer.Option(metavar="TEXT", help="Whom the committee asks.")] = None,
+    level: Annotated[
+        Literal["hardware", "system", "free"] | None,
+        typer.Option(help="Claim this level, for code that was changed.  [default: what the recipe needs]"),
+    ] = None,
     key: Annotated[
         Path | None,
         typer.Option(metavar="SSHKEY", help="OpenSSH key that signs; the .pub file of a key that your agent holds."),
@@ -49,7 +53,9 @@ def submit(
 
     hpcai500 submit runs/campaign -o mysystem.zip --system "My System" --organisation "My Site" --key ~/.ssh/id_ed25519
 
-    Level and metrics are computed from the events. A campaign that is not rankable can be submitted, and says so.
+    Level and metrics are computed from the events. Whoever changed code of layers 5-8 claims --level system or free:
+    records do not show it, verification sees it (docs/verification.md). A looser level than needed may be claimed, a
+    stricter one is refused. A campaign that is not rankable can be submitted, and says so.
     Before it ends, the file is opened again as whoever receives it will do: `hpcai500 verify FILE` does the rest.
     """
     _require_choice(campaign, output, key, unsigned=unsigned)
@@ -62,6 +68,7 @@ def submit(
         system,
         organisation,
         contact,
+        level,
         key,
         anonymise=anonymise,
         checkpoints=not no_checkpoints,

@@ -57,14 +57,17 @@ class Bench:
 Body = Callable[[Bench], Mapping[str, Any]]
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """The options of an in-job command; a mistake raises UsageError, which the command tells in one line."""
+
     def error(self, message: str) -> NoReturn:
+        """Instead of the usage text on stderr and exit code 2, which means a wrong answer here."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def measurement_parser(module: str, description: str) -> argparse.ArgumentParser:
     """A parser of the options that all measurements have; the command adds its own."""
-    parser = _Parser(prog=f"python -m hpcai500.{module}", description=description)
+    parser = CommandParser(prog=f"python -m hpcai500.{module}", description=description)
     parser.add_argument("--recipe", required=True, help="TOML file or name of a shipped recipe")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
     parser.add_argument("--result", type=Path, required=True, help="file that rank 0 writes")

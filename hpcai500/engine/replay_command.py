@@ -14,10 +14,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from hpcai500.engine.measurement import let_threads_spin, tell
-from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
+from hpcai500.engine.measurement import CommandParser, let_threads_spin, tell
+from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError
 from hpcai500.files import write_atomically
 from hpcai500.placement import find_placement
 from hpcai500.recipe import parse_resolved
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from hpcai500.engine.ranks import Ranks
     from hpcai500.layers import Recipe
     from hpcai500.workloads.base import Evaluation, Workload
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,7 +156,7 @@ def _on_device(recipe: Recipe, device: str | None) -> Recipe:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m hpcai500.engine.replay_command", description=__doc__.partition("\n")[0])
+    parser = CommandParser(prog="python -m hpcai500.engine.replay_command", description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", type=Path, required=True, help="recipe.toml of the record")
     parser.add_argument("--checkpoint", type=Path, required=True, help="its last checkpoint")
     parser.add_argument("--data", type=Path, required=True, help="folder of the data set")

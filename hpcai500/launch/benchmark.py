@@ -89,17 +89,30 @@ def _resume(request: Request, power: str, crew: Crew) -> Iterator[Outcome]:
             "--resume goes on with the recipe of the record: leave out --recipe, --set, --input and --trials"
         )
     folder = request.out or latest_unfinished(_RUNS, request.benchmark)
-    if is_campaign(folder):
-        _check_benchmark(request, read_campaign(folder).benchmark, f"{folder}: runs", f"--resume --out {folder}")
-        yield from run_campaign(CampaignOrder(folder, request.data, power=power), crew)
+    # What stops a run names its record, also that of a campaign: there its journal has to know that it goes on.
+    campaign = next((one for one in (folder, folder.absolute().parent) if is_campaign(one)), None)
+    if campaign is not None:
+        _check_benchmark(request, read_campaign(campaign).benchmark, f"{campaign}: runs", f"--resume --out {folder}")
+        only = None if campaign == folder else _trial_of(campaign, folder.name)
+        yield from run_campaign(CampaignOrder(campaign, request.data, only, power), crew)
     else:
         yield _resume_record(request, folder, power, crew)
 
 
+def _trial_of(campaign: Path, record: str) -> int:
+    """The planned run that the last attempt with this folder is at."""
+    plan = read_campaign(campaign)
+    latest = {trial.trial: attempts[-1].record for trial in plan.trials if (attempts := plan.attempts_at(trial.trial))}
+    trial = next((trial for trial, name in latest.items() if name == record), None)
+    if trial is None:
+        raise UsageError(
+            f"{campaign / record}: not the latest attempt at a run of this campaign: go on with the campaign, "
+            f"`hpcai500 campaign run {campaign}`"
+        )
+    return trial
+
+
 def _resume_record(request: Request, folder: Path, power: str, crew: Crew) -> Outcome:
-    if is_campaign(folder.absolute().parent):
-        parent = folder.parent
-        raise UsageError(f"{folder}: a run of the campaign {parent}: go on with `hpcai500 campaign run {parent}`")
     record = read_record(folder)
     benchmark = str(record.tables.get("benchmark"))
     _check_benchmark(request, benchmark, f"{folder}: a record", f"--resume --out {folder}")

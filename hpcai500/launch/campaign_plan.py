@@ -81,7 +81,7 @@ def plan_campaign(request: PlanRequest, crew: Crew) -> Plan:
     trials = request.trials or runs_to_plan(least)
     _check_data(request.data, recipe)
     campaign = create_campaign(request.folder, recipe, trials, request.data)
-    return Plan(campaign, least, list(_warnings(recipe, rules, trials, least)))
+    return Plan(campaign, least, [*_warnings(recipe, rules, trials, least), *_missing_data(request.data)])
 
 
 def _check_data(data: Path | None, recipe: Recipe) -> None:
@@ -90,6 +90,15 @@ def _check_data(data: Path | None, recipe: Recipe) -> None:
         raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
     if data is not None and data.exists() and not data.is_dir():
         raise DataError(f"{data}: not a folder; give the folder of {dataset} with --data DIR")
+
+
+def _missing_data(data: Path | None) -> Iterator[str]:
+    """A plan may be made where the data cannot be seen: on a login node."""
+    if data is not None and not data.exists():
+        yield (
+            f"{data}: no such folder here: if it is not on the nodes of the runs either, name it when they begin: "
+            "`hpcai500 campaign run DIR --data FOLDER`"
+        )
 
 
 def _warnings(recipe: Recipe, rules: Mapping[str, Any], trials: int, least: int | None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,10 +42,13 @@ def summarise(values: Sequence[float]) -> TrialSummary:
     deviation over the mean of all runs (V2.0 section 2.3), None where it is not defined (one run, or a mean of 0).
 
     Raises:
-        UsageError: there are no values.
+        UsageError: there are no values, or one of them is no finite number.
     """
     if not values:
         raise UsageError("trials: expected at least one run, got none")
+    odd = next((value for value in values if not math.isfinite(value)), None)
+    if odd is not None:
+        raise UsageError(f"trials: expected a finite number of each run, got {odd}")
     ordered = sorted(values)
     kept = ordered[1:-1] if len(ordered) >= 3 else ordered
     dropped = len(kept) < len(ordered)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,6 +12,7 @@ from hpcai500.campaign.reading import Campaign
 from hpcai500.campaign.standing import Row, Standing
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.results.campaign_spread import DROPPED, KEPT, MEAN, spread_lines
+from hpcai500.results.columns import aligned
 from hpcai500.results.score import summarise_trials, why_no_mean
 from hpcai500.results.show import mean_lines, scaled
 
@@ -33,7 +34,7 @@ class CampaignStatus:
         yield f"identity    {campaign.identity}"
         yield f"trials      {self._counts()}"
         yield ""
-        yield from _table([_HEAD, *map(_cells, self._rows())])
+        yield from aligned([_HEAD, *map(_cells, self._rows())])
         for row in standing.rows:
             if row.attempt.reason:
                 yield f"  {row.attempt.name}: {row.attempt.reason}"
@@ -132,12 +133,6 @@ def _cells(row: Row | tuple[int, int]) -> tuple[str, ...]:
 
 def _or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _attempt(row: Row) -> dict[str, Any]:

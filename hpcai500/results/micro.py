@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hpcai500.results.columns import aligned
+
 # A rank this much below the others is named, and a measurement that spreads more than this is doubted.
 _SLOW, _NOISY = 0.9, 0.2
 _SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -15,11 +17,7 @@ _HEADER = ("measurement", "value", "95 % interval", "spread", "shape")
 def table_lines(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """The measurements of a micro document, for people on a terminal."""
     rows = [_HEADER, *(_row(name, entry) for name, entry in document.items())]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    for row in rows:
-        cells = [cell.ljust(width) if column in (0, 4) else cell.rjust(width) for column, (cell, width) in
-                 enumerate(zip(row, widths, strict=True))]  # fmt: skip
-        yield "  ".join(cells).rstrip()
+    yield from aligned(rows, right=range(1, 4))
     shown: list[Any] = []
     for name, entry in document.items():
         # On one node, its ranks are all ranks: one measurement with two names.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcai500.methodology.rules import Change
+from hpcai500.results.columns import aligned
 from hpcai500.results.report.words import count, short
 from hpcai500.results.rules import RulesReport
 
@@ -72,9 +73,7 @@ def _table(changes: Sequence[Change]) -> Iterator[str]:
         )
         for change in changes[:_MOST_ROWS]
     ]
-    widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
-    for row in (_HEAD, *rows):
-        yield "  " + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from (f"  {line}" for line in aligned([_HEAD, *rows]))
     if len(changes) > _MOST_ROWS:
         yield f"  and {len(changes) - _MOST_ROWS} more"
     yield from dict.fromkeys(

@@ -22,7 +22,7 @@ from hpcai500.rulebook import rulebook
 Run = Callable[..., tuple[int, Path]]
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "hyperparameters.batch_size=4")
 COMMAND = (sys.executable, "-m", "hpcai500.train")
-LOOKED_AT = "order, sessions, clock, times, speed, rates, samples, model, company, replicas, losses, quality"
+LOOKED_AT = "order, evidence, sessions, clock, times, speed, rates, samples, model, company, replicas, losses, quality"
 
 
 def findings(path: Path) -> list[str]:
@@ -85,7 +85,8 @@ def test_a_run_that_was_killed_and_that_went_on(run: Run, images: Path, tmp_path
     record = tmp_path / "record"
     stopped(train_arguments(images, record, "problem.epochs=60"), record, "epoch_stop", signal.SIGKILL)
     assert run(resume=True)[0] == 0
-    assert findings(record) == []
+    # Where it struck between an evaluation and its checkpoint, one epoch is lost.
+    assert [one for one in findings(record) if not one.startswith("warning trained-again")] == []
 
 
 def test_a_run_of_two_ranks_that_was_stopped_and_that_went_on(images: Path, tmp_path: Path) -> None:

@@ -269,11 +269,23 @@ def test_the_benchmark_s_own_command_makes_and_goes_on_with_a_campaign(
     assert reasons(folder) == []
 
 
-def test_a_run_of_a_campaign_is_gone_on_with_by_the_campaign_alone(planned: Plan) -> None:
+def test_the_line_that_a_stopped_run_prints_goes_on_with_it_in_its_campaign(planned: Plan) -> None:
+    folder = planned(2)
+    ran(folder, ActedCrew(is_stopped))
+    runs = list(run_benchmark(Request("ic", out=folder / "trial-01", resume=True), crew := ActedCrew(finishes)))
+    assert [(run.record.name, run.exit_code) for run in runs] == [("trial-01", 0)]
+    assert crew.jobs[0].resume
+    assert [event["key"] for event in read_campaign(folder).events[1:]] == [
+        "attempt_start", "attempt_stop", "attempt_resume", "attempt_stop",
+    ]  # fmt: skip
+    assert unbound(read_campaign(folder)) == []
+
+
+def test_an_attempt_that_another_one_has_followed_is_not_gone_on_with(planned: Plan) -> None:
     folder = planned(1)
     ran(folder, ActedCrew(is_stopped))
-    with pytest.raises(UsageError, match=r"a run of the campaign .*: go on with `hpcai500 campaign run "):
-        list(run_benchmark(Request("ic", out=folder / "trial-01", resume=True), ActedCrew()))
+    with pytest.raises(UsageError, match=r"trial-09: not the latest attempt at a run of this campaign"):
+        list(run_benchmark(Request("ic", out=folder / "trial-09", resume=True), ActedCrew()))
 
 
 def test_a_campaign_of_another_benchmark_is_refused_by_name(planned: Plan) -> None:

@@ -29,6 +29,12 @@ def test_two_runs_are_both_kept() -> None:
     assert (summary.mean, summary.dropped_lowest) == (3.0, None)
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_is_refused_in_a_sentence(odd: float) -> None:
+    with pytest.raises(UsageError, match="expected a finite number of each run"):
+        summarise([1.0, odd, 2.0])
+
+
 def test_one_run_has_no_variation() -> None:
     assert summarise([5.0]).variation is None
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from submitted import a_manifest
 
-from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
+from hpcai500.errors import EnvironmentLacksError, RecordError, RunError, UsageError, WrongAnswerError
 from hpcai500.results.ranking.examined import Examined, examine, facts_of
 from hpcai500.results.ranking.making import make_ranking
 from hpcai500.results.verification import verify
@@ -149,3 +149,14 @@ def test_a_site_that_cannot_go_there_is_said_before_anything_is_verified(
     replaced(monkeypatch, lambda *_, **__: pytest.fail("verified"))
     with pytest.raises(UsageError, match="is no site of hpcai500"):
         make_ranking(bundles, site=bundles[0].parent)
+
+
+def test_a_full_disk_here_ends_it_and_is_no_finding_against_who_submitted(
+    bundles: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> Verification:
+        raise RunError("/tmp/x: cannot be written: No space left on device; free some space")
+
+    replaced(monkeypatch, full)
+    with pytest.raises(RunError, match="No space left"):
+        examine(bundles)

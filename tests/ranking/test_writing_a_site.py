@@ -77,6 +77,26 @@ def test_a_site_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
+def test_ctrl_c_between_the_two_renames_brings_the_old_site_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_site(tmp_path / "site", FILES)
+    rename, done = Path.rename, []
+
+    def stopped(path: Path, target: Path) -> Path:
+        done.append(path)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            write_site(tmp_path / "site", {"index.html": "two"})
+    assert there(tmp_path / "site") == FILES
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
 def test_half_a_character_is_written_as_a_question_mark(tmp_path: Path) -> None:
     write_site(tmp_path / "site", {"index.html": "a\ud800b"})
     assert there(tmp_path / "site") == {"index.html": "a?b"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -60,16 +61,26 @@ def _copy_and_jitter(bundle: Bundle) -> None:
                 event["value"]["seconds"] = round(event["value"]["seconds"] + 0.3 + 0.1 * number, 6)
             if event["key"] == "replicas":
                 event["value"]["digest"] = f"{number:016x}"
+            if event["key"] == "checkpoint":
+                _jitter_checkpoint(bundle.record(3), event["value"])
             shifted([event], 0, late)
         for told in values(events, "steps"):
             for rank in told["ranks"]:
                 rank["seconds"] = sum(value["seconds"] for value in values(events, "epoch_stop"))
-        _fit_power(bundle.record(3))(events)
+        fit_power(bundle.record(3))(events)
 
     bundle.edit(3, jitter)
 
 
-def _fit_power(record: Path) -> Callable[[list[Event]], None]:
+def _jitter_checkpoint(record: Path, value: dict[str, Any]) -> None:
+    content = f"nearly the weights of {value['sha256']}".encode()
+    value.update(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+    path = record / "checkpoints" / value["file"]
+    if path.exists():
+        path.write_bytes(content)
+
+
+def fit_power(record: Path) -> Callable[[list[Event]], None]:
     def fit(events: list[Event]) -> None:
         power = values(events, "power")[-1]
         power["nodes"] = [power_entry(record, node["host"], window_of(events)) for node in power["nodes"]]

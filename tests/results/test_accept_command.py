@@ -112,6 +112,10 @@ def test_the_example_is_printed_to_begin_with(tmp_path: Path) -> None:
         (["{record}", "--baseline", "{record}", "--min-ratio", "0"], "--min-ratio 0: expected a number above 0"),
         (["smoke", "{record}", "--micro", "{record}/nothing.json"], "nothing.json: cannot be read"),
         (["smoke", "{record}", "--html", "{record}/no/where.html"], "where.html: cannot be written"),
+        (["smoke", "{record}", "--html", "."], ".: a folder; give a file: --html NAME"),
+        (["smoke", "{record}", "--html", "{record}/a", "--junit", "{record}/../r/a"], "another file of this command"),
+        (["smoke", "{record}", "--micro", "m.json", "--junit", "m.json"], "another file of this command"),
+        (["smoke", "{record}", "--baseline", "{record}"], "a run is always as good as itself"),
         (["smoke", "{record}/DONE"], "a file, where records are folders; of a submission: hpcai500 verify"),
     ],
 )  # fmt: skip

@@ -98,9 +98,9 @@ def test_nothing_that_people_or_records_say_becomes_markup(judged: Acceptance) -
     assert "@page { size: A4" in page
 
 
-def test_a_page_of_a_comparison_without_a_contract_can_be_signed_too(judged: Acceptance) -> None:
-    runs = [judged.evidence.campaigns[0].path]
-    page = acceptance_page(accept(Request(None, runs, baseline=runs[0])))
+def test_a_page_of_a_comparison_without_a_contract_can_be_signed_too(judged: Acceptance, tmp_path: Path) -> None:
+    old = write_campaign(tmp_path / "old", *SHORT, trials=3, quality=0.769)
+    page = acceptance_page(accept(Request(None, [judged.evidence.campaigns[0].path], baseline=old)))
     assert page.count("Place, date") == 2
     assert "✓ ACCEPTED" in page
 
@@ -135,7 +135,8 @@ def test_junit_xml_is_well_formed_and_counts_what_failed(judged: Acceptance) -> 
 def test_junit_xml_and_terminals_survive_what_they_cannot_hold(tmp_path: Path) -> None:
     # A path may hold what colours a terminal.
     runs = write_campaign(tmp_path / "c\x1b[31m", *SHORT, trials=2, quality=0.5)
-    made = accept(Request(None, [runs], baseline=runs))
+    old = write_campaign(tmp_path / "old", *SHORT, trials=2, quality=0.51)
+    made = accept(Request(None, [runs], baseline=old))
     root = ET.fromstring(junit_xml(made))
     said = " ".join(failure.text or "" for failure in root.iter("failure"))
     assert "c�[31m" in said

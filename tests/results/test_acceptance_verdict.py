@@ -356,6 +356,12 @@ def test_a_baseline_judges_each_metric_the_way_it_is_better(campaign: Path, tmp_
     assert accept(Request(None, [old], baseline=campaign, ratio=1.05)).exit_code == 2, "the quality is not 5 % better"
 
 
+def test_a_baseline_of_the_same_runs_is_refused(campaign: Path, tmp_path: Path) -> None:
+    for same in (campaign, copy_campaign(campaign, tmp_path / "copy"), campaign / "trial-02"):
+        with pytest.raises(UsageError, match="a run is always as good as itself"):
+            accept(Request(None, [campaign], baseline=same))
+
+
 def test_a_baseline_of_other_work_is_refused(campaign: Path, tmp_path: Path) -> None:
     other = write_campaign(tmp_path / "other", "problem.epochs=2", "hyperparameters.warmup_epochs=1", trials=2)
     with pytest.raises(UsageError, match=r"--baseline .*: not the same work: problem \(layer 9\)"):
@@ -370,7 +376,7 @@ def test_a_baseline_of_other_work_is_refused(campaign: Path, tmp_path: Path) -> 
 
 
 def test_contract_and_baseline_are_judged_together(campaign: Path, tmp_path: Path) -> None:
-    old = copy_campaign(campaign, tmp_path / "old")
+    old = write_campaign(tmp_path / "old", *SHORT, trials=3, quality=0.77, watts=WATTS, images_per_second=43_000.0)
     made = judge(campaign, baseline=old)
     assert only_names(made)[0] == "flops (mean)"
     assert "vflops against the baseline" in only_names(made)

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import forgeries_of_campaigns
+import forgeries_of_evidence
 import forgeries_of_records
+import forgeries_of_restarts
 import pytest
 from forgeries import Bundle, Forgery, copy_of, unpack
 from forgeries_of_campaigns import account
@@ -20,7 +22,12 @@ from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.verification.finding import Finding, Verification
 from hpcai500.results.verification.verify import verify_submission
 
-FORGERIES: tuple[Forgery, ...] = (*forgeries_of_records.FORGERIES, *forgeries_of_campaigns.FORGERIES)
+FORGERIES: tuple[Forgery, ...] = (
+    *forgeries_of_records.FORGERIES,
+    *forgeries_of_campaigns.FORGERIES,
+    *forgeries_of_restarts.FORGERIES,
+    *forgeries_of_evidence.FORGERIES,
+)
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
 
 

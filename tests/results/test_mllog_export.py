@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from written_campaign import SHORT, edit_record, values, write_campaign
 
 from hpcai500.chain import Event
-from hpcai500.cli import app
+from hpcai500.cli import app, main
 from hpcai500.errors import RecordError
-from hpcai500.record import read_record
+from hpcai500.record import Record, read_record
 from hpcai500.results.mllog.line import Line
 from hpcai500.results.mllog.log import mllog_lines
 
@@ -169,6 +169,24 @@ def test_an_event_without_its_facts_is_refused(campaign: Path) -> None:
     edit_record(campaign / "trial-01", spoil)
     with pytest.raises(RecordError, match="lack something: KeyError 'epoch'"):
         mllog_lines(read_record(campaign / "trial-01"))
+
+
+def test_ctrl_c_is_one_line_and_exit_code_1(
+    campaign: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(record: Record) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpcai500.results.mllog.log.mllog_lines", stopped)
+    monkeypatch.setattr("sys.argv", ["hpcai500", "export", str(campaign / "trial-01"), "--mllog"])
+    assert main() == 1
+    assert capsys.readouterr().err == "hpcai500: error: stopped by Ctrl-C\n"
+
+
+@pytest.mark.parametrize("target", [".", "/", ".."])
+def test_a_folder_as_output_is_told_with_the_way_out(campaign: Path, target: str) -> None:
+    ended = CliRunner().invoke(app, ["export", str(campaign / "trial-01"), "--mllog", "-o", target])
+    assert f"{target}: a folder; give a file: -o " in str(ended.exception)
 
 
 def test_the_command_prints_or_writes_the_log_and_asks_for_a_format(campaign: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_record_of_an_older_version_is_warned_of_and_not_refused(record: Path)
 def test_what_was_found_right_is_told(record: Path) -> None:
     told = {name: evidence for severity, name, evidence in findings(record) if severity == "note"}
     assert "0.101 of the 9.6e+15 measured in the same run" in told["speed"]
-    assert told["events"].startswith("36 events, 3 epochs; they agree in order, sessions, clock")
+    assert told["events"].startswith("36 events, 3 epochs; they agree in order, evidence, sessions, clock")
     assert "differ by" in told["clock"]
 
 

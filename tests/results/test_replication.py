@@ -15,7 +15,7 @@ from written_campaign import SHORT, copy_campaign, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.cli import app
-from hpcai500.errors import UsageError, WrongAnswerError
+from hpcai500.errors import RunError, UsageError, WrongAnswerError
 from hpcai500.recipe import load_recipe
 from hpcai500.results.replication.comparison import Replication, compare_sides
 from hpcai500.results.replication.plan import Plan, PlanRequest, plan_replication
@@ -233,6 +233,24 @@ def test_another_system_is_planned_for_only_as_far_as_the_work_stays_the_same(su
     assert plan.campaign.tables["hardware"]["nodes"] == 1
     with pytest.raises(UsageError, match="not empty"):
         _planned(submitted, folder)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("place", ["create_campaign", "guide_text"])
+def test_what_stops_a_plan_leaves_an_empty_folder(
+    submitted: Side, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, place: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise failure
+
+    folder = tmp_path / "again"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"hpcai500.results.replication.plan.{place}", fails)
+        with pytest.raises((KeyboardInterrupt, RunError)) as caught:
+            _planned(submitted, folder)
+    assert not isinstance(failure, OSError) or "No space left on device; give another folder" in str(caught.value)
+    assert not list(folder.iterdir())
+    assert _planned(submitted, folder).guide.is_file()
 
 
 def test_facts_of_the_wrong_type_are_unknown_in_the_guide(submitted: Side, tmp_path: Path) -> None:

@@ -114,6 +114,25 @@ def test_no_name_is_left_in_any_byte(campaign: Campaign, anonymous: tuple[Gather
             assert name.lower() not in f"{one.path} {one.reason}".lower()
 
 
+def test_a_trace_that_nobody_reads_through_is_left_out_with_the_reason(campaign: Campaign, tmp_path: Path) -> None:
+    files = gathered(campaign)
+    long, binary, short = (f"campaign/trial-01/trace/{name}" for name in ("long.json", "jzx0098.gz", "short.json"))
+    files.files |= {long: b'"' + b"x" * 100_000 + b'"', binary: b"\x1f\x8bjzx0097", short: b"[]"}
+    anonymise(campaign, files, tmp_path / "new", here="", user="adelaide", longest_trace=90_000)
+    reasons = {one.path: one.reason for one in files.left_out}
+    assert "too long to look for names" in reasons[long]
+    assert "would not be found" in reasons["campaign/trial-01/trace/node-002.gz"]
+    assert short in files.files
+    assert not {long, binary} & files.files.keys()
+
+
+def test_a_file_that_is_no_json_is_told_in_one_line(campaign: Campaign, tmp_path: Path) -> None:
+    files = gathered(campaign)
+    files.files["campaign/trial-01/result.json"] = b"{"
+    with pytest.raises(UsageError, match=r"trial-01/result.json: not JSON"):
+        anonymise(campaign, files, tmp_path / "new", here="", user="adelaide")
+
+
 def test_other_words_stay(anonymous: tuple[Gathered, Anonymised, Campaign]) -> None:
     log = contents(anonymous[0])["logs/slurm-node-001.out"].decode()
     assert log == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from written_campaign import SHORT, edit_record, write_campaign
@@ -20,6 +22,7 @@ from hpcai500.cli import main
 from hpcai500.errors import ExitCode, RecordError, RunError, UsageError
 from hpcai500.results.submission import pack as module
 from hpcai500.results.submission.archive import open_submission
+from hpcai500.results.submission.claim import claim_of, with_level
 from hpcai500.results.submission.pack import Packed, SubmitRequest, pack
 from hpcai500.results.submission.signature import check_signature
 from hpcai500.system.versions import code_hash
@@ -215,6 +218,17 @@ def test_a_file_that_is_there_is_replaced_only_by_a_whole_one(
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("s.zip", b"an older one")]
 
 
+def test_what_lies_where_the_file_is_written_first_is_neither_followed_nor_in_the_way(
+    campaign: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "victim").write_text("whole")
+    (tmp_path / f".s.zip.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
+    (tmp_path / "s.zip").symlink_to(tmp_path / "victim")
+    pack(request(campaign, tmp_path / "s.zip"))
+    assert (tmp_path / "victim").read_text() == "whole"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["s.zip", "victim"]
+
+
 def test_a_disk_that_is_full_is_told_in_one_line_and_leaves_nothing(campaign: Path, tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     # The nearest to a full disk that needs no root: no file may grow beyond this.
@@ -225,6 +239,18 @@ def test_a_disk_that_is_full_is_told_in_one_line_and_leaves_nothing(campaign: Pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_scratch_is_told_with_the_way_out(campaign: Path, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Less than a source file.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        with pytest.raises(RunError, match="TMPDIR=FOLDER"):
+            pack(request(campaign, tmp_path / "s.zip"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
 
 
@@ -279,6 +305,32 @@ def test_without_a_choice_both_lines_are_told(
     for line in ("ssh-keygen -t ed25519", "--key ~/.ssh/hpcai500", "--unsigned"):
         assert line in printed.err
     assert printed.out == ""
+
+
+def test_a_looser_level_than_the_recipe_needs_may_be_claimed(campaign: Path) -> None:
+    computed = claim_of(read_campaign(campaign)).model_copy(update={"level": "system"})
+    assert with_level(computed, None, "x") == computed == with_level(computed, "system", "x")
+    assert with_level(computed, "free", "x") == computed.model_copy(update={"level": "free"})
+
+
+@pytest.mark.parametrize(
+    ("needed", "told"), [("system", "stricter than system, which its recipe needs"), (None, "no level allows")]
+)
+def test_a_level_that_is_too_strict_cannot_be_claimed(
+    campaign: Path, needed: Literal["system"] | None, told: str
+) -> None:
+    computed = claim_of(read_campaign(campaign)).model_copy(update={"level": needed})
+    with pytest.raises(UsageError, match=told):
+        with_level(computed, "hardware", "runs/c")
+
+
+def test_the_command_refuses_a_level_for_what_none_allows(
+    campaign: Path, tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (*NAMES, "--unsigned", "--level", "free")
+    assert submit(campaign, "-o", tmp_path / "s.zip", *asked) == ExitCode.USAGE
+    assert f"hpcai500 rules {campaign}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_campaign_is_told(

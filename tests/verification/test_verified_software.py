@@ -140,7 +140,7 @@ def test_a_plan_with_other_code_is_told(base: Submission, tmp_path: Path) -> Non
 def test_another_version_is_told_with_the_line_to_follow(base: Submission, tmp_path: Path) -> None:
     other = base.manifest.code.model_copy(update={"version": "9.9.9"})
     found = all_findings(changed(base, tmp_path, code=other))
-    assert "Install hpcai500 9.9.9 and verify with that" in evidence(found, "code", "note")
+    assert "Install hpcai500 9.9.9 and verify with that" in evidence(found, "code", "warning")
     assert "was begun by version" in evidence(found, "code")
 
 

@@ -13,6 +13,8 @@ from hpcai500.errors import RecordError
 from hpcai500.methodology.integrity.values import VALUES, Company, Evaluation, InitStart, Value
 
 Event = Mapping[str, Any]
+# The clock runs from here on.
+_BEGIN = ("run_start", "run_resume")
 _Kind = TypeVar("_Kind", bound=Value)
 
 
@@ -61,6 +63,11 @@ class Log:
         return tuple(self.moments[start:end] for start, end in zip(starts, ends, strict=True))
 
     @cached_property
+    def trained(self) -> tuple[tuple[Moment, ...], ...]:
+        """Those of `sessions` that came to training, one for each of `companies`."""
+        return tuple(one for one in self.sessions if any(moment.key in _BEGIN for moment in one))
+
+    @cached_property
     def starts(self) -> list[InitStart]:
         """What each process said first."""
         return self.values(InitStart, "init_start")
@@ -68,7 +75,7 @@ class Log:
     @cached_property
     def companies(self) -> list[Company]:
         """Who trained, at each start."""
-        return self.values(Company, "run_start", "run_resume")
+        return self.values(Company, *_BEGIN)
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:

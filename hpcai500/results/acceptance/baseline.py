@@ -24,7 +24,7 @@ def judge_against(old: Path, evidence: Evidence, ratio: float) -> list[Judged]:
     """Every metric that the old runs know: the new mean must be at least `ratio` times as good as the old one.
 
     Raises:
-        UsageError: there is no old run, or it did other work.
+        UsageError: there is no old run, it did other work, or it is one of those that are judged.
         WrongAnswerError: an old record is changed or not complete.
     """
     before = read_evidence([old])
@@ -33,6 +33,9 @@ def judge_against(old: Path, evidence: Evidence, ratio: float) -> list[Judged]:
         raise WrongAnswerError(f"--baseline: {fault.path}: {fault.problem}")
     if not before.runs:
         raise UsageError(f"--baseline {old}: a campaign without a finished run; see `hpcai500 campaign status {old}`")
+    heads = {run.head for run in before.runs}
+    if same := next((run for run in evidence.runs if run.head in heads), None):
+        raise UsageError(f"--baseline {old}: holds {same.name}, which is judged: a run is always as good as itself")
     runs = evidence.on_nodes(before.runs[0].result.benchmark, before.runs[0].result.nodes)
     if problem := next(_other_work(before.runs, runs or evidence.runs), None):
         raise UsageError(f"--baseline {old}: not the same work: {problem}")

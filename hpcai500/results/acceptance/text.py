@@ -10,6 +10,7 @@ from hpcai500.campaign.reading import Campaign
 from hpcai500.results.acceptance.criteria import Judged
 from hpcai500.results.acceptance.units import shown
 from hpcai500.results.acceptance.verdict import Acceptance
+from hpcai500.results.columns import aligned
 from hpcai500.results.report.words import UNKNOWN, count, short
 
 _HALF = 6
@@ -161,24 +162,15 @@ def _table(criteria: Sequence[Judged]) -> Iterator[str]:
         )
         for one in criteria
     ]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    yield _row(_HEADINGS, widths)
-    for one, row in zip(criteria, rows, strict=True):
-        yield _row(row, widths)
+    heading, *lines = aligned([_HEADINGS, *rows], right=range(1, 5))
+    yield heading
+    for one, line in zip(criteria, lines, strict=True):
+        yield line
         if one.note:
             yield f"  {one.note}"
         if one.statistic == "every" and len(one.values) > 1:
             yield f"  each: {', '.join(_values(one))}"
     yield f"(bars: | is the limit, the dot what was measured, either end {_WIDEST * 100:.0f} % of what is contracted)"
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    numeric = range(1, 5)
-    padded = (
-        cell.rjust(width) if index in numeric else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join(padded).rstrip()
 
 
 def _values(one: Judged) -> Iterator[str]:

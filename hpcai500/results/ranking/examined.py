@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.campaign.reading import Campaign
-from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, UsageError
+from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, UsageError
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.ranking.cleaning import shown
 from hpcai500.results.report.words import table
@@ -78,7 +78,7 @@ def examine(
 
     Raises:
         UsageError: none of them exists, or `signers` does not.
-        EnvironmentLacksError: this machine cannot verify anything.
+        EnvironmentLacksError, RunError: this machine cannot verify anything, or its disk is full.
     """
     if signers and not signers.is_file():
         raise UsageError(f"--signers {signers}: no such file; give OpenSSH's list of allowed signers")
@@ -108,8 +108,8 @@ def _examined(path: Path, signers: Path | None, make_report: ReportMaker | None,
     collector = _Collector(make_report)
     try:
         verification = verify_submission(path, signers=signers, more_checks=(collector,), tracker=tracker)
-    except EnvironmentLacksError:
-        # It would be the same with all others, and is nobody's fault who submitted.
+    except (EnvironmentLacksError, RunError):
+        # A full disk here, for instance: it would be the same with all others, and is nobody's fault who submitted.
         raise
     except HpcAi500Error as error:
         return Examined(path, problem=shown(error, _MOST_PROBLEM))

@@ -31,6 +31,7 @@ def make_ranking(
     Raises:
         UsageError: none of the files exists, or the folder is not ours to replace.
         EnvironmentLacksError: the documentation, which a site shows, is not installed.
+        RunError: the disk is full.
     """
     report = _ready(site) if site else None
     ranking = rank(examine(files, signers=signers, make_report=report, tracker=tracker, told=told))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcai500.editions import benchmark_rules
 from hpcai500.methodology.score import penalty_coefficient, valid_flops
-from hpcai500.results.ranking.columns import aligned
+from hpcai500.results.columns import aligned
 from hpcai500.results.ranking.published import STATED, USED, Page, Published, Recomputed, Span, flops_of
 
 _PETA = 1e15

@@ -90,7 +90,7 @@ def _order(entry: Entry) -> tuple[float, float, str, str]:
 def _without_doubles(entries: Sequence[Entry]) -> tuple[list[Entry], list[Unranked]]:
     """One submission of each campaign: that which shows most attempts, and of those the earliest.
 
-    A bundle that leaves attempts out, or that somebody else made of a published one, so never replaces the first.
+    A bundle that leaves attempts out so never replaces the first. Whose bundle it is, only `--signers` can tell.
     """
     kept: dict[str, Entry] = {}
     doubles = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hpcai500.results.columns import aligned
 from hpcai500.results.ranking.cleaning import shown
-from hpcai500.results.ranking.columns import aligned
 from hpcai500.results.ranking.entries import LEVELS, Entry, Level, Unranked, benchmark_title
 from hpcai500.results.ranking.examined import Examined
 from hpcai500.results.ranking.ranking import Group, Ranked, Ranking

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,25 +75,38 @@ def plan_replication(original: Side, request: PlanRequest, here: System, launch_
     folder = request.folder
     text = tomli_w.dumps(dict(original.tables))
     recipe = _planned_recipe(text, original, request)
+    with _empty_again_on_failure(folder):
+        write_atomically(folder / SUBMITTED_RECIPE, text.encode())
+        campaign = create_campaign(folder / CAMPAIGN, recipe, len(original.campaign.trials), request.data)
+        guide = Guide(
+            original=original,
+            campaign=campaign,
+            recipe=recipe,
+            data=request.data,
+            same_seeds=request.same_seeds,
+            systems=side_by_side(original.records[0].system, here),
+            launch_line=launch_line,
+        )
+        write_atomically(folder / GUIDE, guide_text(guide).encode("utf-8", errors="replace"))
+    return Plan(folder, campaign, folder / GUIDE)
+
+
+@contextmanager
+def _empty_again_on_failure(folder: Path) -> Iterator[None]:
+    """`folder`, made or found empty; a full disk or Ctrl-C leaves nothing in it, so that the same line works again."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UsageError(f"{folder}: not empty; give another folder: -o DIR")
-        write_atomically(folder / SUBMITTED_RECIPE, text.encode())
+        try:
+            yield
+        except BaseException:
+            for name in (SUBMITTED_RECIPE, GUIDE):
+                (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / CAMPAIGN, ignore_errors=True)
+            raise
     except OSError as error:
         raise RunError(f"{folder}: cannot be written: {error.strerror}; give another folder: -o DIR") from error
-    campaign = create_campaign(folder / CAMPAIGN, recipe, len(original.campaign.trials), request.data)
-    guide = Guide(
-        original=original,
-        campaign=campaign,
-        recipe=recipe,
-        data=request.data,
-        same_seeds=request.same_seeds,
-        systems=side_by_side(original.records[0].system, here),
-        launch_line=launch_line,
-    )
-    write_atomically(folder / GUIDE, guide_text(guide).encode("utf-8", errors="replace"))
-    return Plan(folder, campaign, folder / GUIDE)
 
 
 def _planned_recipe(text: str, original: Side, request: PlanRequest) -> Recipe:

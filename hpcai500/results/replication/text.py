@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from hpcai500.methodology.equivalence import Spread
+from hpcai500.results.columns import aligned
 from hpcai500.results.replication.comparison import Replication, Row
 from hpcai500.results.replication.side import Side
 from hpcai500.results.report.words import UNKNOWN, quantity, share, short
 
 _HEAD = ("", "original", "repetition", "ratio", "difference [95 % interval]", "allowed", "verdict")
+_RIGHT = range(1, len(_HEAD) - 1)
 _LONGEST_NOTE = 300
 
 
@@ -20,7 +22,7 @@ def replication_lines(replication: Replication) -> Iterator[str]:
     yield f"system      {'the same' if replication.same_system else 'another one: quality decides, speed is told'}"
     yield from (f"note        {short(note, _LONGEST_NOTE)}" for note in replication.notes)
     yield ""
-    yield from _table([_HEAD, *map(_cells, replication.rows)])
+    yield from aligned([_HEAD, *map(_cells, replication.rows)], right=_RIGHT)
     yield "(variation: standard deviation / mean of all runs; verdicts in brackets do not decide)"
     yield ""
     yield f"verdict     {replication.verdict}"
@@ -65,13 +67,3 @@ def _number(value: float, unit: str) -> str:
     if unit == "fraction":
         return share(value)
     return quantity(value, unit) if unit else f"{value:.4f}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place in (0, len(row) - 1) else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()

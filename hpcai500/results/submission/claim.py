@@ -44,6 +44,31 @@ def level_of(results: Sequence[Result]) -> Level | None:
     return cast(Level, max(levels, key=lambda level: _LEVELS.index(str(level))))
 
 
+def with_level(claim: Claim, level: Level | None, place: str) -> Claim:
+    """`claim` for `level`, which allows more than what was computed from the recipes; None leaves it as computed.
+
+    Args:
+        claim: as computed.
+        level: that the submitter claims: code that was changed needs one, and no record tells of it.
+        place: what to name in an error.
+
+    Raises:
+        UsageError: `level` is stricter than what the recipes need.
+    """
+    if level is None or level == claim.level:
+        return claim
+    if claim.level is None:
+        raise UsageError(
+            f"{place}: --level {level}: no level allows what its recipe changes: see `hpcai500 rules {place}`"
+        )
+    if _LEVELS.index(level) < _LEVELS.index(claim.level):
+        raise UsageError(
+            f"{place}: --level {level} is stricter than {claim.level}, which its recipe needs: leave --level out, or "
+            f"see `hpcai500 rules {place}`"
+        )
+    return claim.model_copy(update={"level": level})
+
+
 def done_records(campaign: Campaign) -> list[Record]:
     """The records of runs that came to their end.
 

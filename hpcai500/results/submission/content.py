@@ -109,13 +109,17 @@ def _check_journal(event: Any, name: str, place: str) -> None:
 
 
 def _check_toml(path: Path, name: str, budget: Budget) -> None:
+    content = path.read_bytes()
+    # A byte is more than a value: a million recipes would be refused after few.
+    budget.take(len(content), name)
+    if any(line.count(b".") > limits.RECIPE_LINE_DOTS for line in content.splitlines()):
+        raise WrongAnswerError(f"{name}: a line with more than {limits.RECIPE_LINE_DOTS} dots: no recipe has one")
     try:
-        tables = tomllib.loads(path.read_bytes().decode("utf-8"))
+        tables = tomllib.loads(content.decode("utf-8"))
     except RecursionError as error:
         raise WrongAnswerError(f"{name}: TOML nested too deeply") from error
     except ValueError as error:
         raise WrongAnswerError(f"{name}: not valid TOML: {_first_words(error)}") from error
-    budget.take(path.stat().st_size, name)
     _require_plain(tables, name)
 
 

@@ -23,6 +23,7 @@ _LIMITS = (
     ("JSON values of a file", limits.MOST_VALUES, "a thousand nodes of 1,500 values each, twice"),
     ("JSON values of all files", limits.MOST_VALUES_IN_ALL, "ten such records"),
     ("levels of JSON", limits.DEEPEST, "events have 8"),
+    ("dots in a line of a recipe", limits.RECIPE_LINE_DOTS, "keys have 2 parts, and numbers have dots"),
     ("samples of a power file", limits.POWER_ROWS, "a day of ten a second has 864,000"),
 )
 

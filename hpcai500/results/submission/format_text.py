@@ -17,6 +17,10 @@ anyone has to believe:
 opens what it wrote as whoever receives it will. The same campaign gives the same bytes, apart from `created`.
 Level, reasons and metrics are a claim: `verify` computes them again.
 
+The level is the one that the recipe needs. Code that was changed can need another, which no record tells: whoever
+changed code of layers 5 to 8 ([verification.md](verification.md)) adds `--level system` or `--level free`. `verify`
+compares the sources and refuses a level that is too strict; a looser one than needed may be claimed.
+
 ## Files
 
 `RECORD` is `trial-01`, `trial-01-attempt-2`, …: every attempt is there, failed and stopped ones too. A file of any
@@ -61,8 +65,9 @@ hosts; names of users and their home folders; IP and MAC addresses. The same nam
 (`node-001`, `domain-001`, `user-001`, `address-001`), and hosts keep their order.
 
 Names of organisation and system are what you give. Sources (public), checkpoints and pictures (numbers) are not
-changed. GPUs keep their UUIDs and jobs their numbers, which tell nobody outside of the site anything; without them
-nobody could see whether two runs used the same devices. In a log the end of a line that a crash cut off is dropped.
+changed. Traces over 64 MiB, and those that are not JSON, are left out, with the reason in `left_out`. GPUs keep their
+UUIDs and jobs their numbers, which tell nobody outside of the site anything; without them nobody could see whether two
+runs used the same devices. In a log the end of a line that a crash cut off is dropped.
 
 Events are chained by hashes, so all chains are computed again: `prev` of each line, the heads that the journal has of
 records and records of the journal, `DONE`, the hashes of files whose names or content changed, and with the first line

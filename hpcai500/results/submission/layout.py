@@ -46,16 +46,17 @@ def _kind(shown: str, form: Form, most_bytes: int | None, meaning: str, **parts:
 
 
 _RUN = f"{CAMPAIGN}/RECORD"
-_MODULES = r"(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+"
+# Not so long or deep that a file system here could not hold it, or would fill with folders.
+_MODULES = r"(?:[A-Za-z0-9_]{1,100}/){0,9}[A-Za-z0-9_]{1,100}"
 KINDS = (
     _kind(
         MANIFEST, "json", limits.MANIFEST_BYTES, "what is claimed, and the hash of every file; the one that is signed"
     ),
     _kind(SIGNATURE, "text", limits.SIGNATURE_BYTES, "its signature; not there where nobody signed"),
     _kind(README, "text", limits.TEXT_BYTES, "how a person checks it with standard tools"),
-    _kind(f"{CAMPAIGN}/recipe.toml", "toml", limits.TEXT_BYTES, "the recipe, resolved"),
+    _kind(f"{CAMPAIGN}/recipe.toml", "toml", limits.RECIPE_BYTES, "the recipe, resolved"),
     _kind(f"{CAMPAIGN}/campaign.jsonl", "json lines", limits.LOG_BYTES, "the journal: plan, attempts, ends"),
-    _kind(f"{_RUN}/recipe.toml", "toml", limits.TEXT_BYTES, "the recipe of this run"),
+    _kind(f"{_RUN}/recipe.toml", "toml", limits.RECIPE_BYTES, "the recipe of this run"),
     _kind(f"{_RUN}/system.json", "json", limits.SYSTEM_BYTES, "each node, as the job saw it"),
     _kind(f"{_RUN}/events.jsonl", "json lines", limits.LOG_BYTES, "what happened, line by line, chained"),
     _kind(f"{_RUN}/result.json", "json", limits.TEXT_BYTES, "derived from the events"),

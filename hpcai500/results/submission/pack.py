@@ -25,12 +25,14 @@ from hpcai500.results.submission.archive import open_submission, read_manifest
 from hpcai500.results.submission.gathering import Content, Gathered, gather_campaign, gather_code, gather_logs
 from hpcai500.results.submission.manifest import (
     ACCOUNTING,
+    CAMPAIGN,
     CODE,
     MANIFEST,
     README,
     SCHEMA,
     SIGNATURE,
     Anonymised,
+    Claim,
     Code,
     FileEntry,
     Manifest,
@@ -54,6 +56,7 @@ class SubmitRequest:
         system: name of the system, as a ranking shows it.
         organisation: who submits.
         contact: whom the committee asks.
+        level: that is claimed; None is the one that the recipe needs.
         key: OpenSSH key that signs; None leaves the submission unsigned.
         anonymise: whether names of hosts and users are replaced.
         checkpoints: whether the last checkpoint of each done run goes into it.
@@ -66,6 +69,7 @@ class SubmitRequest:
     system: str
     organisation: str
     contact: str | None = None
+    level: facts.Level | None = None
     key: Path | None = None
     anonymise: bool = False
     checkpoints: bool = True
@@ -89,6 +93,7 @@ class _Material:
 
     campaign: Campaign
     gathered: Gathered
+    claim: Claim
     anonymised: Anonymised | None = None
 
 
@@ -105,21 +110,38 @@ def pack(request: SubmitRequest, tracker: Tracker = silent) -> Packed:
     _check_request(request)
     campaign = read_campaign(request.campaign)
     records = facts.done_records(campaign)
-    with tempfile.TemporaryDirectory(prefix="hpcai500-submit-") as folder:
-        scratch = Path(folder)
+    claim = _claim(request, campaign)
+    with _scratch() as scratch:
         sources = gather_code(_PACKAGE)
         ran = _code_hash(sources, scratch / "sources")
         facts.require_one_code(campaign, records, ran, _PACKAGE)
         gathered = gather_campaign(campaign, with_checkpoints=request.checkpoints)
         gathered.files |= gather_logs(request.logs)
         _add_accounting(gathered, campaign)
-        material = _Material(campaign, gathered)
+        material = _Material(campaign, gathered, claim)
         if request.anonymise:
-            material = _anonymised(material, scratch / "anonymised")
+            material = _anonymised(request, material, scratch / "anonymised")
             records = facts.done_records(material.campaign)
         gathered.files |= sources
         gathered.files[README] = readme(request.system, request.organisation, hpcai500.__version__)
         return _write(request, _manifest(request, material, records, ran), material.gathered, scratch, tracker)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder that is gone in the end."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="hpcai500-submit-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        place = error.filename or tempfile.gettempdir()
+        raise RunError(
+            f"{place}: cannot be read or written: {error.strerror}; TMPDIR=FOLDER names another place for scratch"
+        ) from error
+
+
+def _claim(request: SubmitRequest, campaign: Campaign) -> Claim:
+    return facts.with_level(facts.claim_of(campaign), request.level, str(request.campaign))
 
 
 def _code_hash(sources: Mapping[str, Content], folder: Path) -> str:
@@ -166,11 +188,13 @@ def _add_accounting(gathered: Gathered, campaign: Campaign) -> None:
             gathered.leave(path, facts.plain(str(error)))
 
 
-def _anonymised(material: _Material, folder: Path) -> _Material:
+def _anonymised(request: SubmitRequest, material: _Material, folder: Path) -> _Material:
     from hpcai500.results.submission.anonymising import anonymise  # noqa: PLC0415 - most submissions do without
 
     anonymised = anonymise(material.campaign, material.gathered, folder, here=socket.getfqdn())
-    return _Material(read_campaign(folder / "campaign"), material.gathered, anonymised)
+    campaign = read_campaign(folder / CAMPAIGN)
+    # Its reasons name hosts and folders.
+    return _Material(campaign, material.gathered, _claim(request, campaign), anonymised)
 
 
 def _manifest(request: SubmitRequest, material: _Material, records: Sequence[Record], code_hash: str) -> Manifest:
@@ -190,7 +214,7 @@ def _manifest(request: SubmitRequest, material: _Material, records: Sequence[Rec
         campaign=campaign.identity,
         trials=len(campaign.trials),
         attempts=len(campaign.attempts),
-        claim=facts.claim_of(campaign),
+        claim=material.claim,
         code=Code(
             version=str(package.get("version") or hpcai500.__version__),
             code_sha256=code_hash,
@@ -233,7 +257,9 @@ def _write_files(
 ) -> list[FileEntry]:
     """Write the ZIP; returns what it holds besides the manifest and its signature."""
     total = sum(len(one) if isinstance(one, bytes) else one.stat().st_size for one in gathered.files.values())
-    with target.open("w+b") as stream:
+    # What a killed process of this number left; never what a link leads to.
+    target.unlink(missing_ok=True)
+    with target.open("x+b") as stream:
         with ZipWriter(stream) as writer:
             with tracker(total // 10**6, "packing", "MB") as progress:
                 told = _in_megabytes(progress)

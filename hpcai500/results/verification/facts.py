@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpcai500.chain import Event, iterate
@@ -34,6 +35,11 @@ def nodes(record: Record) -> Sequence[Facts]:
     """What is told of each node."""
     found = record.system.get("nodes")
     return [_table(node) for node in found] if isinstance(found, list) else []
+
+
+def begun_on(record: Record) -> Record:
+    """The record, described by the system that its first process ran on; what it went on with may be another one."""
+    return replace(record, system=_table(next(iterate(record.events, "system"), {}).get("value")))
 
 
 def hosts(record: Record) -> frozenset[str]:

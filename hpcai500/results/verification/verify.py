@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from hpcai500.results.verification.checks import CHECKS
 from hpcai500.results.verification.checks.levels import level_of
 from hpcai500.results.verification.context import Check, Context, Question
 from hpcai500.results.verification.finding import Finding, Verification
+from hpcai500.results.verification.folding import folded
 from hpcai500.results.verification.guard import fail, guarded, one_line
 from hpcai500.results.verification.reading import read_context
 from hpcai500.results.verification.records import RECORD_CHECKS
@@ -95,16 +96,15 @@ def _verified(
     )
 
 
-def _record_findings(context: Context, progress: Progress) -> list[Finding]:
+def _record_findings(context: Context, progress: Progress) -> Iterator[Finding]:
     """What the events of each done record say against themselves."""
-    findings: list[Finding] = []
+    found: dict[str, list[Finding]] = {}
     for name, record in context.done.items():
-        result = context.asked.results.get(name)
+        result, own = context.asked.results.get(name), found.setdefault(name, [])
         for check in RECORD_CHECKS:
-            found = guarded(f"{name}: {_title(check)}", partial(check, record, result, context.asked.rules))
-            findings += [replace(one, evidence=f"{name}: {one.evidence}") for one in found]
+            own += guarded(_title(check), partial(check, record, result, context.asked.rules))
         progress.advance()
-    return findings
+    return folded(found)
 
 
 def _standing(context: Context) -> _Stands:

@@ -75,8 +75,10 @@ def _exchange(made: Path, folder: Path) -> None:
     folder.rename(old)
     try:
         made.rename(folder)
-    except OSError:
-        old.rename(folder)
+    except BaseException:
+        # Ctrl-C too: without this, the site that was there would be gone.
+        if not folder.exists():
+            old.rename(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)
 

@@ -24,11 +24,19 @@ from hpcai500.results.submission.layout import kind_of
 from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Anonymised, LeftOut
 
 _JOURNAL = f"{CAMPAIGN}/{JOURNAL}"
-_LONGEST_TRACE = 64 * 2**20
+_LONGEST_TRACE_BYTES = 64 * 2**20
 _HASH_LENGTH = hashlib.sha256().digest_size * 2
 
 
-def anonymise(campaign: Campaign, gathered: Gathered, folder: Path, here: str, user: str | None = None) -> Anonymised:
+def anonymise(
+    campaign: Campaign,
+    gathered: Gathered,
+    folder: Path,
+    here: str,
+    user: str | None = None,
+    *,
+    longest_trace: int = _LONGEST_TRACE_BYTES,
+) -> Anonymised:
     """Replace the files in `gathered` by ones without names, which are written into `folder`.
 
     Args:
@@ -37,12 +45,14 @@ def anonymise(campaign: Campaign, gathered: Gathered, folder: Path, here: str, u
         folder: a new one; the campaign is in its `campaign/` then.
         here: name of this host.
         user: who submits; None asks the system.
+        longest_trace: bytes; longer ones are left out.
 
     Raises:
         RecordError: the chain of a log is broken, so that nothing can be computed again.
         UsageError: a name cannot be replaced without damage.
     """
     files = _Files(gathered)
+    _leave_unread_traces(gathered, files, longest_trace)
     user = _user() if user is None else user
     found = find_names(files.documents(), files.texts(), here, user)
     names = pseudonyms(found, here)
@@ -52,6 +62,19 @@ def anonymise(campaign: Campaign, gathered: Gathered, folder: Path, here: str, u
     _require_same_claim(campaign, read_campaign(folder / CAMPAIGN))
     hosts = {word for name, word in names.items() if name in {host.lower() for host in found.hosts}}
     return Anonymised(hosts=len(hosts), original_campaign=campaign.identity, original_heads=rewriting.original_heads)
+
+
+def _leave_unread_traces(gathered: Gathered, files: _Files, longest_bytes: int) -> None:
+    """A trace names hosts: what nobody reads through cannot go. Reading one takes ten times its size in memory."""
+    traces = {path for path in files.paths("bytes") if "/trace/" in path}
+    for path in sorted(traces | set(files.traces())):
+        if not path.endswith(".json"):
+            gathered.leave(path, "--anonymise: no JSON, so that names in it would not be found")
+        elif files.size_bytes(path) > longest_bytes:
+            gathered.leave(path, f"--anonymise: over {longest_bytes >> 20} MiB, too long to look for names in it")
+        else:
+            continue
+        del gathered.files[path]
 
 
 def _user() -> str:
@@ -95,11 +118,21 @@ class _Files:
     def traces(self) -> list[str]:
         return [path for path in self.paths("bytes") if path.endswith(".json")]
 
+    def document(self, path: str) -> Any:
+        try:
+            return json.loads(self.content(path))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not JSON, so that names in it cannot be replaced: {error}") from error
+
+    def size_bytes(self, path: str) -> int:
+        source = self.all[path]
+        return len(source) if isinstance(source, bytes) else source.stat().st_size
+
     def documents(self) -> Iterator[Any]:
         for path in self.paths("json lines"):
             yield from self.events(path)
         for path in (*self.paths("json"), *self.traces()):
-            yield json.loads(self.content(path))
+            yield self.document(path)
         for path in self.paths("toml"):
             yield tomllib.loads(self.content(path).decode())
 
@@ -156,7 +189,7 @@ class _Rewriting:
         content = self._files.content(path)
         if form == "toml":
             changed = self._recipe(content)
-        elif form == "json" or (form == "bytes" and path.endswith(".json") and len(content) <= _LONGEST_TRACE):
+        elif form == "json" or path.endswith(".json"):
             changed = self._document(content, indent=2 if form == "json" else None)
         elif form == "csv":
             # Rows are numbers; the header names devices.

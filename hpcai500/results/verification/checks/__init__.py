@@ -18,6 +18,7 @@ from hpcai500.results.verification.checks.images import check_images
 from hpcai500.results.verification.checks.levels import check_levels
 from hpcai500.results.verification.checks.manifest import check_manifest
 from hpcai500.results.verification.checks.power import check_power_samples
+from hpcai500.results.verification.checks.recipe_fields import check_recipe_fields
 from hpcai500.results.verification.checks.recipes import check_recipes
 from hpcai500.results.verification.checks.registration import check_registration
 from hpcai500.results.verification.checks.results import check_results
@@ -35,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     check_registration,
     check_seeds,
     check_recipes,
+    check_recipe_fields,
     check_results,
     check_power_samples,
     check_claim,

@@ -29,7 +29,7 @@ Job = Mapping[str, Any]
 def check_accounting(context: Context) -> Iterator[Finding]:
     """Each attempt with the jobs that the journal names for it."""
     jobs = {number: _read(context, number) for number in _numbers(context)}
-    found = [*_missing(context, [number for number, job in jobs.items() if job is None])]
+    found = [*_unnamed(context), *_missing(context, [number for number, job in jobs.items() if job is None])]
     found += [finding for number, job in jobs.items() if job for finding in _of_job(number, job)]
     looked_at = 0
     for name, record in context.records.items():
@@ -48,6 +48,15 @@ def check_accounting(context: Context) -> Iterator[Finding]:
 
 def _numbers(context: Context) -> list[str]:
     return list(dict.fromkeys(number for attempt in context.campaign.attempts for number in attempt.slurm_jobs))
+
+
+def _unnamed(context: Context) -> Iterator[Finding]:
+    """Slurm's launcher starts nothing outside of a job."""
+    begun = [event["value"] for event in context.campaign.events if event["key"] in ("attempt_start", "attempt_resume")]
+    odd = [value for value in begun if value.get("launcher") == "srun" and value["slurm_job_id"] is None]
+    if odd:
+        told = ", ".join(f"trial {value['trial']}, attempt {value['attempt']}" for value in odd[:8])
+        yield warning(_NAME, f"{told}: started by srun, and the journal names no Slurm job")
 
 
 def _path(number: str) -> str:

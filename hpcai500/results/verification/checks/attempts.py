@@ -60,5 +60,14 @@ def _ends(context: Context) -> Iterator[Finding]:
             _NAME, f"trial {trial} came to its end {done[trial]} times: the better one may have been wished for"
         )
     for name, attempt in context.attempts.items():
+        starts = (
+            sum(event["key"] == "init_start" for event in context.records[name].events)
+            if name in context.records
+            else 0
+        )
+        if starts > len(attempt.commands):
+            yield warning(
+                _NAME, f"{name}: {starts} processes worked on it, and the journal tells of {len(attempt.commands)}"
+            )
         if attempt.status == "running":
             yield warning(_NAME, f"{name}: the journal tells no end of it: it was killed, or runs still")

@@ -21,6 +21,8 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
     for name, record in context.done.items():
         found = [*_of(name, record, context.submission.entries)]
         yield from found
+        found += (repeated := [*_repeated(name, record)])
+        yield from repeated
         last = last_checkpoint(record)
         if last is None or last.get("epoch") != record.tables["problem"]["epochs"] + 1 or last.get("step") != 0:
             yield fail(_NAME, f"{name}: its last checkpoint is not that after the last epoch")
@@ -60,3 +62,14 @@ def _of(name: str, record: Record, entries: Mapping[str, FileEntry]) -> Iterator
             yield fail(_NAME, f"{path}: no checkpoint that the events tell of")
         elif (entries[path].sha256, entries[path].bytes) != (expected.get("sha256"), expected.get("bytes")):
             yield fail(_NAME, f"{path}: has the hash {entries[path].sha256}, the events tell {expected.get('sha256')}")
+
+
+def _repeated(name: str, record: Record) -> Iterator[Finding]:
+    """One content at two places of a run: nothing was learnt between them, or one of them is of another moment."""
+    places: dict[object, tuple[object, object]] = {}
+    for value in values(record, "checkpoint"):
+        place = (value.get("epoch"), value.get("step"))
+        before = places.setdefault(value.get("sha256"), place)
+        if before != place:
+            told = " and ".join(f"epoch {epoch}, step {step}" for epoch, step in (before, place))
+            yield fail(_NAME, f"{name}: the checkpoints at {told} have one content")

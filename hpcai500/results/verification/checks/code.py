@@ -21,7 +21,7 @@ def check_code(context: Context) -> Iterator[Finding]:
     changes = context.code_changes
     if changes is None:
         version = context.submission.manifest.code.version
-        yield note(
+        yield warning(
             _NAME,
             f"of version {version}; here is {__version__}: what of it was changed is not seen. Install hpcai500 "
             f"{version} and verify with that",

@@ -1,10 +1,12 @@
-"""No log was pasted as a second trial: two runs never take the same times, nor do two seeds give the same losses."""
+"""No log, and no part of one, was pasted into a second trial: two seeds give no losses, weights or times in common."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 from hpcai500.record import Record
@@ -14,30 +16,53 @@ from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note
 
 _NAME = "copied-runs"
-# Times are written in microseconds and losses in full: a coincidence once is chance, in every second epoch it is none.
-_MOST_SHARED = 0.5
 # Two lists of so many numbers that are equal but for a factor and an offset were not both measured.
 _LEAST_EPOCHS = 6
 _SAME_SHAPE = 1e-4
-_LOOKED_AT = (
-    ("losses", "epoch_stop", "loss"),
-    ("times", "epoch_stop", "seconds"),
-    ("weights", "replicas", "digest"),
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """Something that an epoch tells of itself.
+
+    Attributes:
+        what: in words.
+        key: the event.
+        field: of it.
+        most: so many epochs of two trials may tell the same.
+        most_share: as many as this share of their epochs may, too.
+    """
+
+    what: str
+    key: str
+    field: str
+    most: int = 0
+    most_share: float = 0.0
+
+
+_FACTS = (
+    # Means of thousands of numbers in full precision: one that is equal is chance, a second one is none.
+    _Fact("losses", "epoch_stop", "loss", most=1),
+    # Written in microseconds; those of short epochs meet now and then.
+    _Fact("times", "epoch_stop", "seconds", most_share=0.5),
+    # Hashes of all weights: not even one.
+    _Fact("weights", "replicas", "digest"),
+    _Fact("checkpoints", "checkpoint", "sha256"),
 )
 
 
 def check_copies(context: Context) -> Iterator[Finding]:
-    """Losses, times and weights of epochs, one by one and in their shape, each record's with those of all others."""
+    """What epochs tell, one by one, and the shape of their times, each record's with those of all others."""
     found = []
-    for what, key, field in _LOOKED_AT:
-        series = {name: _series(record, key, field) for name, record in context.records.items()}
-        # Two attempts at one trial have one seed: a machine that computes alike gives them the same losses.
-        runs = {name: context.attempts[name].trial for name in series}
+    # Two attempts at one trial have one seed: a machine that computes alike gives them the same losses.
+    runs = {name: context.attempts[name].trial for name in context.records}
+    for fact in _FACTS:
+        series = {name: _series(record, fact) for name, record in context.records.items()}
         for (name, other), shared in _shared(series, runs).items():
             least = min(len(series[name]), len(series[other]))
-            if shared > _MOST_SHARED * least:
-                found.append(fail(_NAME, f"{name} and {other}: {shared} of {least} {what} of epochs are the same"))
-        if what == "times" and not found:
+            if shared > max(fact.most, fact.most_share * least):
+                found.append(fail(_NAME, f"{name} and {other}: {shared} of {least} {fact.what} of epochs are the same"))
+        if fact.what == "times" and not found:
             found += _of_one_shape(series)
     yield from found
     if not found and len(context.records) > 1:
@@ -64,10 +89,15 @@ def _of_one_shape(series: Mapping[str, Sequence[object]]) -> Iterator[Finding]:
             return
 
 
-def _series(record: Record, key: str, field: str) -> list[object]:
+def _series(record: Record, fact: _Fact) -> list[object]:
     """One value an epoch, as it was last told, in the order of epochs."""
-    told = {value["epoch"]: value.get(field) for value in values(record, key)}
-    return [told[epoch] for epoch in sorted(told) if told[epoch] is not None]
+    told = {value["epoch"]: value.get(fact.field) for value in values(record, fact.key)}
+    return [told[epoch] for epoch in sorted(told) if _says_something(told[epoch])]
+
+
+def _says_something(value: object) -> bool:
+    """A loss of 0, or none, is that of any model that has learnt its set by heart, or of a plug-in that counts none."""
+    return value is not None and (not isinstance(value, int | float) or (value != 0 and math.isfinite(value)))
 
 
 def _standardised(series: Sequence[object]) -> list[float]:

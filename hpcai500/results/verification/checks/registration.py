@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, note, warning
 
 _NAME = "registered"
 
 
 def check_registration(context: Context) -> Iterator[Finding]:
     """The identity that was asked for with that of the campaign; all attempts of another campaign would stay unseen."""
-    asked, identity = context.question.registered, context.campaign.identity
+    asked, anonymised = context.question.registered, context.submission.manifest.anonymised
+    identity = anonymised.original_campaign if anonymised else context.campaign.identity
     if asked is None:
         yield note(
             _NAME,
@@ -21,7 +22,12 @@ def check_registration(context: Context) -> Iterator[Finding]:
             f"first run: --registered HASH (here {identity})",
         )
     elif asked != identity:
-        renamed = " (host names were replaced: ask for the original)" if context.submission.manifest.anonymised else ""
-        yield fail(_NAME, f"{asked} was registered, and this campaign is {identity}{renamed}")
+        yield fail(_NAME, f"{asked} was registered, and this campaign is {identity}")
+    elif anonymised:
+        yield warning(
+            _NAME,
+            f"says that it was {identity}, as was registered, before host names were replaced: ask for the first line "
+            "of the original journal, which has that hash",
+        )
     else:
         yield note(_NAME, f"the campaign is the one that was registered as {identity}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpcai500.methodology.node_differences import node_differences
 from hpcai500.methodology.result import system_identity
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.facts import nodes, values
+from hpcai500.results.verification.facts import begun_on, nodes, values
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note, warning
 
@@ -21,7 +21,8 @@ def check_systems(context: Context) -> Iterator[Finding]:
     names = list(done)
     if not names:
         return
-    identities = {name: system_identity(record.system) for name, record in done.items()}
+    # Where a run was gone on with elsewhere, its result says so, and is not ranked.
+    identities = {name: system_identity(begun_on(record).system) for name, record in done.items()}
     wrong = False
     for name, identity in identities.items():
         first = identities[names[0]]
@@ -40,7 +41,7 @@ def _same_facts(context: Context) -> Iterator[Finding]:
     """The data set and the model, which one recipe must have led to."""
     names, wrong = list(context.done), False
     for key, fields in {
-        "dataset": ("fingerprint", "content_fingerprint", "training_samples", "evaluation_samples"),
+        "dataset": ("fingerprint", "training_samples", "evaluation_samples"),
         "model": ("parameters", "steps_per_epoch"),
         "flops": ("convention", "per_sample"),
     }.items():
@@ -53,6 +54,16 @@ def _same_facts(context: Context) -> Iterator[Finding]:
             if not told[name] or any([one] != first for one in told[name]):
                 wrong = True
                 yield fail(_DATA, f"{name}: {key} is {told[name]}, that of {names[0]} {first}")
+    # Whoever had the content checked between two starts has learnt its fingerprint, and changed nothing.
+    told_contents = {
+        value["content_fingerprint"]: name
+        for name in names
+        for value in values(context.done[name], "dataset")
+        if value.get("content_fingerprint") is not None
+    }
+    if len(told_contents) > 1:
+        wrong = True
+        yield fail(_DATA, f"the data set's content has several fingerprints: {told_contents}")
     if not wrong:
         fingerprint = values(context.done[names[0]], "dataset")[0].get("fingerprint")
         told_right = (

@@ -28,6 +28,7 @@ def check_company(run: Run) -> Iterator[Finding]:
     for session in run.log.sessions:
         faults += _session_faults(session)
     yield from judged(_NAME, [*faults, *_system_faults(run), *_device_faults(run)], fail)
+    yield from judged(_NAME, _device_oddities(run), warning)
 
 
 def check_replicas(run: Run) -> Iterator[Finding]:
@@ -88,11 +89,34 @@ def _system_faults(run: Run) -> Iterator[str]:
 
 
 def _device_faults(run: Run) -> Iterator[str]:
+    """Each rank of a node has its own device; a device is in one node."""
     if run.field("accelerator", "device") != "cuda":
         return
+    owners: dict[str, list[str]] = {}
     for node in nodes(run.record):
-        if not node.get("accelerators"):
-            yield f"{node.get('host')} has no accelerator, and the recipe's device is cuda"
+        host, devices = str(node.get("host")), node.get("accelerators") or []
+        if not devices:
+            yield f"{host} has no accelerator, and the recipe's device is cuda"
+        for device in devices:
+            if device.get("uuid") is not None:
+                owners.setdefault(str(device["uuid"]), []).append(host)
+        # A launcher may show each rank its own device alone: one is all that rank 0 of a node then sees.
+        if 1 < len(devices) < run.log.companies[-1].world_size // run.log.companies[-1].nodes:
+            yield f"{host} has {len(devices)} accelerators for more ranks than that"
+    for uuid, hosts in owners.items():
+        if len(hosts) > 1:
+            yield f"one accelerator is told of {len(hosts)} times, on {', '.join(dict.fromkeys(hosts))}: {uuid}"
+
+
+def _device_oddities(run: Run) -> Iterator[str]:
+    ranks = run.field("hardware", "accelerators_per_node")
+    if run.field("accelerator", "device") == "cuda" and ranks > 1:
+        for node in nodes(run.record):
+            if len(node.get("accelerators") or []) == 1:
+                yield (
+                    f"{node.get('host')} tells of one accelerator for {ranks} ranks: each was shown its own alone, or "
+                    "they shared it"
+                )
 
 
 def _replica_faults(told: Sequence[Replicas]) -> Iterator[str]:

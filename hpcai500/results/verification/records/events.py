@@ -13,6 +13,7 @@ from hpcai500.record import Record
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, guarded, note
 from hpcai500.results.verification.records.company import check_company, check_replicas
+from hpcai500.results.verification.records.evidence import check_evidence
 from hpcai500.results.verification.records.losses import check_losses
 from hpcai500.results.verification.records.model import check_model
 from hpcai500.results.verification.records.order import check_order
@@ -26,6 +27,7 @@ from hpcai500.results.verification.records.times import check_clock, check_times
 
 CHECKS: tuple[RunCheck, ...] = (
     check_order,
+    check_evidence,
     check_sessions,
     check_clock,
     check_times,

@@ -23,7 +23,9 @@ def check_quality(run: Run) -> Iterator[Finding]:
     """Each evaluation by itself; the last with those before it."""
     metric = run.field("problem", "metric")
     yield from judged(_NAME, (fault for one in run.log.evaluations for fault in _faults(one, metric)), fail)
-    yield from judged("quality-leap", _leap([one.evaluation for one in run.epochs if one.evaluation]), warning)
+    told = [one.evaluation for one in run.epochs if one.evaluation]
+    target = run.field("problem", "target_quality")
+    yield from judged("quality-leap", [*_leap(told), *_lost_again(told, target)], warning)
 
 
 def _faults(one: Evaluation, metric: str) -> Iterator[str]:
@@ -49,6 +51,19 @@ def _leap(told: Sequence[Evaluation]) -> Iterator[str]:
         return
     last = told[-1]
     best = max(one.value for one in told[-1 - _BEFORE : -1])
-    error = math.sqrt(max(best * (1 - best), 0.0) / last.samples)
-    if last.value - best > _GAIN + _ERRORS * error:
+    if _is_far_above(last, best):
         yield f"the last epoch reached {last.value:.4f}, the best of the {_BEFORE} before it {best:.4f}"
+
+
+def _lost_again(told: Sequence[Evaluation], target: float) -> Iterator[str]:
+    """The evaluation that stops the time to quality, far above those after it."""
+    first = next((place for place, one in enumerate(told) if one.value >= target), len(told))
+    after = [one.value for one in told[first + 1 : first + 1 + _BEFORE]]
+    if after and _is_far_above(told[first], max(after)):
+        one = told[first]
+        yield f"epoch {one.epoch} reached the target with {one.value:.4f}, none after it more than {max(after):.4f}"
+
+
+def _is_far_above(one: Evaluation, best: float) -> bool:
+    error = math.sqrt(max(best * (1 - best), 0.0) / one.samples)
+    return one.value - best > _GAIN + _ERRORS * error

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hpcai500.methodology.integrity.values import Checkpoint, Dataset, Flops, Model, Resume, Value
+from hpcai500.methodology.passes import lost_evaluations
 from hpcai500.recipe import tables_hash
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, warning
 from hpcai500.results.verification.records.run import Run, judged
 
-_NAME = "restarts"
+_NAME, _AGAIN = "restarts", "trained-again"
 # What one run cannot change by going on.
 _FIXED: dict[str, type[Value]] = {"dataset": Dataset, "model": Model, "flops": Flops}
 
@@ -19,6 +21,13 @@ def check_sessions(run: Run) -> Iterator[Finding]:
     """What each process said first with the recipe, and with each other."""
     yield from judged(_NAME, _faults(run), fail)
     yield from judged(_NAME, _oddities(run), warning)
+    lost = [f"{one['epoch']} ({one['metric']} {one['value']!r})" for one in _lost(run)]
+    if lost:
+        yield warning(_AGAIN, f"trained again after their quality was seen: the epochs {', '.join(lost[:10])}")
+
+
+def _lost(run: Run) -> Iterator[Mapping[str, Any]]:
+    return (event["value"] for event in lost_evaluations(run.record.events))
 
 
 def _faults(run: Run) -> Iterator[str]:
