@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from hpcai500.chain import Event, iterate, last_hash, parse_events
 from hpcai500.errors import RecordError
 from hpcai500.layers import Recipe
 from hpcai500.recipe import parse_resolved, tables_hash
+from hpcai500.toml_source import parse_toml
 
 Status = Literal["done", "error", "unfinished"]
 
@@ -148,10 +148,7 @@ def _status(path: Path) -> Status:
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise RecordError(f"{path}: not valid TOML: {error}") from error
+    return parse_toml(_bytes(path), str(path), RecordError)
 
 
 def _text(path: Path) -> str:

@@ -1,16 +1,27 @@
 """Where temporary files go, also in systems that can hardly be written to, such as an image without binds.
 
 Output lies in --out or the working directory, and nowhere else: what libraries keep for themselves (torch a cache of
-what it compiled, as soon as it counts operations; Matplotlib a list of fonts) goes into a folder that is removed.
+what it compiled, as soon as it counts operations; Matplotlib a list of fonts) goes into a folder that is removed: at
+the end, after an error, Ctrl-C or SIGTERM, and, where the process was killed, by the next one on the same host.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
+import signal
+import socket
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+from weakref import WeakSet
 
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.files import nearest
@@ -20,6 +31,31 @@ VARIABLE = "TMPDIR"
 _USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a folder with a name of its own
 # Who sets one of these keeps what is in it from run to run.
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "MPLCONFIGDIR": "matplotlib"}
+# Between making a folder and holding it, nobody else may take it for an abandoned one.
+_YOUNG_SECONDS = 60.0
+
+
+class _Folder(tempfile.TemporaryDirectory[str]):
+    """A temporary folder that is held by a lock for as long as this process lives."""
+
+    def __init__(self, parent: str) -> None:
+        _remove_abandoned(Path(parent))
+        super().__init__(prefix=_prefix(), dir=parent, ignore_cleanup_errors=True)
+        self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
+        # Where folders cannot be locked, nobody else can lock them either, and so nobody removes this one.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _open_folders.add(self)
+
+    def cleanup(self) -> None:
+        """Remove it, and all in it."""
+        super().cleanup()
+        _open_folders.discard(self)
+        with contextlib.suppress(OSError):  # a second time
+            os.close(self._held)
+
+
+_open_folders: WeakSet[_Folder] = WeakSet()
 
 
 def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.TemporaryDirectory[str]:
@@ -35,7 +71,7 @@ def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.Tempo
     tried = []
     for folder in _candidates(environment, work):
         try:
-            return tempfile.TemporaryDirectory(prefix="hpcai500-", dir=folder, ignore_cleanup_errors=True)
+            return _Folder(folder)
         except OSError as error:
             tried.append(f"{folder} ({error.strerror})")
     raise EnvironmentLacksError(
@@ -58,12 +94,56 @@ def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]
         changes = {**places, **_temporary(environment, folder)}
         before = {name: environment.get(name) for name in changes}
         environment.update(changes)
+        on_termination = signal.getsignal(signal.SIGTERM)
+        unwind_on_termination()
         try:
             yield Path(folder)
         finally:
+            if signal.getsignal(signal.SIGTERM) is _unwind:
+                signal.signal(signal.SIGTERM, on_termination)
             for name, value in before.items():
                 environment.pop(name)
                 environment.update({name: value} if value is not None else {})
+
+
+def remove_scratch() -> None:
+    """Remove the folders of this process now: for whoever ends it by os._exit, which unwinds nothing."""
+    for folder in list(_open_folders):
+        shutil.rmtree(folder.name, ignore_errors=True)
+
+
+def unwind_on_termination() -> None:
+    """Let SIGTERM, which ends a process where it stands, unwind it as Ctrl-C does, so that temporary files go.
+
+    Not where somebody has a use for the signal already, nor in a thread, where Python cannot do it.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _unwind)
+
+
+def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    # A second one, as of a scheduler in a hurry, would stop the unwinding half-way.
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _prefix() -> str:
+    return f"hpcai500-{socket.gethostname()}-"
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what killed processes of this user and host have left; of others it cannot be known whether they live."""
+    for folder in parent.glob(f"{_prefix()}*"):
+        # It may go at any moment, or be no folder.
+        with contextlib.suppress(OSError):
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                facts = os.fstat(held)
+                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > _YOUNG_SECONDS:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def with_temporary_folder(environment: Mapping[str, str], work: Path) -> dict[str, str]:

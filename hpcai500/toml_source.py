@@ -13,10 +13,15 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from hpcai500.errors import UsageError
+from hpcai500.errors import HpcAi500Error, UsageError
 
-_HEADER = re.compile(r"""\s*\[{1,2}\s*([\w."'\s-]+?)\s*\]{1,2}""")
-_KEY = re.compile(r"""\s*([\w."'\s-]+?)\s*=""")
+# One way to match each, as lines may be long and a stranger's: blanks are taken off before and after.
+_HEADER = re.compile(r"""\[{1,2}([\w."'\s-]+)\]""")
+_KEY = re.compile(r"""([\w."'\s-]+)=""")
+MOST_BYTES = 256 * 2**10
+"""Of a file: recipes, sites, machines, contracts and campaigns have a few thousand."""
+MOST_DOTS = 200
+"""In a line: Python's TOML reader takes a time that grows with the square of a key's parts; numbers have dots too."""
 
 Keys = tuple[str | int, ...]
 
@@ -56,10 +61,10 @@ class Source:
         best, found = 0, None
         table: Keys = ()
         counts: dict[Keys, int] = {}
-        for number, line in enumerate(self.text.splitlines(), 1):
+        for number, line in enumerate(map(str.strip, self.text.splitlines()), 1):
             if header := _HEADER.match(line):
                 table = _parts(header.group(1))
-                if line.lstrip().startswith("[["):
+                if line.startswith("[["):
                     counts[table] = counts.get(table, -1) + 1
                     table = (*table, counts[table])
                 here = table
@@ -93,7 +98,10 @@ def read_source(path: Path, kind: type[UsageError]) -> Source:
         UsageError: of class `kind`; it cannot be read, or is no text.
     """
     try:
-        return Source(str(path), path.read_text(encoding="utf-8"))
+        with path.open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+        _require_bounded(content, str(path), kind)
+        return Source(str(path), content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise kind(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
     except OSError as error:
@@ -106,10 +114,34 @@ def parse_tables(source: Source, kind: type[UsageError]) -> dict[str, Any]:
     Raises:
         UsageError: of class `kind`; it is not TOML.
     """
+    return parse_toml(source.text.encode("utf-8", errors="surrogatepass"), source.name, kind)
+
+
+def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str, Any]:
+    """The tables of the TOML file `name`, which may be a stranger's: its size is counted before it is read.
+
+    Raises:
+        HpcAi500Error: of class `kind`; it is not TOML, or larger than any that is written in earnest.
+    """
+    _require_bounded(content, name, kind)
     try:
-        return tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as error:
-        raise kind(f"{source.name}: not valid TOML: {error}") from error
+        return tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise kind(f"{name}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
+    except RecursionError as error:
+        raise kind(f"{name}: TOML nested too deeply") from error
+    except ValueError as error:  # also of an integer of thousands of digits
+        raise kind(f"{name}: not valid TOML: {error}") from error
+
+
+def _require_bounded(content: bytes, name: str, kind: type[HpcAi500Error]) -> None:
+    if len(content) > MOST_BYTES:
+        raise kind(f"{name}: more than {MOST_BYTES} bytes: too large for a file of settings")
+    for number, line in enumerate(content.splitlines(), 1):
+        if (dots := line.count(b".")) > MOST_DOTS:
+            raise kind(
+                f"{name}:{number}: {dots} dots in a line, at most {MOST_DOTS} are read: write it in several lines"
+            )
 
 
 def merged(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from hpcai500 import scratch as module
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.scratch import can_be_made, scratch, scratch_folder, with_temporary_folder
+from hpcai500.scratch import can_be_made, remove_scratch, scratch, scratch_folder, with_temporary_folder
 
 
 @pytest.fixture
@@ -49,6 +50,73 @@ def test_caches_lie_in_the_folder_and_the_environment_is_as_before_afterwards(tm
         environment["SET_WITHIN"] = "stays"
     assert environment == before | {"SET_WITHIN": "stays"}
     assert not folder.exists()
+
+
+_VERIFY = "import sys; from hpcai500.cli import main; sys.exit(main())"
+# Opening takes long enough to be stopped in it, whatever the machine: it waits until it is.
+_STOPPED = (
+    "import sys, time; from hpcai500.results.verification import verify; from hpcai500.cli import main\n"
+    "def opened(*_): print('open', flush=True); time.sleep(600)\n"
+    "verify.open_submission = opened\n"
+    "sys.exit(main())"
+)
+
+
+def test_a_refused_file_leaves_nothing(tmp_path: Path) -> None:
+    place, file = tmp_path / "scratch", tmp_path / "file.zip"
+    place.mkdir()
+    file.write_bytes(b"no submission")
+    command = [sys.executable, "-c", _VERIFY, "verify", str(file)]
+    ended = subprocess.run(command, env={**os.environ, "TMPDIR": str(place)}, capture_output=True, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_verify_leaves_nothing_when_it_is_stopped_unless_it_is_killed(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    place, file = tmp_path / "scratch", tmp_path / "file.zip"
+    place.mkdir()
+    file.write_bytes(b"no submission")
+    command = [sys.executable, "-c", _STOPPED, "verify", str(file)]
+    environment = {**os.environ, "TMPDIR": str(place)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"open\n"
+        assert len(list(place.iterdir())) == 1
+        process.send_signal(number)
+        assert process.wait() == code
+    left = list(place.iterdir())
+    assert bool(left) == (number == signal.SIGKILL)
+    for folder in left:
+        os.utime(folder, (0, 0))
+    with scratch_folder(environment, tmp_path) as folder:
+        assert list(place.iterdir()) == [Path(folder)], "what a killed process has left goes with the next"
+
+
+def test_a_folder_in_use_is_never_taken_for_an_abandoned_one(tmp_path: Path) -> None:
+    environment = {"TMPDIR": str(tmp_path)}
+    with scratch_folder(environment, tmp_path) as used:
+        os.utime(used, (0, 0))
+        with scratch_folder(environment, tmp_path):
+            assert Path(used).is_dir()
+
+
+def test_who_ends_without_unwinding_can_remove_its_folders_first(tmp_path: Path) -> None:
+    with scratch_folder({"TMPDIR": str(tmp_path)}, tmp_path):
+        remove_scratch()
+        assert not list(tmp_path.iterdir())
+
+
+def test_sigterm_is_as_before_after_a_context(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with scratch({"TMPDIR": str(tmp_path)}, tmp_path):
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_tmpdir_that_cannot_be_written_is_replaced(only: Path) -> None:

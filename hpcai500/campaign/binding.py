@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcai500.campaign.outcome import Outcome
+from hpcai500.campaign.outcome import FOLDER_MISSING, FOLDER_WAS_GONE, Outcome
 from hpcai500.campaign.reading import NO_EVENTS, Campaign
 from hpcai500.chain import iterate
 
@@ -16,8 +16,10 @@ def binding_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
     attempt = outcome.attempt
     if attempt.status == "running":
         yield f"{attempt.name}: the journal tells no end of it: it runs still, or was killed (see `campaign status`)"
-    elif attempt.head is None or (outcome.head is None and attempt.head != NO_EVENTS):
-        yield f"{attempt.name}: {attempt.record}: its folder is missing"
+    elif attempt.head is None:
+        yield f"{attempt.name}: {attempt.record}: {FOLDER_WAS_GONE}"
+    elif outcome.is_missing:
+        yield f"{attempt.name}: {attempt.record}: {FOLDER_MISSING}"
     elif (outcome.head or NO_EVENTS) != attempt.head:
         yield f"{attempt.name}: {attempt.record}: its last event is not the one that the journal vouches for"
     if outcome.record is None:

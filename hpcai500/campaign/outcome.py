@@ -16,6 +16,8 @@ from hpcai500.record import Record, read_record
 
 # What follows `interrupted` at the end of a record: a checkpoint, and the error that says it was stopped.
 _LATELY = 4
+FOLDER_MISSING = "its folder is missing: restore it; without it this campaign cannot be ranked"
+FOLDER_WAS_GONE = "its folder was gone before the journal told of its end: this campaign cannot be ranked"
 # What reading events or tables of other types than ours may raise.
 ODD = (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, IndexError)
 
@@ -63,6 +65,19 @@ class Outcome:
     lost: tuple[Evaluation, ...] = ()
     diverged: str | None = None
     result: Result | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether its folder is not there, although the journal knows of events in it, or of its absence.
+
+        A folder without an event is nothing to miss: some ways of copying leave it behind.
+        """
+        return (
+            self.head is None
+            and self.error is None
+            and self.attempt.status != "running"
+            and self.attempt.head != NO_EVENTS
+        )
 
     @property
     def seconds(self) -> float | None:

@@ -21,7 +21,6 @@ be made to fit another one later.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any, Literal
 from hpcai500.chain import FIRST_PREVIOUS, Event, iterate, last_hash, line_hash, parse_events
 from hpcai500.errors import RecordError
 from hpcai500.recipe import tables_hash
+from hpcai500.toml_source import parse_toml
 
 SCHEMA = "hpcai500-campaign-1"
 JOURNAL = "campaign.jsonl"
@@ -147,7 +147,7 @@ def read_campaign(folder: Path) -> Campaign:
     path = folder / JOURNAL
     try:
         content = path.read_bytes()
-        tables = tomllib.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        recipe = (folder / RECIPE).read_bytes()
     except FileNotFoundError as error:
         raise RecordError(
             f"{folder}: not a campaign: {Path(str(error.filename)).name} is missing; make one with "
@@ -155,8 +155,7 @@ def read_campaign(folder: Path) -> Campaign:
         ) from error
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise RecordError(f"{folder / RECIPE}: not valid TOML: {error}") from error
+    tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
     # A line that a crash cut off told nothing that anyone has acted on.
     whole = content[: content.rfind(b"\n") + 1]
     events, _ = parse_events(whole, str(path))

@@ -14,6 +14,7 @@ from hpcai500.campaign.binding import binding_reasons, folder_reasons
 from hpcai500.campaign.likeness import SEED, difference, recipe_difference
 from hpcai500.campaign.outcome import ODD, Outcome, read_outcome
 from hpcai500.campaign.reading import Attempt, Campaign
+from hpcai500.campaign.written_result import written_result_reasons
 from hpcai500.methodology.passes import MOST_LOST_EVALUATIONS
 from hpcai500.methodology.result import Result
 from hpcai500.rulebook import rulebook
@@ -31,6 +32,7 @@ class Row:
         quality: at the latest evaluation.
         seconds: from the clock's start to its end, or to the latest event.
         result: of a complete record, computed from its events.
+        is_missing: whether its folder is not there any more.
     """
 
     attempt: Attempt
@@ -40,6 +42,12 @@ class Row:
     quality: float | None
     seconds: float | None
     result: Result | None
+    is_missing: bool = False
+
+    @property
+    def status(self) -> str:
+        """As the journal has it, or `missing` where the record is not there to show it."""
+        return "missing" if self.is_missing else self.attempt.status
 
     @property
     def vflops(self) -> float | None:
@@ -78,12 +86,14 @@ def standing(campaign: Campaign, edition: str | None = None) -> Standing:
     edition = edition or campaign.edition
     rules = rulebook(edition, campaign.benchmark)
     outcomes = [read_outcome(campaign, attempt, rules) for attempt in _in_order(campaign)]
+    own_rules = rules if edition == campaign.edition else rulebook(campaign.edition, campaign.benchmark)
     least = rules.get("least_runs")
     reasons = dict.fromkeys(
         [
             *_plan_reasons(campaign),
-            *_number_reasons(campaign, least, edition),
+            *_number_reasons(campaign, outcomes, least, edition),
             *(reason for outcome in outcomes for reason in _own_reasons(campaign, outcome)),
+            *(reason for outcome in outcomes for reason in written_result_reasons(outcome, own_rules)),
             *_selection_reasons(outcomes),
             *_lost_reasons(outcomes),
             *folder_reasons(campaign),
@@ -113,13 +123,14 @@ def _plan_reasons(campaign: Campaign) -> Iterator[str]:
             yield f"{attempt.name}: no such trial was planned"
 
 
-def _number_reasons(campaign: Campaign, least: int | None, edition: str) -> Iterator[str]:
+def _number_reasons(campaign: Campaign, outcomes: Sequence[Outcome], least: int | None, edition: str) -> Iterator[str]:
     """Runs that are missing, attempts that are counted wrongly."""
     done = {attempt.trial for attempt in campaign.done()}
+    finished = len({one.attempt.trial for one in outcomes if one.attempt.status == "done" and one.result})
     if least is None:
         yield f"edition {edition} has no benchmark {campaign.benchmark}"
-    elif len(done) < least:
-        yield f"{len(done)} finished run{'' if len(done) == 1 else 's'}; edition {edition} wants {least} at least"
+    elif finished < least:
+        yield f"{finished} finished run{'' if finished == 1 else 's'}; edition {edition} wants {least} at least"
     by_trial: dict[int, list[Attempt]] = {one.trial: [] for one in campaign.trials}
     for attempt in campaign.attempts:
         by_trial.setdefault(attempt.trial, []).append(attempt)
@@ -244,4 +255,5 @@ def _row(campaign: Campaign, outcome: Outcome) -> Row:
         quality=outcome.latest.value if outcome.latest else None,
         seconds=outcome.seconds,
         result=outcome.result,
+        is_missing=outcome.is_missing,
     )

@@ -34,6 +34,7 @@ from hpcai500.cli.verify import verify
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.launch.in_job import become, module_command
 from hpcai500.launch.slurm_cli import app as slurm
+from hpcai500.scratch import unwind_on_termination
 from hpcai500.streams import open_missing_streams, print_what_can_be_printed
 
 app = typer.Typer(
@@ -99,7 +100,7 @@ app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of 
 app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")(
     self_test
 )
-app.add_typer(campaign, name="campaign")
+app.add_typer(campaign, name="campaign", short_help="Plan the runs of a result, run them, see how they stand.")
 app.add_typer(slurm, name="slurm")
 
 
@@ -110,6 +111,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 def main() -> int:
     """The `hpcai500` command; returns its exit code."""
     open_missing_streams()
+    unwind_on_termination()
     print_what_can_be_printed()
     # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ from hpcai500.cli.writing import write_asked_for
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 
 if TYPE_CHECKING:
+    from hpcai500.results.acceptance.submissions import Trust
     from hpcai500.results.acceptance.verdict import Acceptance, Request
 
 
@@ -29,7 +32,9 @@ def _example(wanted: bool) -> None:
 def accept(
     what: Annotated[
         list[Path],
-        typer.Argument(metavar="[SPEC] RECORD...", help="A contract file (TOML), then records, series or campaigns."),
+        typer.Argument(
+            metavar="[SPEC] RECORD...", help="A contract file (TOML), then records, campaigns or submissions."
+        ),
     ],
     micro: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Ceilings: of `hpcai500 micro -o FILE`; may be repeated.")
@@ -43,6 +48,13 @@ def accept(
     ] = None,
     min_ratio: Annotated[
         float | None, typer.Option(metavar="R", help="With --baseline: at least R times as good.  [default: 0.90]")
+    ] = None,
+    signers: Annotated[
+        Path | None,
+        typer.Option(metavar="ALLOWED_SIGNERS", help="Of submissions: keys that you vouch for: an OpenSSH file."),
+    ] = None,
+    registered: Annotated[
+        str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
     ] = None,
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE.xml", help="Write the verdict for Jenkins, GitLab.")
@@ -58,13 +70,14 @@ def accept(
     """Judge a system by a contract: what was contracted, what was measured, margin, interval, verdict.
 
     SPEC holds contracted values with tolerances; begin one: `hpcai500 accept --example > contract.toml`. Runs are
-    scored again from their events; what is unknown is never passed. The slowest node is named.
+    scored again from their events; what is unknown is never passed. The slowest node is named. A submission file is
+    verified first. Unless the contract says `rankable = false`, the rules of HPC AI500 must be kept.
 
     Exit code: 0 accepted; 5 a contracted number is missed or was not measured, though all answers are right; 2 an
     answer is wrong, a record is changed or not complete, or a rule is not kept; 64 a mistake (docs/acceptance.md).
     """
     try:
-        request = _request(what, micro or [], scaling, baseline, min_ratio)
+        request = replace(_request(what, micro or [], scaling, baseline, min_ratio), trust=_trust(signers, registered))
         _require_places_of_their_own(request, {"--junit": junit, "--html": html})
         made = _judge(request, junit, html)
     except HpcAi500Error as error:
@@ -80,14 +93,15 @@ def _request(
 ) -> Request:
     from hpcai500.results.acceptance.baseline import DEFAULT_RATIO  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.results.acceptance.spec import find_contract, load_contract  # noqa: PLC0415
+    from hpcai500.results.acceptance.submissions import is_submission  # noqa: PLC0415
     from hpcai500.results.acceptance.verdict import Request  # noqa: PLC0415
 
     if ratio is not None and baseline is None:
         raise UsageError("--min-ratio: of what? give --baseline OLD as well")
     if ratio is not None and not 0 < ratio <= 100:
         raise UsageError(f"--min-ratio {ratio:g}: expected a number above 0; 0.90 lets nothing become 10 % worse")
-    # Records are folders: without a contract, all that is named is judged by the baseline.
-    has_contract = baseline is None or not what[0].is_dir()
+    # Records are folders or submissions: without a contract, all that is named is judged by the baseline.
+    has_contract = baseline is None or not (what[0].is_dir() or is_submission(what[0]))
     contract = load_contract(find_contract(what[0])) if has_contract else None
     records = what[1:] if has_contract else what
     if not records:
@@ -95,9 +109,20 @@ def _request(
     return Request(contract, tuple(records), tuple(micro), scaling, baseline, ratio or DEFAULT_RATIO)
 
 
+def _trust(signers: Path | None, registered: str | None) -> Trust:
+    from hpcai500.results.acceptance.submissions import Trust  # noqa: PLC0415 - keeps `--help` fast
+
+    if registered is not None and not re.fullmatch(r"[0-9a-f]{64}", registered):
+        raise UsageError(f"--registered {registered}: expected 64 hex digits, as `hpcai500 campaign status` shows them")
+    if signers is not None and not signers.is_file():
+        raise UsageError(f"--signers {signers}: no such file; give OpenSSH's list of allowed signers")
+    return Trust(signers, registered)
+
+
 def _require_places_of_their_own(request: Request, wanted: Mapping[str, Path | None]) -> None:
     """A verdict never replaces what it rests on, nor one form of it the other."""
-    read = [*request.micro, *([request.contract.path] if request.contract else [])]
+    # A submission is a file, too.
+    read = [*request.micro, *request.records, *([request.contract.path] if request.contract else [])]
     taken = {path.resolve() for path in (*read, *([request.scaling] if request.scaling else []))}
     for option, path in wanted.items():
         if path is None:
@@ -109,11 +134,12 @@ def _require_places_of_their_own(request: Request, wanted: Mapping[str, Path | N
 
 def _judge(request: Request, junit: Path | None, html: Path | None) -> Acceptance:
     """The verdict, with what was asked for written."""
-    from hpcai500.results.acceptance.junit import junit_xml  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.progress import track  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.acceptance.junit import junit_xml  # noqa: PLC0415
     from hpcai500.results.acceptance.page import acceptance_page  # noqa: PLC0415
     from hpcai500.results.acceptance.verdict import accept as accept_  # noqa: PLC0415
 
-    made = accept_(request)
+    made = accept_(request, tracker=track)
     if junit:
         write_asked_for(junit, junit_xml(made), "--junit")
     if html:

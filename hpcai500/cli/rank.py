@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from hpcai500.cli.options import Json
 from hpcai500.errors import UsageError
 
 if TYPE_CHECKING:
+    from hpcai500.results.ranking.entries import Level
     from hpcai500.results.ranking.examined import Examined
 
 
@@ -30,7 +31,7 @@ def rank(
         Path | None, typer.Option(metavar="FILE", help="Keys that are vouched for (OpenSSH's allowed signers).")
     ] = None,
     level: Annotated[
-        Literal["hardware", "system", "free"] | None, typer.Option(help="Print the lists of this level only.")
+        str | None, typer.Option(metavar="LEVEL", help="Print the lists of hardware, system or free only.")
     ] = None,
     benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Print the lists of this one only.")] = None,
     as_json: Json = False,
@@ -41,10 +42,28 @@ def rank(
     """
     if not files and not published:
         raise UsageError("rank: name submissions: hpcai500 rank FILE... (or --published for the published systems)")
+    known_level, known_benchmark = _level(level), _benchmark(benchmark)
     if files or html:
-        _ranking(files or [], published, html, signers, level, benchmark, as_json)
+        _ranking(files or [], published, html, signers, known_level, known_benchmark, as_json)
     else:
         _published(as_json)
+
+
+def _level(name: str | None) -> Level | None:
+    from hpcai500.results.ranking.entries import LEVELS  # noqa: PLC0415 - keeps `--help` fast
+
+    found = next((level for level in LEVELS if level == name), None)
+    if name is not None and found is None:
+        raise UsageError(f"--level {name}: expected one of {', '.join(LEVELS)}")
+    return found
+
+
+def _benchmark(name: str | None) -> str | None:
+    from hpcai500.layers import RECIPE_TYPES  # noqa: PLC0415 - keeps `--help` fast
+
+    if name is not None and name not in RECIPE_TYPES:
+        raise UsageError(f"--benchmark {name}: expected one of {', '.join(RECIPE_TYPES)}")
+    return name
 
 
 def _ranking(
@@ -52,7 +71,7 @@ def _ranking(
     published: bool,
     html: Path | None,
     signers: Path | None,
-    level: Literal["hardware", "system", "free"] | None,
+    level: Level | None,
     benchmark: str | None,
     as_json: bool,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,9 @@ def replicate(
         Path | None,
         typer.Option("-o", "--output", metavar="DIR", help="Lay out there.  [default: FILE-replication, beside it]"),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data set here.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the same data set here. Needed unless hpcai500 has made the data.")
+    ] = None,
     set_: Set = None,
     same_seeds: Annotated[
         bool, typer.Option("--same-seeds", help="Take the original's seeds.  [default: as many others]")
@@ -60,6 +63,9 @@ def replicate(
     from hpcai500.results.replication.side import read_side, read_submission  # noqa: PLC0415
     from hpcai500.results.replication.text import replication_lines  # noqa: PLC0415
 
+    # Before the original is verified, which takes a while.
+    if not repetition.exists():
+        raise UsageError(f"--with {repetition}: no such campaign (its folder) or submission (its file)")
     original = read_submission(file, signers, track)
     found = compare_sides(original, read_side(repetition, signers, track), tolerance, quality_tolerance)
     print(json.dumps(found.document()) if as_json else "\n".join(replication_lines(found)))  # noqa: T201
@@ -77,13 +83,14 @@ def _lay_out(
     as_json: bool,
 ) -> None:
     from hpcai500.progress import track  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.replication.data import require_data  # noqa: PLC0415
     from hpcai500.results.replication.plan import PlanRequest, plan_replication  # noqa: PLC0415
     from hpcai500.results.replication.side import read_submission  # noqa: PLC0415
     from hpcai500.results.replication.system_table import this_system  # noqa: PLC0415
 
-    if data is not None and not data.is_dir():
-        raise UsageError(f"--data {data}: no such folder")
     original = read_submission(file, signers, track)
+    if warning := require_data(original, data):
+        print(f"hpcai500: warning: {warning}", file=sys.stderr)  # noqa: T201
     folder = output or file.with_name(f"{file.stem}-replication")
     request = PlanRequest(folder, data, settings, same_seeds)
     plan = plan_replication(original, request, this_system(), _launch_line)

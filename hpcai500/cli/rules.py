@@ -34,8 +34,9 @@ def rules(
     system: also the framework. free: everything but the problem. docs/rules.md has every field.
 
     Of a record, the events are asked as well: synchronous SGD, equivalent parallelism, epochs, data and quality metric.
-    Without RECIPE|RECORD it prints the rules themselves. With --level it ends with 2 where the level is missed, and
-    names the changes that are in the way: hpcai500 rules ic/reference --set framework.compile=true --level hardware
+    Without RECIPE|RECORD it prints the rules in short (--json: all of them). With --level it ends with 2 where the
+    level is missed, and names the changes that are in the way:
+    hpcai500 rules ic/reference --set framework.compile=true --level hardware
     """
     if subject is None:
         if level is not None or set_:
@@ -52,7 +53,8 @@ def rules(
 
 def _print_rules(edition: str | None, as_json: bool) -> None:
     from hpcai500.editions import load_edition  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.results.rules_page import EDITION, rules_lines  # noqa: PLC0415
+    from hpcai500.results.rules_page import EDITION  # noqa: PLC0415
+    from hpcai500.results.rules_text import overview_lines  # noqa: PLC0415
 
     name = edition or EDITION
-    print(json.dumps(load_edition(name)) if as_json else "\n".join(rules_lines(name)))  # noqa: T201
+    print(json.dumps(load_edition(name)) if as_json else "\n".join(overview_lines(name)))  # noqa: T201

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hpcai500.results.submission.manifest import LeftOut
-    from hpcai500.results.submission.pack import Packed
+    from hpcai500.results.submission_check import Checked
+    from hpcai500.results.verification.finding import Verification
+
+_MOST_TOLD = 20
 
 
 def submit(
@@ -56,11 +59,13 @@ def submit(
     Level and metrics are computed from the events. Whoever changed code of layers 5-8 claims --level system or free:
     records do not show it, verification sees it (docs/verification.md). A looser level than needed may be claimed, a
     stricter one is refused. A campaign that is not rankable can be submitted, and says so.
-    Before it ends, the file is opened again as whoever receives it will do: `hpcai500 verify FILE` does the rest.
+    Before the file gets its name, it is verified as by `hpcai500 verify FILE`. If that refuses it, the findings are
+    told, nothing is kept, and the exit code is 2.
     """
     _require_choice(campaign, output, key, unsigned=unsigned)
     from hpcai500.progress import track  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.results.submission.pack import SubmitRequest, pack  # noqa: PLC0415
+    from hpcai500.results.submission.pack import SubmitRequest  # noqa: PLC0415
+    from hpcai500.results.submission_check import RefusedError, pack_verified  # noqa: PLC0415
 
     request = SubmitRequest(
         campaign,
@@ -74,8 +79,17 @@ def submit(
         checkpoints=not no_checkpoints,
         logs=log or [],
     )
-    packed = pack(request, track)
-    print(json.dumps(_document(packed)) if as_json else "\n".join(_lines(packed)))  # noqa: T201
+    replaces = output.is_file()
+    try:
+        checked = pack_verified(request, track)
+    except RefusedError as error:
+        document = {"file": None, "verification": error.verification.document()}
+        print(json.dumps(document) if as_json else "\n".join(_refused_lines(error.verification)))  # noqa: T201
+        raise
+    packed = checked.packed
+    print(json.dumps(_document(checked)) if as_json else "\n".join(_lines(checked)))  # noqa: T201
+    if replaces:
+        print(f"hpcai500: {output}: was there, and is replaced", file=sys.stderr)  # noqa: T201
     if not packed.manifest.claim.rankable:
         print("hpcai500: not rankable: it will be verified, and listed without a rank", file=sys.stderr)  # noqa: T201
 
@@ -91,7 +105,8 @@ def _require_choice(campaign: Path, output: Path, key: Path | None, *, unsigned:
         )
 
 
-def _document(packed: Packed) -> dict[str, Any]:
+def _document(checked: Checked) -> dict[str, Any]:
+    packed = checked.packed
     manifest = packed.manifest.model_dump(mode="json", by_alias=True)
     return {
         "file": str(packed.path),
@@ -99,12 +114,25 @@ def _document(packed: Packed) -> dict[str, Any]:
         "signer": packed.signer.fingerprint if packed.signer else None,
         "files": len(manifest.pop("files")),
         **{key: value for key, value in manifest.items() if key != "schema"},
+        "verification": checked.verification.document(),
     }
 
 
-def _lines(packed: Packed) -> list[str]:
-    from hpcai500.results.submission.gathering import NOT_LAST  # noqa: PLC0415 - keeps `--help` fast
+def _refused_lines(verification: Verification) -> list[str]:
+    """What verification found wrong, in its own words."""
+    from hpcai500.results.submission_check import failed  # noqa: PLC0415 - keeps `--help` fast
 
+    found = failed(verification)
+    shown = [f"  {one.name}: {one.evidence}" for one in found[:_MOST_TOLD]]
+    more = [f"  and {len(found) - _MOST_TOLD} more: --json has all of them"] if found[_MOST_TOLD:] else []
+    return ["refused     `hpcai500 verify` would say of it:", *shown, *more]
+
+
+def _lines(checked: Checked) -> list[str]:
+    from hpcai500.results.show import with_unit  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.submission.gathering import NOT_LAST  # noqa: PLC0415
+
+    packed = checked.packed
     manifest, claim = packed.manifest, packed.manifest.claim
     vflops = claim.metrics.get("vflops")
     lines = [
@@ -113,15 +141,23 @@ def _lines(packed: Packed) -> list[str]:
         f"system      {manifest.system}: {manifest.accelerators}; {manifest.framework}",
         f"level       {claim.level or 'none: no level allows what was changed'}",
         f"runs        {vflops.runs if vflops else 0} of {manifest.trials} planned, {manifest.attempts} attempts",
-        *([f"vflops      {vflops.mean:.6g}"] if vflops else []),
+        *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),
         f"rankable    {'yes' if claim.rankable else 'no'}",
         *(f"            {reason}" for reason in claim.reasons),
         *_left_out_lines(manifest.left_out, NOT_LAST),
         f"signed      {f'by {packed.signer.fingerprint}' if packed.signer else 'by nobody'}",
+        f"verified    {_verdict(checked)}",
     ]
     if manifest.anonymised:
-        lines.append(f"anonymised  {manifest.anonymised.hosts} names of hosts")
+        count = manifest.anonymised.hosts
+        lines.append(f"anonymised  {count} {'name of a host' if count == 1 else 'names of hosts'}")
     return lines
+
+
+def _verdict(checked: Checked) -> str:
+    judged = sum(one.severity == "warning" for one in checked.verification.findings)
+    told = "yes, all but the signature, which is missing" if checked.packed.signer is None else "yes"
+    return f"{told}; {judged} to be judged: see `hpcai500 verify {checked.packed.path}`" if judged else told
 
 
 def _left_out_lines(left_out: Sequence[LeftOut], usual: str) -> Iterator[str]:

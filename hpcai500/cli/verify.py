@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,8 +53,6 @@ def verify(
     from hpcai500.results.verification.show import verification_lines  # noqa: PLC0415
     from hpcai500.results.verification.verify import verify_submission  # noqa: PLC0415
 
-    if registered is not None and not re.fullmatch(r"[0-9a-f]{64}", registered):
-        raise UsageError(f"--registered {registered}: expected 64 hex digits, as `hpcai500 campaign status` shows them")
     if replay is None and (replay_trials is not None or device is not None):
         raise UsageError("--replay-trials and --device say how to replay: add --replay DATA")
     if device not in (None, *_DEVICES):
@@ -62,22 +60,43 @@ def verify(
     verification = verify_submission(
         file,
         signers=signers,
-        registered=registered,
+        registered=_identity(registered),
         edition=edition,
-        more_checks=_replays(replay, replay_trials, device),
+        replay=_replays(replay, replay_trials, device),
         tracker=track,
     )
     document = verification.document()
-    print(json.dumps(document) if as_json else "\n".join(verification_lines(file, verification)))  # noqa: T201
+    lines = verification_lines(
+        file,
+        verification,
+        replayed=replay is not None,
+        registered=registered is not None,
+        width=shutil.get_terminal_size((100, 24)).columns,
+    )
+    print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
     raise typer.Exit(verification.exit_code)
 
 
-def _replays(data: Path | None, trials: int | None, device: str | None) -> Sequence[Check]:
+def _identity(registered: str | None) -> str | None:
+    """The hash as campaigns write it."""
+    if registered is None:
+        return None
+    identity = registered.strip().lower()
+    if re.fullmatch(r"[0-9a-f]{64}", identity):
+        return identity
+    strange = re.search(r"[^0-9a-f]", identity)
+    what = f"{strange[0]!r} is no hex digit" if strange else f"has {len(identity)} hex digits"
+    raise UsageError(
+        f"--registered {registered}: {what}; expected 64 hex digits, as `hpcai500 campaign status` shows them"
+    )
+
+
+def _replays(data: Path | None, trials: int | None, device: str | None) -> Check | None:
     if data is None:
-        return ()
+        return None
     if not data.is_dir():
         raise UsageError(f"--replay {data}: no such folder; give that of the data set, as for a run")
     from hpcai500.launch.replay import replay_checkpoint  # noqa: PLC0415
     from hpcai500.results.verification.replay import replay_check  # noqa: PLC0415
 
-    return (replay_check(partial(replay_checkpoint, data=data, device=device), trials),)
+    return replay_check(partial(replay_checkpoint, data=data, device=device), trials)

@@ -27,6 +27,7 @@ from hpcai500.comm.monitor_rules import (
 )
 from hpcai500.comm.monitor_watch import Watch
 from hpcai500.errors import EnvironmentLacksError, ExitCode
+from hpcai500.scratch import remove_scratch
 
 __all__ = ["COMPUTING", "EVALUATING", "READING", "STARTING", "WAITING", "WRITING", "Lost", "Monitor", "bound_seconds"]
 
@@ -161,6 +162,7 @@ class Monitor:
         self._known.set()
         time.sleep(GRACE_SECONDS)
         self._last_words(lost.message)
+        remove_scratch()
         os._exit(ExitCode.RUN_FAILED)
 
 

@@ -34,7 +34,8 @@ _TERMINATED = 128 + signal.SIGTERM
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every expected error is one line on stderr."""
     open_missing_streams()
-    signal.signal(signal.SIGTERM, _end)
+    ending = _Ending()
+    signal.signal(signal.SIGTERM, ending)
     try:
         chosen, unknown = _parser().parse_known_args(arguments)
         if unknown:
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         return int(chosen.run(chosen))
     except HpcAi500Error as error:
+        if ending.asked:
+            return _TERMINATED  # a worker that the same signal has killed was noticed first
         sys.stderr.write(f"hpcai500: error: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
@@ -90,7 +93,12 @@ def _parser() -> _Parser:
     return parser
 
 
-def _end(signal_number: int, frame: FrameType | None) -> NoReturn:
-    # A scheduler's SIGTERM: unwind, so that pools end and temporary files go.
-    del signal_number, frame
-    raise SystemExit(_TERMINATED)
+class _Ending:
+    """A scheduler's SIGTERM: unwinds, so that pools end and temporary files go."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, signal_number: int, frame: FrameType | None) -> NoReturn:
+        self.asked = True
+        raise SystemExit(_TERMINATED)

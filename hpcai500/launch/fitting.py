@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import UsageError
+from hpcai500.errors import RecipeError, UsageError
 from hpcai500.recipe import find_recipe, recipes_folder
+from hpcai500.toml_source import parse_tables, read_source
 
 Field = tuple[str, str]
 _FIELDS = _NODES, _PER_NODE, _BACKEND = (
@@ -69,8 +69,8 @@ def _stated(path: Path, overrides: Sequence[str]) -> Mapping[Field, Any]:
     stated: dict[Field, Any] = {}
     if path.name != "reference.toml" or not path.resolve().is_relative_to(recipes_folder().resolve()):
         try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            tables = parse_tables(read_source(path, RecipeError), RecipeError)
+        except RecipeError:
             tables = {}
         for table, values in tables.items():
             # What is no table must reach load_recipe as it is.

@@ -24,7 +24,7 @@ from hpcai500.layers import Recipe
 from hpcai500.machine import load_machine
 from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
-from hpcai500.scratch import scratch
+from hpcai500.scratch import remove_scratch, scratch
 from hpcai500.streams import open_missing_streams
 from hpcai500.system.check_log import CheckLog
 from hpcai500.system.checks import Check
@@ -164,6 +164,7 @@ def _end_on_signals(log: CheckLog) -> None:
 
 def _leave() -> NoReturn:
     """End at once, wherever the main thread hangs."""
+    remove_scratch()
     os._exit(ExitCode.RUN_FAILED)
 
 

@@ -81,12 +81,14 @@ class CampaignStatus:
 
     def _counts(self) -> str:
         planned = {trial.trial for trial in self.campaign.trials}
-        done = {attempt.trial for attempt in self.campaign.done()} & planned
-        running = {one.trial for one in self.campaign.attempts if one.status == "running"} & planned - done
+        ended = {attempt.trial for attempt in self.campaign.done()} & planned
+        done = {row.attempt.trial for row in self.standing.rows if row.status == "done"} & planned
+        running = {one.trial for one in self.campaign.attempts if one.status == "running"} & planned - ended
         least = self.standing.least_runs
         wanted = f"; edition {self.campaign.edition} wants {least} at least" if least else ""
-        left = len(planned - done - running)
-        return f"{len(planned)} planned, {len(done)} done, {len(running)} running, {left} to run{wanted}"
+        left = len(planned - ended - running)
+        missing = f"{len(ended - done)} missing, " if ended - done else ""
+        return f"{len(planned)} planned, {len(done)} done, {missing}{len(running)} running, {left} to run{wanted}"
 
     def _rows(self) -> Iterator[Row | tuple[int, int]]:
         """All attempts, and (trial, seed) of those planned runs that were never begun, in order."""
@@ -122,8 +124,8 @@ def _cells(row: Row | tuple[int, int]) -> tuple[str, ...]:
         str(attempt.trial),
         str(attempt.attempt),
         _or_dash(row.seed, "d"),
-        attempt.status,
-        f"{row.epochs}/{row.target_epochs}",
+        row.status,
+        "-" if row.is_missing else f"{row.epochs}/{row.target_epochs}",
         _or_dash(row.quality, ".4f"),
         "-" if row.vflops is None else scaled(row.vflops, "FLOPS"),
         _or_dash(row.seconds, ".1f"),
@@ -142,7 +144,7 @@ def _attempt(row: Row) -> dict[str, Any]:
         "attempt": attempt.attempt,
         "seed": row.seed,
         "record": attempt.record,
-        "status": attempt.status,
+        "status": row.status,
         "reason": attempt.reason,
         "epochs": row.epochs,
         "target_epochs": row.target_epochs,

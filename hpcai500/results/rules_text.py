@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hpcai500.editions import load_edition
 from hpcai500.methodology.rules import Change
 from hpcai500.results.columns import aligned
 from hpcai500.results.report.words import count, short
@@ -23,7 +24,8 @@ def report_lines(report: RulesReport) -> Iterator[str]:
     yield f"benchmark   {report.benchmark}, edition {report.edition}"
     forcing = [_printable(change.field) for change in judgement.forcing]
     yield f"level       {judgement.level or _NONE}" + (f" (forced by {_named(forcing)})" if forcing else "")
-    yield "rankable    " + (f"no: {_printable(report.reasons[0], 200)}" if report.reasons else "yes")
+    held = "its recipe can be ranked; a result needs runs too" if report.kind == "recipe" else "yes"
+    yield "rankable    " + (f"no: {_printable(report.reasons[0], 200)}" if report.reasons else held)
     yield from (f"            {_printable(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
     yield ""
     yield from _drawing(report)
@@ -43,6 +45,25 @@ def report_lines(report: RulesReport) -> Iterator[str]:
         yield ""
         yield f"qualifies for {report.asked}: " + ("no" if report.obstacles else "yes")
         yield from (f"  {_printable(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
+
+
+def overview_lines(edition: str) -> Iterator[str]:
+    """The rules of `edition` in short: what may change at which level, a line for each layer."""
+    rules = load_edition(edition)
+    order, levels = rules["levels"]["order"], rules["levels"]
+    yield f"Edition {edition}" + (f", which extends {rules['extends']}" if "extends" in rules else "")
+    yield ""
+    rows = []
+    for table, layer in levels["layers"].items():
+        first = order.index(layer["level"]) if layer["level"] in order else len(order)
+        allowed = ("free to change" if place >= first else "fixed" for place in range(len(order)))
+        exceptions = levels["fields"].get(table, {})
+        own = count(len(exceptions), "field") if exceptions else ""
+        rows.append((str(layer["layer"]), table, *allowed, own, layer["section"]))
+    yield from aligned([("layer", "table", *order, "with rules of their own", "section"), *rows])
+    yield ""
+    yield "Every field: docs/rules.md, or --json. What a recipe or record qualifies for: hpcai500 rules ic/reference"
+    yield "(hpcai500 rules --help)"
 
 
 def _drawing(report: RulesReport) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcai500.campaign.likeness import difference
 from hpcai500.campaign.reading import is_campaign, read_campaign
+from hpcai500.campaign.written_result import RESULT, differing_keys
 from hpcai500.chain import line_hash
 from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import ANALYTIC, Result, derive
@@ -29,8 +29,6 @@ TRIAL_METRICS = (
     "flops_per_watt",
     "vflops_per_watt",
 )
-# Another Python or C library may round the last digit of a sum or a power otherwise.
-_ROUNDING = 1e-9
 
 
 def score_record(path: Path, edition: str | None = None, convention: str = ANALYTIC) -> Result:
@@ -43,11 +41,11 @@ def score_record(path: Path, edition: str | None = None, convention: str = ANALY
     """
     record = read_record(path)
     result = _derive(record, str(record.tables.get("edition")), ANALYTIC)
-    complete = record.status == "done" and (path / "result.json").is_file()
+    complete = record.status == "done" and (path / RESULT).is_file()
     if complete:
         check_power(record)
-    if (path / "result.json").is_file():
-        _compare(path / "result.json", result.as_json())
+    if (path / RESULT).is_file():
+        _compare(path / RESULT, result.as_json())
     if edition is not None or convention != ANALYTIC:
         result = _derive(record, edition or result.edition, convention)
     if complete:
@@ -117,31 +115,10 @@ def _derive(record: Record, edition: str, convention: str) -> Result:
 
 def _compare(path: Path, computed: Mapping[str, Any]) -> None:
     written = json_object(path)
-    # A file of an older version lacks keys that are derived today, and says nothing wrong by that.
-    judged = _judged_by_fewer_rules(written, computed)
-    keys = sorted(key for key in written if key not in judged and not _same(computed.get(key), written[key]))
-    if keys:
+    if keys := differing_keys(written, computed):
         key = keys[0]
         raise WrongAnswerError(
             f"{path}: {key} is {written.get(key)!r}, but the events give {computed.get(key)!r}"
             + (f" ({len(keys)} keys differ)" if len(keys) > 1 else "")
             + "; the file was changed, or written by another version"
         )
-
-
-def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Keys that say something else only because an older version did not judge levels and conduct yet."""
-    if "level_changes" in written or written.get("level") is not None:
-        return ()
-    reasons = written.get("reasons")
-    if not isinstance(reasons, list) or not all(reason in computed["reasons"] for reason in reasons):
-        return ("level",)
-    return ("level", "reasons", "rankable") if written.get("rankable") is (not reasons) else ("level", "reasons")
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=_ROUNDING)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return bool(one == other)

@@ -152,19 +152,31 @@ _UNITS = {
 }
 
 
+def _unit(name: str) -> str:
+    return _UNITS.get(name, "s" if name.endswith("seconds") else "fraction")
+
+
+def with_unit(name: str, value: float) -> str:
+    """The value of the metric `name` as people read it: `"vflops", 1.066e9` -> `1.07 GFLOPS`."""
+    unit = _unit(name)
+    if unit == "fraction":
+        return f"{value:.4f}"
+    return f"{value:.1f} {unit}" if unit in ("s", "images/s") else scaled(value, unit)
+
+
 def mean_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
     """The metrics over all trials."""
     yield "all trials  mean without the highest and the lowest run; variation is that of all"
     for name, summary in summaries.items():
         variation = "unknown" if summary.variation is None else f"{summary.variation:.2%}"
-        yield f"  {name:24} {summary.mean:.6g}  variation {variation}  ({summary.runs} runs)"
+        yield f"  {name:24} {with_unit(name, summary.mean):16}  variation {variation}  ({summary.runs} runs)"
 
 
 def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
     """The metrics over all trials, then their means and variations as figures of merit."""
     yield from mean_lines(summaries)
     for name, summary in summaries.items():
-        unit = _UNITS.get(name, "s" if name.endswith("seconds") else "fraction")
+        unit = _unit(name)
         yield f"HPCAI500 FOM {name}={summary.mean:.6g} {unit}"
         if summary.variation is not None:
             yield f"HPCAI500 FOM {name}_variation={summary.variation:.6g} fraction"

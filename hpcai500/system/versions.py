@@ -21,6 +21,7 @@ from hpcai500.system.container import IMAGE_FILE, Container, image_description
 
 SCHEMA = "hpcai500-version-1"
 _PACKAGE = Path(hpcai500.__file__).parent
+_DATA_FOLDERS = ("recipes", "docs")
 _LIBRARIES = ("torch", "horovod", "numpy", "h5py", "pydantic")
 
 
@@ -98,13 +99,22 @@ def _assigned(text: str, name: str) -> str | None:
 
 
 def code_hash(folder: Path) -> str:
-    """SHA-256 (hex) over names and contents of all Python files below `folder`."""
+    """SHA-256 (hex) over names and contents of the Python files of the package in `folder`."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in code_files(folder):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def code_files(folder: Path) -> list[Path]:
+    """The Python files of the package in `folder`, in the order in which they are hashed.
+
+    Recipes lie within an installed package and beside that of a checkout: their adapters for test harnesses are no part
+    of what runs, and would make the same code look like another.
+    """
+    return [path for path in sorted(folder.rglob("*.py")) if path.relative_to(folder).parts[0] not in _DATA_FOLDERS]
 
 
 def package_code_hash() -> str:

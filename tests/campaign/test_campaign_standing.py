@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -66,7 +67,38 @@ def test_under_another_edition_its_rules_count(honest: Path) -> None:
 
 def test_a_run_that_the_journal_began_and_whose_folder_is_missing(campaign: Path) -> None:
     shutil.rmtree(campaign / "trial-02")
-    assert "trial 2, attempt 1: trial-02: its folder is missing" in reasons(campaign)
+    shutil.rmtree(campaign / "trial-05")
+    text = reasons(campaign)
+    assert "trial 2, attempt 1: trial-02: its folder is missing: restore it; without it this campaign cannot be" in text
+    # What cannot be shown any more is not counted in one sentence and left out of the next.
+    assert "4 finished runs; edition v2.0 wants 5 at least" in text
+    assert [row.status for row in judged(campaign).rows] == ["done", "missing", "done", "done", "missing", "done"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda told: json.dumps(told | {"vflops": 1e18}),
+            r"trial-02/result.json says vflops is 1e\+18; its events give",
+        ),
+        (lambda told: json.dumps(told | {"vflops": 1, "flops": 2}), r"flops is 2; .* \(2 keys differ\)"),
+        (lambda told: "[1]", "result.json: expected a JSON object, got list"),
+        (lambda told: "[" * 100_000, "result.json|recursion"),
+    ],
+)
+def test_a_result_that_its_events_do_not_give(
+    campaign: Path, change: Callable[[dict[str, Any]], str], reason: str
+) -> None:
+    path = campaign / "trial-02" / "result.json"
+    path.write_text(change(json.loads(path.read_text())))
+    (line,) = reasons(campaign).splitlines()
+    assert re.match(f"trial 2, attempt 1: .*({reason})", line)
+
+
+def test_a_result_that_was_taken_out(campaign: Path) -> None:
+    (campaign / "trial-02" / "result.json").unlink()
+    assert reasons(campaign) == "trial 2, attempt 1: trial-02/result.json is missing"
 
 
 def test_a_run_that_the_journal_does_not_know(campaign: Path) -> None:

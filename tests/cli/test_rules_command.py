@@ -32,6 +32,10 @@ def test_it_ends_well_whatever_the_level(ended: Command) -> None:
     assert "level       none (forced by problem.dataset" in out
 
 
+def test_a_recipe_alone_is_no_ranked_result(ended: Command) -> None:
+    assert "rankable    its recipe can be ranked; a result needs runs too" in ended("ic/lars-8192")[1]
+
+
 def test_a_level_that_is_missed_ends_with_2_and_says_by_what(ended: Command) -> None:
     code, out, _ = ended("ic/reference", "--set", "framework.compile=true", "--level", "hardware")
     assert code == 2
@@ -47,7 +51,12 @@ def test_json_is_one_document(ended: Command) -> None:
 
 def test_without_a_subject_it_prints_the_rules(ended: Command) -> None:
     code, out, _ = ended("--edition", "v3.0")
-    assert (code, out.splitlines()[0]) == (0, "Edition v3.0, which extends v2.0.")
+    lines = out.splitlines()
+    assert (code, lines[0]) == (0, "Edition v3.0, which extends v2.0")
+    assert lines[3].split()[:5] == ["9", "problem", "fixed", "fixed", "fixed"]
+    assert len(lines) < 20
+    assert max(map(len, lines)) <= 110
+    assert "docs/rules.md" in out
     assert "members x degree" in ended("--edition", "v3.0", "--json")[1]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ from hpcai500.results.submission.archive import open_submission
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.submission.zip_writing import ZipWriter
 from hpcai500.results.verification import reading
+from hpcai500.results.verification.context import Context
+from hpcai500.results.verification.finding import Finding, Verification
 from hpcai500.results.verification.guard import fail, guarded, warning
+from hpcai500.results.verification.show import verification_lines
 from hpcai500.results.verification.verify import verify_submission
 from hpcai500.system.versions import package_code_hash
 
@@ -46,9 +51,65 @@ def test_an_honest_submission_is_verified_and_the_verdict_comes_first(folder: Pa
     code, said = _verify(folder / "signed.zip")
     assert code == 0, said
     assert said.startswith("VERIFIED")
-    assert "a key that nobody here vouches for" in said
-    assert "and 1 more" not in said.partition("found right")[0]
+    assert "a key that nobody here vouches for" in " ".join(said.split())
+    first = said.splitlines()[0]
+    assert re.fullmatch(r"VERIFIED  .*signed\.zip: \d+ to be judged, \d+ hold, \d+ not checked", first)
+    for words in ("\nto be judged:\n", "\nhold:\n", "\nnot checked:\n"):
+        assert words in said
     assert "docs/verification.md" in said.splitlines()[-1]
+
+
+def test_text_fits_the_terminal_and_hangs_below_its_first_word(folder: Path) -> None:
+    verification = verify_submission(folder / "signed.zip")
+    lines = list(verification_lines(Path("s.zip"), verification, width=90))
+    found = lines[lines.index("not checked:") :]
+    beginning = next(line for line in found if line.startswith("  registered"))
+    continued = found[found.index(beginning) + 1]
+    place = beginning.index("not compared")
+    assert continued[:place].isspace()
+    assert not continued[place].isspace()
+    # A hash stays in one piece, wherever it ends.
+    assert all(len(line) <= 90 or re.search(r"[0-9a-f]{64}", line) for line in lines[1:])
+
+
+def test_metrics_have_units(folder: Path) -> None:
+    said = list(verification_lines(Path("s.zip"), verify_submission(folder / "signed.zip")))
+    vflops = next(line for line in said if line.startswith("vflops "))
+    assert re.fullmatch(r"vflops +[\d.]+ [kMGTPE]?FLOPS \(mean of 2 runs, variation [\d.]+%\)", vflops)
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+@pytest.mark.parametrize("registered", [True, False])
+def test_the_last_sentence_advises_nothing_that_was_done(replayed: bool, registered: bool) -> None:
+    verified = Verification((Finding("archive", "note", "fine"),))
+    said = list(verification_lines(Path("s.zip"), verified, replayed=replayed, registered=registered, width=1000))[-1]
+    assert ("--replay" in said, "--registered" in said) == (not replayed, not registered)
+    assert said.endswith("docs/verification.md")
+
+
+def test_a_file_that_cannot_be_opened_gets_no_advice(tmp_path: Path) -> None:
+    (tmp_path / "odd.zip").write_bytes(b"no zip at all")
+    code, said = _verify(tmp_path / "odd.zip")
+    assert (code, "--replay" in said, "not shown" in said) == (2, False, False)
+
+
+def test_a_refused_submission_is_not_replayed(folder: Path) -> None:
+    def replay(context: Context) -> Iterable[Finding]:
+        raise AssertionError("a stranger's weights were loaded")
+
+    for file in ("unsigned.zip", "key"):
+        found = verify_submission(folder / file, replay=replay).findings
+        told = [(one.severity, one.evidence) for one in found if one.name == "replay-missing"]
+        assert told == [("skipped", "not replayed: the submission is refused anyway")]
+
+
+def test_a_replay_that_was_asked_for_and_cannot_be_made_refuses(folder: Path, tmp_path: Path) -> None:
+    campaign = folder / "campaign"
+    pack(SubmitRequest(campaign, tmp_path / "s.zip", "System", "Us", key=folder / "key", checkpoints=False))
+    code, said = _verify(tmp_path / "s.zip", "--replay", tmp_path)
+    assert code == 2
+    assert said.startswith("REFUSED")
+    assert "trial-02: its last checkpoint is not here" in said
 
 
 def test_json_is_one_document(folder: Path) -> None:
@@ -61,7 +122,7 @@ def test_json_is_one_document(folder: Path) -> None:
     assert document["metrics"]["vflops"]["runs"] == 2
     assert {"name", "severity", "evidence"} == document["findings"][0].keys()
     severities = [finding["severity"] for finding in document["findings"]]
-    assert severities == sorted(severities, key=["fail", "warning", "note"].index)
+    assert severities == sorted(severities, key=["fail", "warning", "note", "skipped"].index)
 
 
 def test_an_unsigned_submission_is_refused(folder: Path) -> None:
@@ -115,20 +176,25 @@ def test_the_registered_identity_is_compared(folder: Path) -> None:
     identity = verify_submission(folder / "signed.zip").manifest
     assert identity is not None
     assert _verify(folder / "signed.zip", "--registered", identity.campaign)[0] == 0
+    assert _verify(folder / "signed.zip", "--registered", identity.campaign.upper())[0] == 0
     code, said = _verify(folder / "signed.zip", "--registered", "0" * 64)
     assert code == 2
-    assert "was registered, and this campaign is" in said
+    assert "was registered, and this campaign is" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["nowhere.zip"], "nowhere.zip: no such file"),
-        (["signed.zip", "--registered", "xyz"], "expected 64 hex digits"),
+        (["."], "a folder: `hpcai500 submit . -o FILE …` makes the file that is verified"),
+        (["/dev/null"], "a device or a pipe"),
+        (["signed.zip", "--registered", "xyz"], "'x' is no hex digit; expected 64 hex digits"),
+        (["signed.zip", "--registered", "A" * 63], "has 63 hex digits; expected 64 hex digits"),
+        (["signed.zip", "--signers", "key.pub"], "key.pub:1: no line"),
         (["signed.zip", "--edition", "v9"], "v9"),
         (["signed.zip", "--replay-trials", "1"], "add --replay DATA"),
         (["signed.zip", "--replay", "nowhere"], "no such folder"),
-        (["signed.zip", "--signers", "nowhere"], "cannot be read"),
+        (["signed.zip", "--signers", "nowhere"], "--signers nowhere: no such file"),
         (["signed.zip", "--replay", ".", "--device", "tpu"], "expected cpu or cuda"),
     ],
 )

@@ -105,7 +105,7 @@ def test_an_interrupt_leaves_whole_years_only(tmp_path: Path, sent: signal.Signa
     # As a terminal does: the whole group gets the signal, the parent as well as its processes.
     os.killpg(process.pid, sent)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == code
+    assert process.returncode == code, err
     assert "Traceback" not in err
     years = sorted(path.name for path in root.glob("climo_*.h5"))
     assert len(years) >= 3

@@ -69,6 +69,8 @@ def test_published_alone_prints_nine_systems() -> None:
     text = rank("--published")
     assert text.returncode == 0
     assert "Fujitsu" in text.stdout
+    _, _, explanations = text.stdout.partition("VFLOPS = ")
+    assert max(map(len, explanations.splitlines())) <= 100
 
 
 def test_a_ranking_of_nothing_is_a_ranking(packed: Packed) -> None:
@@ -82,7 +84,8 @@ def test_a_ranking_of_nothing_is_a_ranking(packed: Packed) -> None:
     [
         ((), "rank: name submissions: hpcai500 rank FILE"),
         (("gone.zip",), "gone.zip: no such file"),
-        (("gone.zip", "--level", "best"), "level"),
+        (("gone.zip", "--level", "hardwar"), "--level hardwar: expected one of hardware, system, free"),
+        (("--published", "--benchmark", "foo"), "--benchmark foo: expected one of ic, ewa"),
     ],
 )
 def test_what_cannot_be_understood_ends_with_64(arguments: tuple[str, ...], said: str) -> None:

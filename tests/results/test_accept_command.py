@@ -17,6 +17,8 @@ from hpcai500.results.acceptance.spec import contracts_folder
 
 CONTRACT = """
 title = "a tiny run"
+[require]
+rankable = false
 [[criteria]]
 metric = "images_per_second"
 reference = {rate}
@@ -116,7 +118,7 @@ def test_the_example_is_printed_to_begin_with(tmp_path: Path) -> None:
         (["smoke", "{record}", "--html", "{record}/a", "--junit", "{record}/../r/a"], "another file of this command"),
         (["smoke", "{record}", "--micro", "m.json", "--junit", "m.json"], "another file of this command"),
         (["smoke", "{record}", "--baseline", "{record}"], "a run is always as good as itself"),
-        (["smoke", "{record}/DONE"], "a file, where records are folders; of a submission: hpcai500 verify"),
+        (["smoke", "{record}/DONE"], "a file, and no submission: records are folders, submissions are ZIP files"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_in_one_line_and_is_invalid(tmp_path: Path, arguments: list[str], said: str) -> None:

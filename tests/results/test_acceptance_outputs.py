@@ -25,6 +25,8 @@ contract = {title}
 [system]
 name = {title}
 description = {title}
+[require]
+rankable = false
 [[parties]]
 role = {title}
 name = {title}

@@ -41,6 +41,10 @@ def judge(*records: Path, text: str = VFLOPS, **more: Any) -> Acceptance:
     folder = records[0].parent / f"contract-{abs(hash(text))}"
     folder.mkdir(exist_ok=True)
     path = folder / "contract.toml"
+    if "rankable" not in text:
+        # Most campaigns here are shorter than the edition's.
+        opt_out = "[require]\nrankable = false\n"
+        text = text.replace("[require]\n", opt_out) if "[require]\n" in text else opt_out + text
     path.write_text(f'title = "t"\n{text}', encoding="utf-8")
     return accept(Request(load_contract(path), records, **more))
 

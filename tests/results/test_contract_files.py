@@ -84,7 +84,10 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
     spec = contract(tmp_path, HEAD + CRITERION).spec
     (one,) = spec.criteria
     assert (spec.system.name, spec.parties, spec.contract) == ("not named", (), "")
-    assert spec.require.model_dump() == {"rankable": False, "level": None, "edition": None, "runs": 1, "nodes": None}
+    assert spec.require.model_dump() == {
+        "rankable": True, "verified": False, "registered": None, "signers": None, "level": None, "edition": None,
+        "runs": 1, "nodes": None,
+    }  # fmt: skip
     assert (one.over_runs, one.nodes, one.benchmark, one.clause) == ("mean", None, None, "")
     assert one.limits.reference == 1.5e15
     assert (one.limits.lowest, one.limits.highest) == (pytest.approx(1.425e15), None)
@@ -98,32 +101,32 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
         (HEAD + "criteria = []", r"my.toml:2: criteria: expected \[\[criteria\]\], one table or more"),
         (
             HEAD + CRITERION.replace("vflops", "vflop"),
-            r"my.toml:3: \[criteria\] 0.metric: no metric is called 'vflop'; did you mean vflops\? allowed: vflops, ",
+            r"my.toml:3: \[\[criteria\]\] 1 \(vflop\).metric: no metric is .*; did you mean vflops\? allowed",
         ),
         (
             HEAD + CRITERION + "lowr = 0.0",
-            r"my.toml:7: \[criteria\] 0.lowr: unknown key; did you mean lower\? allowed: metric, reference",
+            r"my.toml:7: \[\[criteria\]\] 1 \(vflops\).lowr: unknown key; did you mean lower\? allowed: metric",
         ),
-        (HEAD + CRITERION.replace("-0.05", "0.05"), r"0.lower: expected a fraction of the reference from -1 to 0: "),
-        (HEAD + CRITERION.replace("-0.05", "-5"), r"my.toml:6: \[criteria\] 0.lower: expected a fraction .* got -5"),
-        (HEAD + CRITERION + "upper = 5", r"my.toml:7: \[criteria\] 0.upper: expected .* from 0 to 1: 0.05 .*got 5"),
+        (HEAD + CRITERION.replace("-0.05", "0.05"), r"expected a fraction of the reference from -1 to 0: "),
+        (HEAD + CRITERION.replace("-0.05", "-5"), r"my.toml:6: .* 1 \(vflops\).lower: expected .* got -5"),
+        (HEAD + CRITERION + "upper = 5", r"my.toml:7: .* 1 \(vflops\).upper: expected .* from 0 to 1: .*got 5"),
         (HEAD + CRITERION.replace("lower = -0.05", ""), "vflops: higher is better, so give lower = 0.0, or a"),
         (HEAD + CRITERION.replace("-0.05", "-1"), "vflops: lower = -1 accepts everything"),
         (
             HEAD + CRITERION.replace("vflops", "seconds").replace("PFLOPS", "h"),
-            r"my.toml:2: \[criteria\] 0: seconds: lower is better, so give upper = 0.0, or a tolerance",
+            r"my.toml:2: \[\[criteria\]\] 1 \(seconds\): seconds: lower is better, so give upper = 0.0, or a tolerance",
         ),
         (
             HEAD + CRITERION.replace("PFLOPS", "Pflops"),
             r"unit: vflops is measured in FLOPS; allowed: FLOPS, EFLOPS, PFLOPS, .*; got 'Pflops'",
         ),
         (HEAD + CRITERION.replace("PFLOPS", "s"), "unit: vflops is measured in FLOPS; .* got 's'"),
-        (HEAD + CRITERION.replace("1.5", "0"), r"0.reference: expected a value above 0 .*, got 0$"),
-        (HEAD + CRITERION.replace("1.5", "inf"), "0.reference: expected"),
-        (HEAD + CRITERION.replace("1.5", '"1.5"'), "0.reference: expected a valid number, got '1.5'"),
-        (HEAD + CRITERION.replace("1.5", "nan"), "0.reference: expected a finite number"),
-        (HEAD + CRITERION + 'statistic = "best"', "0.statistic: expected 'every', 'mean' or 'median', got 'best'"),
-        (HEAD + CRITERION + 'benchmark = "gpt"', "0.benchmark: expected one of the benchmarks ic, ewa, got 'gpt'"),
+        (HEAD + CRITERION.replace("1.5", "0"), r"\.reference: expected a value above 0 .*, got 0$"),
+        (HEAD + CRITERION.replace("1.5", "inf"), r"\.reference: expected"),
+        (HEAD + CRITERION.replace("1.5", '"1.5"'), r"\.reference: expected a valid number, got '1.5'"),
+        (HEAD + CRITERION.replace("1.5", "nan"), r"\.reference: expected a finite number"),
+        (HEAD + CRITERION + 'statistic = "best"', r"\.statistic: expected 'every', 'mean' or 'median', got 'best'"),
+        (HEAD + CRITERION + 'benchmark = "gpt"', r"\.benchmark: expected one of the benchmarks ic, ewa, got 'gpt'"),
         (HEAD + CRITERION + CRITERION, r"two criteria are vflops \(mean\): give one, with lower and upper"),
         (
             HEAD + CRITERION.replace("vflops", "parallel_efficiency").replace("PFLOPS", "%"),
@@ -137,7 +140,13 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
         (HEAD + '[require]\nlevel = "any"\n' + CRITERION, r"my.toml:3: \[require\] level: expected 'hardware',"),
         (HEAD + '[require]\nedition = "v1"\n' + CRITERION, r"\[require\] edition: expected one of the editions v2.0"),
         (HEAD + "[require]\nruns = 0\n" + CRITERION, r"my.toml:3: \[require\] runs: expected greater than"),
-        (HEAD + '[[parties]]\nrole = "Vendor"\n' + CRITERION, r"my.toml:2: \[parties\] 0.name: is missing"),
+        (HEAD + "[require]\nsigners = 'a'\n" + CRITERION, r"signers: only submission files are .*: add verified"),
+        (HEAD + "[require]\nregistered = 'a'\n" + CRITERION, r"registered: expected 64 hex digits, as .*'a'"),
+        (
+            HEAD + CRITERION + CRITERION.replace("vflops", "flops") + "lowr = 0.0",
+            r"my.toml:12: \[\[criteria\]\] 2 \(flops\).lowr: unknown key",
+        ),
+        (HEAD + '[[parties]]\nrole = "Vendor"\n' + CRITERION, r"my.toml:2: \[\[parties\]\] 1.name: is missing"),
         ('title = "a\\u0000b"\n' + CRITERION, r"my.toml:1: title: expected one line of printable characters"),
         ("x y", "my.toml: not valid TOML"),
     ],
@@ -145,6 +154,18 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
 def test_a_mistake_is_told_by_line_and_key_with_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         contract(tmp_path, text)
+
+
+def test_a_misspelt_key_is_told_once_and_others_that_are_missing_too(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as told:
+        contract(tmp_path, 'titel = "t"\n' + CRITERION.replace("reference", "referense").replace("unit =", "x ="))
+    lines = [line.partition("; ")[0] for line in str(told.value).removeprefix(f"{tmp_path}/").splitlines()]
+    assert [line.replace(f"{tmp_path}/", "") for line in lines] == [
+        "my.toml:2: [[criteria]] 1 (vflops).unit: is missing",
+        "my.toml:4: [[criteria]] 1 (vflops).referense: unknown key",
+        "my.toml:5: [[criteria]] 1 (vflops).x: unknown key",
+        "my.toml:1: titel: unknown table or key",
+    ]
 
 
 def test_a_missing_contract_is_told_with_the_line_to_type(tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ from typer.testing import CliRunner
 from written_campaign import SHORT, copy_campaign, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
+from hpcai500.chain import Event
 from hpcai500.cli import app
 from hpcai500.errors import RunError, UsageError, WrongAnswerError
 from hpcai500.recipe import load_recipe
 from hpcai500.results.replication.comparison import Replication, compare_sides
+from hpcai500.results.replication.data import make_line, require_data
+from hpcai500.results.replication.likeness import likeness
 from hpcai500.results.replication.plan import Plan, PlanRequest, plan_replication
 from hpcai500.results.replication.side import Side, read_side, read_submission
 from hpcai500.results.replication.text import replication_lines
@@ -88,7 +91,9 @@ def test_on_another_system_quality_decides_and_speed_is_told(original: Path, tmp
     assert _deciding(found) == {"top1"}
     assert _verdicts(found)["images_per_second"] == "not replicated"
     assert any("16 x NVIDIA H100 80GB HBM3 in the original, 16 x NVIDIA A100" in note for note in found.notes)
-    text = "\n".join(replication_lines(found))
+    lines = list(replication_lines(found))
+    text = "\n".join(lines)
+    assert max(len(line) for line in lines if str(tmp_path) not in line and str(original) not in line) <= 100
     assert "(not replicated)" in text
     assert "verdict     replicated" in text
 
@@ -146,6 +151,48 @@ def test_other_data_are_no_repetition(original: Path, tmp_path: Path) -> None:
     found = compare_sides(read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=2, dataset=data))
     assert found.verdict == "not a repetition"
     assert found.reasons[0].startswith("other data: the fingerprint is")
+
+
+def _with_data(side: Side, **facts: Any) -> Side:
+    """The same, as if its runs had told other facts of their data."""
+
+    def told(event: Event) -> Event:
+        return {**event, "value": {**event["value"], **facts}} if event["key"] == "dataset" else event
+
+    records = (dataclasses.replace(record, events=[told(event) for event in record.events]) for record in side.records)
+    return dataclasses.replace(side, records=tuple(records))
+
+
+def test_fingerprints_of_one_kind_are_compared(original: Path, tmp_path: Path) -> None:
+    """Whoever has not checked the content still has the list of files."""
+    first, other = read_side(original), _repeated(tmp_path, _OWN_SEEDS, trials=2)
+    assert likeness(first, _with_data(other, content_fingerprint=None)).obstacles == ()
+    [obstacle] = likeness(first, _with_data(other, content_fingerprint=None, fingerprint="ab" * 32)).obstacles
+    assert obstacle.startswith("other data: the fingerprint is")
+
+
+def test_made_data_are_told_with_the_line_that_makes_them_again(submitted: Side, tmp_path: Path) -> None:
+    made = _with_data(submitted, synthetic=True, classes=10, training_samples=1000, evaluation_samples=50)
+    line = "hpcai500 data make ic DATA --classes 10 --train-per-class 100 --val-per-class 5"
+    warning = require_data(made, None)
+    assert warning is not None
+    assert line in warning
+    guide = _planned(made, tmp_path / "again").guide.read_text()
+    assert f"    {line}\n" in guide
+    assert "again is run by ('slurm', 2, 8) --data DATA" in guide
+    assert require_data(made, tmp_path) is None
+    odd = _with_data(made, training_samples=1001)
+    assert make_line(odd.records[0], odd.tables, "DATA") is None
+    with pytest.raises(UsageError, match="which hpcai500 does not make"):
+        require_data(submitted, None)
+
+
+def test_made_years_are_told_with_the_line_that_makes_them_again(submitted: Side) -> None:
+    facts = {"synthetic": True, "training_samples": 600, "evaluation_samples": 200, "grid": [128, 192]}
+    tables = {"benchmark": "ewa", "problem": {"training_years": [1979, 1981], "evaluation_years": [1982, 1982]}}
+    assert make_line(_with_data(submitted, **facts).records[0], tables, "DATA") == (
+        "hpcai500 data make ewa DATA --years 1979-1982 --images-per-year 200 --height 128 --width 192"
+    )
 
 
 def test_another_level_is_not_replicated(original: Path, tmp_path: Path) -> None:
@@ -253,6 +300,12 @@ def test_what_stops_a_plan_leaves_an_empty_folder(
     assert _planned(submitted, folder).guide.is_file()
 
 
+def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_line(submitted: Side) -> None:
+    # Nobody can make a folder there, root neither.
+    with pytest.raises(UsageError, match=r"/proc/repetition: cannot be written: .*; give another folder: -o DIR"):
+        _planned(submitted, Path("/proc/repetition"))
+
+
 def test_facts_of_the_wrong_type_are_unknown_in_the_guide(submitted: Side, tmp_path: Path) -> None:
     """As if the submitter had written nonsense into `system.json`."""
     record = dataclasses.replace(submitted.records[0], system={**submitted.records[0].system, "nodes": [{"cpu": 3}]})
@@ -276,7 +329,10 @@ def test_a_submission_that_does_not_hold_is_refused(original: Path, submission: 
 def test_the_command_lays_out_then_compares(submission: Path, tmp_path: Path) -> None:
     runner, file = CliRunner(), tmp_path / "theirs.zip"
     shutil.copy(submission, file)
-    laid = runner.invoke(app, ["replicate", str(file), "--json"])
+    nowhere = runner.invoke(app, ["replicate", str(file), "--json"])
+    assert "hpcai500 does not make: give the folder of the same data with --data DIR" in str(nowhere.exception)
+    assert not (tmp_path / "theirs-replication").exists()
+    laid = runner.invoke(app, ["replicate", str(file), "--json", "--data", str(tmp_path)])
     assert laid.exit_code == 0, laid.output
     document = json.loads(laid.stdout)
     assert document["folder"] == str(tmp_path / "theirs-replication")
@@ -287,5 +343,7 @@ def test_the_command_lays_out_then_compares(submission: Path, tmp_path: Path) ->
     found = json.loads(compared.stdout)
     assert (found["verdict"], found["original"]["system"]) == ("replicated", "<script>`|Big")
     assert {row["name"]: row["decides"] for row in found["metrics"]}["top1"] is True
+    gone = runner.invoke(app, ["replicate", str(file), "--with", "nodir"])
+    assert str(gone.exception) == "--with nodir: no such campaign (its folder) or submission (its file)"
     wrong = runner.invoke(app, ["replicate", str(file), "--with", str(repetition), "--same-seeds"])
     assert "leave out --same-seeds" in str(wrong.exception)

@@ -15,7 +15,7 @@ import pytest
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode, UsageError, WrongAnswerError
 from hpcai500.results.submission import signature as module
-from hpcai500.results.submission.signature import check_signature, sign
+from hpcai500.results.submission.signature import check_signature, require_signers, sign
 
 CONTENT = b'{"a": 1}\n'
 
@@ -105,6 +105,33 @@ def test_a_key_that_nobody_vouches_for_is_not_trusted(signature: bytes, tmp_path
 def test_a_missing_file_of_signers_is_an_error_of_use(signature: bytes, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--signers"):
         check_signature(CONTENT, signature, tmp_path / "no")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n# nobody yet\n", b"\0\xff" * 100, b"us ssh-ed25519 AAAA\n", b"us\n"])
+def test_a_file_without_a_signer_is_an_error_of_use(signature: bytes, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "signers").write_bytes(content)
+    with pytest.raises(UsageError, match=r'signers:1: no line `NAME namespaces="hpcai500" KEY`') as caught:
+        check_signature(CONTENT, signature, tmp_path / "signers")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_public_key_in_place_of_signers_is_told_with_the_line_that_makes_them(
+    key: Path, signature: bytes, tmp_path: Path
+) -> None:
+    for named in (key.with_suffix(".pub"), key):
+        with pytest.raises(UsageError) as caught:
+            check_signature(CONTENT, signature, named)
+        typed = str(caught.value).partition("for a .pub file: ")[2].replace("NAME", "us")
+        subprocess.run(["sh", "-c", typed], check=True, cwd=tmp_path)
+        assert check_signature(CONTENT, signature, tmp_path / "signers").identity == "us"
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
+@pytest.mark.parametrize("before", ["us ", "us,them cert-authority ", '  "us them" namespaces="git,hpcai500"\t'])
+def test_every_form_of_a_signers_line_is_known(tmp_path: Path, kind: str, before: str) -> None:
+    public = make_key(tmp_path / "key", kind=kind).with_suffix(".pub").read_text()
+    (tmp_path / "signers").write_text(f"# ours\n\nnonsense\n{before}{public}")
+    require_signers(tmp_path / "signers")
 
 
 def test_a_missing_key_is_told_with_the_line_that_makes_one(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import zipfile
@@ -188,7 +189,8 @@ def test_what_would_be_refused_by_its_reader_is_not_written(campaign: Path, tmp_
         ({"organisation": "a\x1b[1m"}, "--organisation"),
         ({"contact": "x" * 1001}, "--contact"), ({"key": Path("no-key")}, "ssh-keygen -t ed25519"),
         ({"logs": [Path("no-log")]}, "--log no-log"), ({"output": Path("no/folder/s.zip")}, "mkdir -p"),
-        ({"output": Path("/tmp")}, "a folder"),
+        ({"output": Path("/tmp")}, "a folder"), ({"output": Path("x" * 300)}, "cannot be written: File name too long"),
+        ({"key": Path(__file__)}, "is no OpenSSH key; `ssh-keygen -t ed25519 -f KEY` makes one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_told_before_anything_is_packed(
@@ -223,10 +225,46 @@ def test_what_lies_where_the_file_is_written_first_is_neither_followed_nor_in_th
 ) -> None:
     (tmp_path / "victim").write_text("whole")
     (tmp_path / f".s.zip.{os.getpid()}.tmp").symlink_to(tmp_path / "victim")
-    (tmp_path / "s.zip").symlink_to(tmp_path / "victim")
     pack(request(campaign, tmp_path / "s.zip"))
     assert (tmp_path / "victim").read_text() == "whole"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s.zip", "victim"]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "device"])
+def test_what_is_no_file_is_never_replaced(campaign: Path, tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "s.zip"
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "device":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(target))
+    else:
+        target.symlink_to("/dev/null" if kind == "link" else tmp_path / "nothing")
+    before = target.lstat()
+    with pytest.raises(UsageError, match=r"s\.zip: .*, which would be replaced; give the name of a file") as caught:
+        pack(request(campaign, target))
+    assert "\n" not in str(caught.value)
+    assert (target.lstat().st_mode, target.lstat().st_ino) == (before.st_mode, before.st_ino)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_cannot_be_written_is_told_by_the_name_that_was_given(campaign: Path) -> None:
+    # Nobody can make a file there, root neither.
+    with pytest.raises(UsageError) as caught:
+        pack(request(campaign, Path("/proc/s.zip")))
+    assert "/proc/s.zip: " in str(caught.value)
+    assert "give another -o FILE" in str(caught.value)
+    assert ".tmp" not in str(caught.value)
+
+
+def test_a_finished_run_whose_folder_is_missing_is_told_with_what_to_do(campaign: Path, tmp_path: Path) -> None:
+    less = shutil.copytree(campaign, tmp_path / "campaign")
+    shutil.rmtree(less / "trial-03")
+    with pytest.raises(
+        UsageError, match=r"trial-03: its folder is missing: restore it; without it .* cannot be ranked"
+    ):
+        pack(request(less, tmp_path / "s.zip"))
+    assert [one.name for one in tmp_path.iterdir()] == ["campaign"]
 
 
 def test_a_disk_that_is_full_is_told_in_one_line_and_leaves_nothing(campaign: Path, tmp_path: Path) -> None:
@@ -266,34 +304,6 @@ def submit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 
 NAMES = ("--system", "A system", "--organisation", "A site")
-
-
-def test_the_command_prints_one_document_with_json(
-    campaign: Path, key: Path, tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert submit(campaign, "-o", tmp_path / "s.zip", *NAMES, "--key", key, "--json") == ExitCode.PASS
-    printed = capsys.readouterr()
-    document = json.loads(printed.out)
-    assert document["signer"].startswith("SHA256:")
-    assert document["claim"]["rankable"] is False
-    assert document["bytes"] == (tmp_path / "s.zip").stat().st_size
-    assert "not rankable" in printed.err
-
-
-def test_the_command_tells_people_what_counts(
-    campaign: Path, tmp_path: Path, submit: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert submit(campaign, "-o", tmp_path / "s.zip", *NAMES, "--unsigned") == ExitCode.PASS
-    printed = capsys.readouterr().out
-    for words in (
-        "rankable    no",
-        "3 finished runs",
-        "3 of 3 planned, 4 attempts",
-        "signed      by nobody",
-        "and 1 more: no file of a record",
-    ):
-        assert words in printed
-    assert "epoch-0003" not in printed
 
 
 def test_without_a_choice_both_lines_are_told(

@@ -156,3 +156,17 @@ def test_an_mpi_is_named_in_few_words(text: str, name: str) -> None:
 def test_the_document_is_plain_json() -> None:
     document = versions.version_document(inside(), "Open MPI 4.1.4")
     assert json.loads(json.dumps(document)) == document
+
+
+def test_an_installed_package_and_a_checkout_of_it_are_the_same_code(tmp_path: Path) -> None:
+    for name, files in {
+        "checkout": ["__init__.py", "engine/job.py"],
+        "installed": ["__init__.py", "engine/job.py", "recipes/harness/reframe/hpcai500_check.py"],
+    }.items():
+        for file in files:
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x = 1\n", encoding="utf-8")
+    assert versions.code_hash(tmp_path / "installed") == versions.code_hash(tmp_path / "checkout")
+    (tmp_path / "installed" / "engine" / "job.py").write_text("x = 2\n", encoding="utf-8")
+    assert versions.code_hash(tmp_path / "installed") != versions.code_hash(tmp_path / "checkout")

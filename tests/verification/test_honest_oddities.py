@@ -30,7 +30,7 @@ def of_record(context: Context, name: str) -> list[Finding]:
     """What its own events say against a record."""
     record, result = context.done[name], context.asked.results[name]
     found = [one for check in RECORD_CHECKS for one in check(record, result, context.asked.rules)]
-    return [one for one in found if one.severity != "note"]
+    return [one for one in found if one.severity in ("fail", "warning")]
 
 
 def halve(events: list[Event]) -> None:

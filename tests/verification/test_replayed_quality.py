@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def test_what_is_found_again_is_noted(base: Submission, tmp_path: Path) -> None:
     assert {finding.name for finding in found} == {
         "replay-dataset", "replay-quality", "replay-flops", "replay-checkpoint",
     }  # fmt: skip
-    assert {finding.severity for finding in found} == {"note"}
-    assert "1 of 2 trials were replayed" in evidence(found, "replay-checkpoint", "note")
+    assert {finding.severity for finding in found} == {"note", "skipped"}
+    assert "1 of 2 trials were replayed" in evidence(found, "replay-checkpoint", "skipped")
     assert not list(tmp_path.glob("*.pt"))
 
 
@@ -91,12 +92,25 @@ def test_a_refused_checkpoint_refuses_and_a_missing_device_is_no_ones_fault(base
         guarded("replay", lambda: replay_check(lack)(context))
 
 
-def test_a_checkpoint_that_is_not_here_is_for_people(base: Submission, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_here_cannot_be_replayed_and_refuses(base: Submission, tmp_path: Path) -> None:
     context = changed(base, tmp_path)
     entries = {path: entry for path, entry in context.submission.entries.items() if "/checkpoints/" not in path}
     object.__setattr__(context.submission, "entries", entries)
     found = list(replay_check(_answers(context))(context))
-    assert "its quality is not replayed" in evidence(found, "replay-checkpoint", "warning")
+    assert {(finding.severity, finding.name) for finding in found} == {("fail", "replay-missing")}
+    told = evidence(found, "replay-missing")
+    assert "trial-01: its last checkpoint is not here" in told
+    assert "trial-02: its last checkpoint is not here" in told
+
+
+def test_more_trials_than_there_are_cannot_be_replayed(base: Submission, tmp_path: Path) -> None:
+    assert "3 trials were asked for, 2 came to their end" in evidence(_found(base, tmp_path, most=3), "replay-missing")
+
+
+def test_a_campaign_without_a_finished_run_has_nothing_to_replay(base: Submission, tmp_path: Path) -> None:
+    context = replace(changed(base, tmp_path), records={})
+    found = list(replay_check(lambda recipe, checkpoint: {})(context))
+    assert [(one.severity, one.name) for one in found] == [("fail", "replay-missing")]
 
 
 @pytest.mark.parametrize(

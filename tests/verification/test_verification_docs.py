@@ -13,7 +13,7 @@ import hpcai500
 
 FOLDER = Path(hpcai500.__file__).parent / "results/verification"
 DOCS = Path(__file__).parents[2] / "docs/verification.md"
-MAKERS = {"fail", "warning", "note", "judged", "_finding", "Finding"}
+MAKERS = {"fail", "warning", "note", "skipped", "judged", "_finding", "Finding"}
 
 
 def finding_names(tree: ast.Module) -> Iterator[str]:

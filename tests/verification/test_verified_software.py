@@ -252,10 +252,10 @@ def test_a_checkpoint_may_be_left_out_if_that_is_said(base: Submission, tmp_path
     )
     found = all_findings(context)
     assert not failed(found)
-    assert "those of 1 trials were left out" in evidence(found, "checkpoints", "note")
+    assert "those of 1 trials were left out" in evidence(found, "checkpoints", "skipped")
 
 
 def test_what_was_left_out_and_replaced_is_said(base: Submission, tmp_path: Path) -> None:
     document = json.loads(base.manifest_bytes)
     assert document["left_out"]
-    assert "of checkpoints only the last one" in evidence(all_findings(changed(base, tmp_path)), "left-out", "note")
+    assert "of checkpoints only the last one" in evidence(all_findings(changed(base, tmp_path)), "left-out", "skipped")

@@ -97,10 +97,7 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
 
 def _records_of(path: Path, campaigns: list[Campaign]) -> list[Path]:
     if path.is_file():
-        raise UsageError(
-            f"{path}: a file, where records are folders; of a submission: hpcai500 verify {path}, unzip it, and "
-            "name the folder campaign/ in it"
-        )
+        raise UsageError(f"{path}: a file, and no submission: records are folders, submissions are ZIP files")
     if is_campaign(path):
         campaign = read_campaign(path)
         campaigns.append(campaign)

@@ -51,6 +51,8 @@ def _properties(acceptance: Acceptance) -> dict[str, str]:
         "verdict": acceptance.verdict,
         "contract_sha256": contract.sha256 if contract else "",
         "system": contract.spec.system.name if contract else "",
+        "judged": "; ".join(one.sentence for one in acceptance.subjects),
+        "not_rankable": acceptance.loud,
         "hpcai500": __version__,
     }
 

@@ -26,7 +26,7 @@ from hpcai500.results.report.blocks import Block, Cell, Chart, Key, Row, Section
 from hpcai500.results.report.rendering import render
 from hpcai500.results.report.words import UNKNOWN, count, short, table, tables
 
-_MOST_ROWS, _MOST_DRAWN, _MOST_VALUES = 100, 30, 20
+_MOST_ROWS, _MOST_DRAWN, _MOST_VALUES, _MOST_SUBJECTS = 100, 30, 20, 8
 _TONES: Mapping[str, Tone] = {"pass": "good", "fail": "bad", "missing": "bad"}
 # A comparison without a contract is signed, too.
 _NOBODY = (PartyTable(role="Customer", name="…"), PartyTable(role="Vendor", name="…"))
@@ -40,6 +40,7 @@ def acceptance_page(acceptance: Acceptance) -> str:
         title=acceptance.title,
         accepted=acceptance.verdict == "PASS",
         sentence=acceptance.sentence,
+        loud=acceptance.loud,
         number=contract.spec.contract if contract else "",
         made=acceptance.made.strftime("%Y-%m-%d %H:%M UTC"),
         facts=list(_facts(acceptance)),
@@ -60,6 +61,12 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
         for party in request.contract.spec.parties:
             yield party.role, party.name
         yield "System", f"{system.name}. {system.description}" if system.description else system.name
+    for one in acceptance.subjects[:_MOST_SUBJECTS]:
+        identity = f"; campaign {one.campaign}" if one.campaign else ""
+        yield "Judged", f"{one.sentence}; recipe {one.recipe_hash}{identity}"
+    for submission in acceptance.submissions[:_MOST_SUBJECTS]:
+        yield "Submission", f"{submission.sentence}; manifest {submission.manifest_sha256}"
+        yield "Not checked", "; ".join(submission.not_checked)
     if acceptance.evidence.runs:
         yield "Measured on", _machine(max(acceptance.evidence.runs, key=lambda run: run.result.nodes))
     if request.baseline:

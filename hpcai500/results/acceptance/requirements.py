@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hpcai500.campaign.standing import standing
 from hpcai500.results.acceptance.evidence import Evidence, Run
 from hpcai500.results.acceptance.spec import RequireTable
+from hpcai500.results.acceptance.subjects import edition_target
+from hpcai500.results.acceptance.submissions import Trust, Verified
 from hpcai500.results.report.words import count, short
 from hpcai500.results.score import why_no_mean
 
@@ -39,15 +40,33 @@ class Requirement:
         return {**asdict(self), "detail": self.detail or None}
 
 
-def judge_requirements(require: RequireTable, evidence: Evidence) -> list[Requirement]:
-    """Each demand of a contract; whole records, right answers and runs that belong together are always demanded."""
-    found = [_whole(evidence), _quality(evidence.runs), _alike(evidence)]
+def judge_requirements(
+    require: RequireTable,
+    evidence: Evidence,
+    reasons: Sequence[str] = (),
+    submissions: Sequence[Verified] = (),
+    trust: Trust | None = None,
+) -> list[Requirement]:
+    """Each demand of a contract; whole records, right answers and runs that belong together are always demanded.
+
+    Args:
+        require: what the contract demands.
+        evidence: the runs.
+        reasons: why they are not rankable (`not_rankable`).
+        submissions: the files that they came in.
+        trust: what these were held against.
+    """
+    found = [_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
+    if require.verified:
+        found.append(_verified(evidence, submissions))
+    if trust and trust.registered:
+        found.append(_registered(trust.registered, evidence, submissions))
     if require.edition:
         found.append(_edition(require.edition, evidence.runs))
     if require.level:
         found.append(_level(require.level, evidence.runs))
     if require.rankable:
-        found.append(_rankable(evidence))
+        found.append(_rankable(evidence, reasons))
     if require.nodes:
         found.append(_nodes(require.nodes, evidence.runs))
     if require.runs > 1:
@@ -72,14 +91,43 @@ def _whole(evidence: Evidence) -> Requirement:
     )  # fmt: skip
 
 
-def _quality(runs: Sequence[Run]) -> Requirement:
+def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
+    """The recipe's own target is anybody's to choose, so it counts only where the contract goes without the rules."""
     broken = []
     for run in runs:
         quality = run.result.quality
-        if quality.achieved is None or quality.achieved < quality.target:
+        fixed = edition_target(run.result.edition, run.result.benchmark) if by_edition else None
+        target = quality.target if fixed is None else fixed
+        whose = "target" if fixed is None else f"target of edition {run.result.edition}"
+        if quality.achieved is None or quality.achieved < target:
             achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
-            broken.append(f"{run.name}: {quality.metric} is {achieved}, the target is {quality.target:g}")
-    return _of_all("right answers", "target quality reached", broken, len(runs))
+            broken.append(f"{run.name}: {quality.metric} is {achieved}, the {whose} is {target:g}")
+    required = "target quality reached" if by_edition else "the recipe's own target quality reached"
+    return _of_all("right answers", required, broken, len(runs))
+
+
+def _verified(evidence: Evidence, submissions: Sequence[Verified]) -> Requirement:
+    """Whatever is no submission was signed by nobody."""
+    folders = {one.campaign for one in submissions}
+    broken = [
+        f"{run.name}: of no submission: give the file that `hpcai500 submit` wrote"
+        for run in evidence.runs
+        if run.record.path.parent not in folders
+    ]
+    return _of_all("verified", "submission files that are verified", broken, len(evidence.runs))
+
+
+def _registered(identity: str, evidence: Evidence, submissions: Sequence[Verified]) -> Requirement:
+    """Verification has compared those of submissions, also where names of hosts were replaced in them."""
+    good = {one.campaign for one in submissions}
+    good |= {campaign.path for campaign in evidence.campaigns if campaign.identity == identity}
+    own = {campaign.path: campaign.identity for campaign in evidence.campaigns}
+    broken = [
+        f"{run.name}: of {'campaign ' + own[folder] if folder in own else 'no campaign'}, not of the registered one"
+        for run in evidence.runs
+        if (folder := run.record.path.parent) not in good
+    ]
+    return _of_all("registered", f"campaign {identity[:12]}…", broken, len(evidence.runs))
 
 
 def _alike(evidence: Evidence) -> Requirement:
@@ -107,19 +155,12 @@ def _level(level: str, runs: Sequence[Run]) -> Requirement:
     return _of_all("level", level if level == LEVELS[0] else f"{level}, or stricter", broken, len(runs))
 
 
-def _rankable(evidence: Evidence) -> Requirement:
+def _rankable(evidence: Evidence, reasons: Sequence[str]) -> Requirement:
     broken = [f"{run.name}: {run.result.reasons[0]}" for run in evidence.runs if not run.result.rankable]
-    reasons = [*broken, *_of_campaigns(evidence)]
     kept = _of_all("rankable", "yes", broken, len(evidence.runs))
     if reasons and not broken:
         return Requirement(kept.name, kept.required, "the campaign is not", "fail", short(reasons[0]))
     return kept
-
-
-def _of_campaigns(evidence: Evidence) -> Iterator[str]:
-    for campaign in evidence.campaigns:
-        reasons = standing(campaign).reasons
-        yield from (f"{campaign.path}: {reason}" for reason in reasons)
 
 
 def _nodes(nodes: int, runs: Sequence[Run]) -> Requirement:

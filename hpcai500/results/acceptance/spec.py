@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.tolerance import Limits, Statistic
 from hpcai500.recipe import recipes_folder
 from hpcai500.results.acceptance.metrics import EFFICIENCY, Metric, find_metric
+from hpcai500.results.acceptance.mistakes import mistakes
 from hpcai500.results.acceptance.units import unit_factor, unit_names
-from hpcai500.toml_source import explain, parse_tables, read_source
+from hpcai500.toml_source import parse_tables, read_source
 
 DEFAULT_STATISTIC: Statistic = "mean"
 # Nothing that is measured is further from 1 than these, and arithmetic stays exact.
@@ -47,6 +49,12 @@ def _benchmark(name: str) -> str:
     if name not in RECIPE_TYPES:
         raise ValueError(f"expected one of the benchmarks {', '.join(RECIPE_TYPES)}, got {name!r}")
     return name
+
+
+def _identity(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError(f"expected 64 hex digits, as `hpcai500 campaign status` shows them, got {text!r}")
+    return text
 
 
 def _metric(name: str) -> str:
@@ -105,11 +113,20 @@ class SystemTable(_Table):
 class RequireTable(_Table):
     """What must hold of every run, whatever its speed."""
 
-    rankable: bool = False
+    rankable: bool = True
+    verified: bool = False
+    registered: Annotated[str, AfterValidator(_identity)] | None = None
+    signers: Name | None = None
     level: Literal["hardware", "system", "free"] | None = None
     edition: Annotated[str, AfterValidator(_edition)] | None = None
     runs: Count = 1
     nodes: Count | None = None
+
+    @model_validator(mode="after")
+    def _trusts_only_what_is_verified(self) -> RequireTable:
+        if self.signers is not None and not self.verified:
+            raise ValueError("signers: only submission files are signed: add verified = true")
+        return self
 
 
 class CriterionTable(_Table):
@@ -220,6 +237,11 @@ class Contract:
     sha256: str
     spec: Spec
 
+    @property
+    def signers(self) -> Path | None:
+        """The file of keys that it vouches for; its path is relative to the contract."""
+        return self.path.parent / self.spec.require.signers if self.spec.require.signers else None
+
 
 def contracts_folder() -> Path:
     """The folder of the contract files that come with hpcai500."""
@@ -252,5 +274,5 @@ def load_contract(path: Path) -> Contract:
     try:
         spec = Spec.model_validate(tables)
     except ValidationError as error:
-        raise UsageError(explain(Spec, source, error)) from error
+        raise UsageError(mistakes(Spec, source, tables, error)) from error
     return Contract(path, hashlib.sha256(path.read_bytes()).hexdigest(), spec)

@@ -45,6 +45,8 @@ def _lines(acceptance: Acceptance) -> Iterator[str]:
     yield f"worst {acceptance.worst.of:6} {acceptance.worst.sentence}"
     yield from (f"  {said}" for said in (*acceptance.worst.differences, *acceptance.worst.ceilings))
     yield ""
+    if acceptance.loud:
+        yield f"HPCAI500 NOTE {acceptance.loud}"
     yield acceptance.sentence
     yield from figure_of_merit_lines(acceptance.criteria)
     yield f"HPCAI500 RESULT {acceptance.verdict}"
@@ -132,6 +134,12 @@ def _head(acceptance: Acceptance) -> Iterator[str]:
             yield f"{short(party.role, 11):11} {party.name}"
     if request.baseline:
         yield f"baseline    {request.baseline}, at least {request.ratio:g} times as good"
+    for one in acceptance.subjects:
+        yield f"judged      {one.sentence}"
+        yield f"            recipe {one.recipe_hash}" + (f", campaign {one.campaign}" if one.campaign else "")
+    for submission in acceptance.submissions:
+        yield f"submission  {submission.sentence}"
+        yield from (f"            not checked: {said}" for said in submission.not_checked)
     for campaign in acceptance.evidence.campaigns:
         yield f"campaign    {campaign.path}: {attempts_text(campaign)} (journal {campaign.head[:12]}…)"
     folders = [campaign.path for campaign in acceptance.evidence.campaigns]

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hpcai500 import __version__
-from hpcai500.errors import ExitCode, UsageError
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.progress import Tracker, silent
 from hpcai500.results.acceptance.baseline import judge_against
 from hpcai500.results.acceptance.ceilings import read_ceilings
 from hpcai500.results.acceptance.criteria import Judged, judge_criteria
 from hpcai500.results.acceptance.evidence import Evidence, read_evidence
 from hpcai500.results.acceptance.measuring import Sources
+from hpcai500.results.acceptance.naming import renamed, renamed_text
+from hpcai500.results.acceptance.rankability import loud, not_rankable
 from hpcai500.results.acceptance.requirements import Requirement, judge_requirements
 from hpcai500.results.acceptance.spec import Contract, RequireTable
+from hpcai500.results.acceptance.subjects import Subject, subjects
+from hpcai500.results.acceptance.submissions import Trust, Verified, is_submission, open_verified, paths_shown
 from hpcai500.results.acceptance.worst_node import WorstNode, worst_node
+from hpcai500.scratch import scratch_folder
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,12 @@ class Request:
 
     Attributes:
         contract: the contract, if there is one.
-        records: of the system: records, folders of series, campaigns.
+        records: of the system: records, folders of series, campaigns, submission files.
         micro: files of `hpcai500 micro`.
         scaling: a file of `hpcai500 scale --json`.
         baseline: older runs of the same work.
         ratio: of what the old runs reached, how much the new ones must.
+        trust: what submission files are held against, beyond what the contract says.
     """
 
     contract: Contract | None
@@ -40,14 +48,30 @@ class Request:
     scaling: Path | None = None
     baseline: Path | None = None
     ratio: float = 0.9
+    trust: Trust = field(default_factory=Trust)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Requirements and criteria, each with its verdict, and the runs that they rest on."""
+    """Requirements and criteria, each with its verdict, and the runs that they rest on.
+
+    Attributes:
+        request: what was judged by what.
+        evidence: the runs.
+        subjects: what they did, on what.
+        submissions: the files that they came in, where they did.
+        not_rankable: why they are no results of HPC AI500; none if they are.
+        requirements: what must hold of every run.
+        criteria: what was contracted.
+        worst: the slowest node.
+        made: when it was judged.
+    """
 
     request: Request
     evidence: Evidence
+    subjects: tuple[Subject, ...]
+    submissions: tuple[Verified, ...]
+    not_rankable: tuple[str, ...]
     requirements: tuple[Requirement, ...]
     criteria: tuple[Judged, ...]
     worst: WorstNode
@@ -67,6 +91,12 @@ class Acceptance:
     def verdict(self) -> Literal["PASS", "FAIL"]:
         """For harnesses."""
         return "PASS" if self.exit_code == ExitCode.PASS else "FAIL"
+
+    @property
+    def loud(self) -> str:
+        """That these are no results of HPC AI500; empty where they are, or where that is a requirement anyway."""
+        demanded = any(one.name == "rankable" for one in self.requirements)
+        return "" if demanded else loud(self.not_rankable)
 
     @property
     def sentence(self) -> str:
@@ -104,6 +134,9 @@ class Acceptance:
             "system": spec.system.model_dump() if spec else None,
             "baseline": str(self.request.baseline) if self.request.baseline else None,
             "min_ratio": self.request.ratio if self.request.baseline else None,
+            "not_rankable": list(self.not_rankable),
+            "judged": [one.document() for one in self.subjects],
+            "submissions": [one.document() for one in self.submissions],
             "requirements": [one.document() for one in self.requirements],
             "criteria": [one.document() for one in self.criteria],
             "worst_node": self.worst.document(),
@@ -124,6 +157,7 @@ class Acceptance:
             "campaigns": [
                 {
                     "path": str(campaign.path),
+                    "identity": campaign.identity,
                     "journal_head": campaign.head,
                     "attempts": dict(Counter(attempt.status for attempt in campaign.attempts)),
                 }
@@ -134,22 +168,69 @@ class Acceptance:
         }
 
 
-def accept(request: Request, now: datetime | None = None) -> Acceptance:
+def accept(request: Request, now: datetime | None = None, tracker: Tracker = silent) -> Acceptance:
     """Hold the runs of `request` against its contract, its baseline, or both.
 
     Args:
         request: what is judged by what.
         now: when that is; by default, now.
+        tracker: shows how far the verification of a submission is.
 
     Raises:
         UsageError: something is not what it should be: a path, a file, a run that is named twice.
-        WrongAnswerError: a file or an old record says something else than its evidence.
+        WrongAnswerError: a submission is refused; a file or an old record says something else than its evidence.
+        EnvironmentLacksError: no submission can be verified here.
     """
     if request.contract is None and request.baseline is None:
         raise UsageError("accept: name a contract file first, or give --baseline OLD")
-    evidence = read_evidence(request.records)
+    now, trust = now or datetime.now(UTC), _trust(request)
+    files = [path for path in request.records if is_submission(path)]
+    if request.trust.signers and not files:
+        raise UsageError("--signers: says whose submission files are trusted, and none is judged")
+    if trust.registered and len(files) > 1:
+        raise UsageError(f"--registered: one campaign has that identity, and {len(files)} submissions are judged")
+    if not files:
+        return _accept(request, request.records, (), trust, now)
+    with scratch_folder(os.environ, Path.cwd()) as folder:
+        opened = tuple(
+            open_verified(path, Path(folder, f"submission-{number}"), trust, tracker)
+            for number, path in enumerate(files, 1)
+        )
+        places = paths_shown(opened)
+        campaigns = {file: campaign for campaign, file in places.items()}
+        try:
+            made = _accept(request, [campaigns.get(path, path) for path in request.records], opened, trust, now)
+        except HpcAi500Error as error:
+            raise type(error)(renamed_text(str(error), places)) from error
+        return cast("Acceptance", renamed(made, places))
+
+
+def _trust(request: Request) -> Trust:
+    """What the command line adds to the contract; it never replaces what was agreed.
+
+    Raises:
+        UsageError: it says something else.
+    """
+    if request.contract is None:
+        return request.trust
+    require, trust = request.contract.spec.require, request.trust
+    if require.registered and trust.registered not in (None, require.registered):
+        raise UsageError(f"--registered {trust.registered}: the contract says {require.registered}")
+    signers = request.contract.signers
+    if signers and trust.signers and signers.resolve() != trust.signers.resolve():
+        raise UsageError(f"--signers {trust.signers}: the contract says {signers}")
+    return replace(trust, registered=require.registered or trust.registered, signers=signers or trust.signers)
+
+
+def _accept(
+    request: Request, records: Sequence[Path], submissions: tuple[Verified, ...], trust: Trust, now: datetime
+) -> Acceptance:
+    """The verdict on `records`, of which some may be campaigns of `submissions` that lie open."""
+    evidence = read_evidence(records)
     spec = request.contract.spec if request.contract else None
-    require = spec.require if spec else RequireTable()
+    # Without a contract nobody has demanded the rules; that they are not kept is said all the same.
+    require = spec.require if spec else RequireTable(rankable=False)
+    reasons = not_rankable(evidence)
     files = read_ceilings(request.micro)
     criteria: list[Judged] = []
     if spec:
@@ -160,8 +241,11 @@ def accept(request: Request, now: datetime | None = None) -> Acceptance:
     return Acceptance(
         request=request,
         evidence=evidence,
-        requirements=tuple(judge_requirements(require, evidence)),
+        subjects=subjects(evidence),
+        submissions=submissions,
+        not_rankable=reasons,
+        requirements=tuple(judge_requirements(require, evidence, reasons, submissions, trust)),
         criteria=tuple(criteria),
         worst=worst_node([run for runs in judged for run in runs], files),
-        made=now or datetime.now(UTC),
+        made=now,
     )

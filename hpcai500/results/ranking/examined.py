@@ -13,6 +13,7 @@ from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, Usag
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.ranking.cleaning import shown
 from hpcai500.results.report.words import table
+from hpcai500.results.submission.signature import require_signers
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding, Verification
 
@@ -77,11 +78,12 @@ def examine(
         told: is called with each file when it was looked at.
 
     Raises:
-        UsageError: none of them exists, or `signers` does not.
+        UsageError: none of them exists, or `signers` is no list of signers.
         EnvironmentLacksError, RunError: this machine cannot verify anything, or its disk is full.
     """
-    if signers and not signers.is_file():
-        raise UsageError(f"--signers {signers}: no such file; give OpenSSH's list of allowed signers")
+    if signers is not None:
+        # Here, as what is raised by one file keeps none of the others from being looked at.
+        require_signers(signers)
     if files and not any(path.is_file() for path in files):
         raise UsageError(f"{files[0]}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
     found = []

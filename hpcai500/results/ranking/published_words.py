@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import Any
 
 from hpcai500.editions import benchmark_rules
@@ -12,6 +13,7 @@ from hpcai500.results.ranking.published import STATED, USED, Page, Published, Re
 
 _PETA = 1e15
 _MINUTE = 60.0
+_WIDTH = 100
 # What rounds to 0.0 %.
 _EQUAL = 5e-4
 METHOD = (
@@ -63,12 +65,13 @@ def published_lines(page: Page) -> Iterator[str]:
     ]
     yield from aligned([header, *rows], right={0, 2, 3, 4, 5, 7, 9, 10})
     yield ""
-    yield METHOD
-    yield CONCLUSION
+    yield from wrap(METHOD, _WIDTH)
+    yield from wrap(CONCLUSION, _WIDTH)
     yield ""
     for one in page.systems:
-        yield f"{one.system}: {explanation(one)}"
-        yield from (f"    {note}" for note in one.notes)
+        yield from wrap(f"{one.system}: {explanation(one)}", _WIDTH, subsequent_indent="    ")
+        for note in one.notes:
+            yield from wrap(note, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 def published_document(page: Page) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from hpcai500.results.columns import aligned
 from hpcai500.results.ranking.cleaning import shown
@@ -11,11 +12,10 @@ from hpcai500.results.ranking.examined import Examined
 from hpcai500.results.ranking.ranking import Group, Ranked, Ranking
 from hpcai500.results.report.words import duration, quantity, share, short
 
-_HEADER = (
-    "rank", "system", "organisation", "VFLOPS", "variation", "per watt", "to quality", "quality", "level",
-    "accelerators", "framework", "date",
-)  # fmt: skip
+_HEADER = ("rank", "system", "organisation", "VFLOPS", "variation", "per watt", "to quality", "quality")
 _RIGHT = {0, 3, 4, 5, 6, 7}
+_WIDTH = 120
+_INDENT = " " * 8
 _MOST_PATH = 200
 
 
@@ -35,8 +35,9 @@ def ranking_lines(ranking: Ranking, level: Level | None = None, benchmark: str |
         yield ""
     if ranking.unranked:
         yield "Not ranked"
-        rows = [(one.status, shown(one.examined.file, _MOST_PATH), one.reason) for one in ranking.unranked]
-        yield from (f"  {line}" for line in aligned(rows))
+        for one in ranking.unranked:
+            yield f"  {one.status:12}  {shown(one.examined.file, _MOST_PATH)}"
+            yield from wrap(one.reason, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
 
 
 def examined_line(examined: Examined) -> str:
@@ -61,7 +62,11 @@ def _group_lines(group: Group, levels: Sequence[Level]) -> Iterator[str]:
         else:
             yield title
             rows = [_row(one.entry, one.ranks[level]) for one in standing]
-            yield from (f"  {line}" for line in aligned([_HEADER, *rows], right=_RIGHT))
+            head, *lines = aligned([_HEADER, *rows], right=_RIGHT)
+            yield f"  {head}"
+            for line, one in zip(lines, standing, strict=True):
+                yield f"  {line}"
+                yield f"{_INDENT}{_means(one.entry)}"
         yield ""
         before = standing
 
@@ -70,18 +75,20 @@ def _row(entry: Entry, place: int) -> tuple[str, ...]:
     per_watt, seconds = entry.mean("vflops_per_watt"), entry.mean("time_to_quality_seconds")
     return (
         str(place),
-        short(entry.system, 40),
-        short(entry.organisation, 30),
+        short(entry.system, 26),
+        short(entry.organisation, 20),
         quantity(entry.vflops, "FLOPS"),
         share(entry.metrics["vflops"].variation),
         "unknown" if per_watt is None else quantity(per_watt, "FLOPS/W"),
         "never" if seconds is None else duration(seconds),
         quality_text(entry),
-        entry.level,
-        short(entry.accelerators, 40),
-        short(entry.framework, 30),
-        date_text(entry),
     )
+
+
+def _means(entry: Entry) -> str:
+    """By what it got there: too long for columns."""
+    by = f"{short(entry.accelerators, 50)}; {short(entry.framework, 30)}"
+    return f"level {entry.level}; {date_text(entry)}; {by}"
 
 
 def quality_text(entry: Entry) -> str:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from hpcai500.campaign.company import company
 from hpcai500.campaign.reading import Campaign
-from hpcai500.chain import iterate
 from hpcai500.layers import Recipe
-from hpcai500.results.replication.likeness import fingerprint_of
+from hpcai500.results.replication.data import data_facts, fingerprints_of, make_line
 from hpcai500.results.replication.side import Side
 from hpcai500.results.replication.system_table import Beside
 from hpcai500.results.submission.claim import accelerators_of, framework_of, image_of, package_of, plain
@@ -92,17 +91,23 @@ def _software(guide: Guide) -> Iterator[str]:
 
 def _data(guide: Guide) -> Iterator[str]:
     record = guide.original.records[0]
-    dataset = next(iterate(reversed(record.events), "dataset"), None)
-    facts = dataset["value"] if dataset else {}
+    facts = data_facts(record)
     folder = shlex.quote(str(guide.data)) if guide.data else "DATA"
     yield "## 2. The data"
     yield ""
-    yield f"`{plain(guide.recipe.problem.dataset)}`: {facts.get('training_samples')} samples to train on,"
-    yield f"{facts.get('evaluation_samples')} to evaluate on, with the fingerprint"
+    samples, others = (_cell(str(facts.get(key))) for key in ("training_samples", "evaluation_samples"))
+    yield f"`{plain(guide.recipe.problem.dataset)}`: {samples} samples to train on, {others} to evaluate on, known by"
+    yield "the fingerprint of its"
     yield ""
-    yield f"    {plain(str(fingerprint_of(record)))}"
+    yield from (f"    {kind:14} {plain(text)}" for kind, text in fingerprints_of(record).items())
     yield ""
-    yield "Yours must be the same set:"
+    if line := make_line(record, guide.original.tables, folder):
+        yield "hpcai500 has made it, and makes it again (another `--seed` or layout, which no record tells, would show"
+        yield "in the fingerprint):"
+        yield ""
+        yield f"    {line}"
+        yield ""
+    yield "Yours must be the same set, by the fingerprint that this prints; other data are no repetition:"
     yield ""
     yield f"    hpcai500 data check {guide.recipe.benchmark} {folder}"
 
@@ -133,14 +138,10 @@ def _launch(guide: Guide) -> Iterator[str]:
     hardware = guide.recipe.hardware
     launcher = launchers[0] if launchers else "none"
     line = guide.launch_line(launcher, hardware.nodes, hardware.accelerators_per_node, folder)
-    yield f"    {line}{'' if guide.data or _is_made(guide.recipe) else ' --data DATA'}"
+    yield f"    {line}{'' if guide.data else ' --data DATA'}"
     yield ""
     yield "Every attempt counts and stays in its journal; the same line goes on after whatever has stopped it"
     yield "(docs/launching.md has the other launchers, and images)."
-
-
-def _is_made(recipe: Recipe) -> bool:
-    return recipe.problem.dataset.startswith("synthetic-")
 
 
 def _launchers(campaign: Campaign) -> list[str]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from hpcai500.campaign.company import company
 from hpcai500.campaign.likeness import SEED
-from hpcai500.chain import iterate
 from hpcai500.methodology.result import system_identity
 from hpcai500.recipe import Difference
 from hpcai500.recipe_tables import table_differences
 from hpcai500.record import Record
 from hpcai500.results.global_batch import global_batch
+from hpcai500.results.replication.data import fingerprints_of
 from hpcai500.results.replication.side import Side
 
 # A recipe's fields up to this layer describe the system: hardware, operating system, communication, accelerators.
@@ -60,14 +60,6 @@ def likeness(one: Side, other: Side) -> Likeness:
     return Likeness(tuple(obstacles), not allowed and not other_system, tuple(notes))
 
 
-def fingerprint_of(record: Record) -> str | None:
-    """Of the data set's content, or, where that was not read, of its list of files."""
-    last = next(iterate(reversed(record.events), "dataset"), None)
-    value = last["value"] if last else {}
-    found = value.get("content_fingerprint") or value.get("fingerprint")
-    return None if found is None else str(found)
-
-
 def _is_of_the_system(difference: Difference) -> bool:
     return 0 < difference.layer <= HIGHEST_SYSTEM_LAYER or difference.field in BATCH_FIELDS
 
@@ -86,13 +78,19 @@ def _batch_obstacle(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterato
 
 
 def _data_obstacles(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[str]:
-    left, right = ({fingerprint_of(record) for record in side} - {None} for side in (ours, theirs))
-    if left and right and left != right:
-        yield f"other data: the fingerprint is {_listed(left)} in the original, {_listed(right)} in the repetition"
+    kinds = [dict.fromkeys(kind for record in side for kind in fingerprints_of(record)) for side in (ours, theirs)]
+    # The content decides; whoever has not checked it has a fingerprint of the list of files only.
+    for kind in (kind for kind in kinds[0] if kind in kinds[1]):
+        left, right = (
+            {found[kind] for record in side if kind in (found := fingerprints_of(record))} for side in (ours, theirs)
+        )
+        if left != right:
+            yield f"other data: the fingerprint is {_listed(left)} in the original, {_listed(right)} in the repetition"
+        return
 
 
-def _listed(fingerprints: set[str | None]) -> str:
-    return ", ".join(f"{str(one)[:16]}…" for one in sorted(map(str, fingerprints)))
+def _listed(fingerprints: set[str]) -> str:
+    return ", ".join(f"{one[:16]}…" for one in sorted(fingerprints))
 
 
 def _hardware_differences(one: Record, other: Record) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -69,8 +70,9 @@ def plan_replication(original: Side, request: PlanRequest, here: System, launch_
         launch_line: writes the line that runs a campaign.
 
     Raises:
-        UsageError: the folder is not empty, the recipe is of another version, or `overrides` change more than a system.
-        RunError: the folder cannot be written.
+        UsageError: the folder is not empty or cannot be written, the recipe is of another version, or `overrides`
+            change more than a system.
+        RunError: the disk is full.
     """
     folder = request.folder
     text = tomli_w.dumps(dict(original.tables))
@@ -106,7 +108,9 @@ def _empty_again_on_failure(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder / CAMPAIGN, ignore_errors=True)
             raise
     except OSError as error:
-        raise RunError(f"{folder}: cannot be written: {error.strerror}; give another folder: -o DIR") from error
+        # A disk that is full is no mistake of the line that was typed.
+        kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
+        raise kind(f"{folder}: cannot be written: {error.strerror}; give another folder: -o DIR") from error
 
 
 def _planned_recipe(text: str, original: Side, request: PlanRequest) -> Recipe:

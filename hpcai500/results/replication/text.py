@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 
 from hpcai500.methodology.equivalence import Spread
 from hpcai500.results.columns import aligned
@@ -10,29 +11,43 @@ from hpcai500.results.replication.comparison import Replication, Row
 from hpcai500.results.replication.side import Side
 from hpcai500.results.report.words import UNKNOWN, quantity, share, short
 
-_HEAD = ("", "original", "repetition", "ratio", "difference [95 % interval]", "allowed", "verdict")
-_RIGHT = range(1, len(_HEAD) - 1)
+_HEAD = ("", "original", "repetition", "ratio", "verdict")
+_DIFFERENCES = ("", "difference", "95 % interval", "allowed")
+_WIDTH = 100
+_INDENT = " " * 12
 _LONGEST_NOTE = 300
 
 
 def replication_lines(replication: Replication) -> Iterator[str]:
     """Both sides, what differs, the table, the verdict."""
-    yield _side_line("original", replication.one)
-    yield _side_line("repetition", replication.other)
+    yield from _side_lines("original", replication.one)
+    yield from _side_lines("repetition", replication.other)
     yield f"system      {'the same' if replication.same_system else 'another one: quality decides, speed is told'}"
-    yield from (f"note        {short(note, _LONGEST_NOTE)}" for note in replication.notes)
+    for note in replication.notes:
+        yield from _wrapped("note", note)
     yield ""
-    yield from aligned([_HEAD, *map(_cells, replication.rows)], right=_RIGHT)
+    yield from aligned([_HEAD, *map(_cells, replication.rows)], right={1, 2, 3})
+    yield ""
+    yield from aligned([_DIFFERENCES, *map(_difference, replication.rows)], right={1, 2, 3})
+    yield ""
     yield "(variation: standard deviation / mean of all runs; verdicts in brackets do not decide)"
     yield ""
     yield f"verdict     {replication.verdict}"
-    yield from (f"            {short(reason, _LONGEST_NOTE)}" for reason in replication.reasons)
+    for reason in replication.reasons:
+        yield from _wrapped("", reason)
 
 
-def _side_line(name: str, side: Side) -> str:
+def _wrapped(name: str, text: str) -> list[str]:
+    line, first = short(text, _LONGEST_NOTE), f"{name:12}"
+    return wrap(
+        line, _WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _side_lines(name: str, side: Side) -> list[str]:
     who = f"{side.manifest.organisation}, {side.manifest.system}" if side.manifest else "a campaign on disk"
     runs = f"{len(side.results)} of {len(side.campaign.trials)} runs, {len(side.campaign.attempts)} attempts"
-    return f"{name:11} {side.path}: {who}; {runs}; level {side.level or 'none'}"
+    return _wrapped(name, f"{side.path}: {who}; {runs}; level {side.level or 'none'}")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -42,8 +57,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         _spread(found.one, unit),
         _spread(found.other, unit),
         UNKNOWN if found.ratio is None else f"{found.ratio:.4f}",
-        _difference(row),
-        f"±{_number(found.limit, unit)}",
         found.verdict if row.decides else f"({found.verdict})",
     )
 
@@ -53,12 +66,13 @@ def _spread(spread: Spread, unit: str) -> str:
     return f"{_number(spread.mean, unit)}{varies}"
 
 
-def _difference(row: Row) -> str:
-    found = row.found.difference
+def _difference(row: Row) -> tuple[str, ...]:
+    found, unit = row.found.difference, row.metric.unit
+    allowed = f"±{_number(row.found.limit, unit)}"
     if found is None:
-        return f"{UNKNOWN}: fewer than two runs"
-    unit = row.metric.unit
-    return f"{_number(found.mean, unit)} [{_number(found.low, unit)}, {_number(found.high, unit)}]"
+        return row.metric.name, UNKNOWN, "fewer than two runs", allowed
+    interval = f"[{_number(found.low, unit)}, {_number(found.high, unit)}]"
+    return row.metric.name, _number(found.mean, unit), interval, allowed
 
 
 def _number(value: float, unit: str) -> str:

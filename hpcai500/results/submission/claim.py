@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from hpcai500.campaign.outcome import FOLDER_MISSING
 from hpcai500.campaign.reading import Campaign
 from hpcai500.campaign.standing import standing
 from hpcai500.chain import iterate
@@ -73,12 +74,15 @@ def done_records(campaign: Campaign) -> list[Record]:
     """The records of runs that came to their end.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or the folder of one is missing.
         RecordError: one cannot be read.
     """
     done = campaign.done()
     if not done:
         raise UsageError(f"{campaign.path}: no run has come to its end: see `hpcai500 campaign status {campaign.path}`")
+    for attempt in done:
+        if not campaign.record(attempt).is_dir():
+            raise UsageError(f"{campaign.path}: {attempt.name}: {attempt.record}: {FOLDER_MISSING}")
     return [read_record(campaign.record(attempt)) for attempt in done]
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import WrongAnswerError
 from hpcai500.results.submission import layout, limits
+from hpcai500.toml_source import parse_toml
 
 _STRUCTURE = (b",", b"[", b"{", b":")
 
@@ -112,15 +112,7 @@ def _check_toml(path: Path, name: str, budget: Budget) -> None:
     content = path.read_bytes()
     # A byte is more than a value: a million recipes would be refused after few.
     budget.take(len(content), name)
-    if any(line.count(b".") > limits.RECIPE_LINE_DOTS for line in content.splitlines()):
-        raise WrongAnswerError(f"{name}: a line with more than {limits.RECIPE_LINE_DOTS} dots: no recipe has one")
-    try:
-        tables = tomllib.loads(content.decode("utf-8"))
-    except RecursionError as error:
-        raise WrongAnswerError(f"{name}: TOML nested too deeply") from error
-    except ValueError as error:
-        raise WrongAnswerError(f"{name}: not valid TOML: {_first_words(error)}") from error
-    _require_plain(tables, name)
+    _require_plain(parse_toml(content, name, WrongAnswerError), name)
 
 
 def _check_rows(path: Path, name: str, budget: Budget) -> None:

@@ -12,6 +12,7 @@ from hpcai500.results.submission import limits
 from hpcai500.results.submission.format_text import AFTER, BEFORE
 from hpcai500.results.submission.layout import KINDS
 from hpcai500.results.submission.manifest import Manifest
+from hpcai500.toml_source import MOST_DOTS
 
 _LIMITS = (
     ("files", limits.MOST_ENTRIES, "what ZIP counts without its 64-bit form"),
@@ -23,7 +24,7 @@ _LIMITS = (
     ("JSON values of a file", limits.MOST_VALUES, "a thousand nodes of 1,500 values each, twice"),
     ("JSON values of all files", limits.MOST_VALUES_IN_ALL, "ten such records"),
     ("levels of JSON", limits.DEEPEST, "events have 8"),
-    ("dots in a line of a recipe", limits.RECIPE_LINE_DOTS, "keys have 2 parts, and numbers have dots"),
+    ("dots in a line of a recipe", MOST_DOTS, "keys have 2 parts, and numbers have dots"),
     ("samples of a power file", limits.POWER_ROWS, "a day of ten a second has 864,000"),
 )
 

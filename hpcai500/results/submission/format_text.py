@@ -14,7 +14,9 @@ anyone has to believe:
     hpcai500 verify mysystem.zip
 
 `submit` computes level, metrics and whether the campaign is rankable from the events of its runs, packs, signs, and
-opens what it wrote as whoever receives it will. The same campaign gives the same bytes, apart from `created`.
+verifies what it wrote as `verify` does. What is refused gets no name: the findings are told, a file that was there
+stays, and the exit code is 2. One that shall be `--unsigned` may lack the signature and nothing else. Only a regular
+file is replaced, and that is said. The same campaign gives the same bytes, apart from `created`.
 Level, reasons and metrics are a claim: `verify` computes them again.
 
 The level is the one that the recipe needs. Code that was changed can need another, which no record tells: whoever

@@ -14,6 +14,7 @@ from hpcai500.record import read_record
 from hpcai500.results.submission.claim import plain
 from hpcai500.results.submission.layout import FILE_NAME, RECORD_NAME, kind_of
 from hpcai500.results.submission.manifest import CAMPAIGN, CODE, LOGS, LeftOut
+from hpcai500.system.versions import code_files
 
 Content = Path | bytes
 
@@ -54,9 +55,7 @@ def gather_code(package: Path) -> dict[str, Content]:
 
     They are read at once: what is hashed is what is packed.
     """
-    return {
-        f"{CODE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in sorted(package.rglob("*.py"))
-    }
+    return {f"{CODE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in code_files(package)}
 
 
 def gather_logs(logs: Sequence[Path]) -> dict[str, Content]:

@@ -28,8 +28,6 @@ TEXT_BYTES = 1 * MIB
 """The longest source file has 20 KB."""
 RECIPE_BYTES = 64 * KIB
 """A recipe has 3 KB."""
-RECIPE_LINE_DOTS = 200
-"""Python's TOML reader takes a time that grows with the square of the parts of a key; numbers have dots too."""
 SYSTEM_BYTES = 64 * MIB
 """`system.json`: 1,024 nodes of 60 KB each, indented."""
 LOG_BYTES = 128 * MIB

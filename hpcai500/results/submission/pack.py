@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import shlex
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,7 +46,9 @@ from hpcai500.results.submission.zip_writing import ZipWriter
 from hpcai500.system.versions import code_hash
 
 _PACKAGE = Path(hpcai500.__file__).parent
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+# A file that may not grow is as good as a disk that is full.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+Inspect = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -97,11 +102,17 @@ class _Material:
     anonymised: Anonymised | None = None
 
 
-def pack(request: SubmitRequest, tracker: Tracker = silent) -> Packed:
+def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = lambda _: None) -> Packed:
     """Write the submission of `request`.
 
+    Args:
+        request: what is to be packed.
+        tracker: shows how far it is.
+        inspect: looks at the whole file before it gets its name; what it raises keeps the file from it.
+
     Raises:
-        UsageError: campaign, key, logs or names cannot be used, or this is not the code that ran.
+        UsageError: campaign, key, logs or names cannot be used, the file cannot be written there, or this is not the
+            code that ran.
         RecordError: a journal or a record of a done run cannot be read.
         EnvironmentLacksError: it shall be signed, and ssh-keygen is missing.
         RunError: the disk is full.
@@ -124,7 +135,11 @@ def pack(request: SubmitRequest, tracker: Tracker = silent) -> Packed:
             records = facts.done_records(material.campaign)
         gathered.files |= sources
         gathered.files[README] = readme(request.system, request.organisation, hpcai500.__version__)
-        return _write(request, _manifest(request, material, records, ran), material.gathered, scratch, tracker)
+        manifest = _manifest(request, material, records, ran)
+        with _temporary(request.output) as temporary:
+            packed = _write(request, manifest, material.gathered, temporary, scratch, tracker)
+            inspect(temporary)
+        return packed
 
 
 @contextmanager
@@ -134,7 +149,9 @@ def _scratch() -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="hpcai500-submit-") as folder:
             yield Path(folder)
     except OSError as error:
-        place = error.filename or tempfile.gettempdir()
+        place = Path(error.filename or tempfile.gettempdir())
+        if Path(tempfile.gettempdir()) not in (place, *place.parents):
+            raise UsageError(f"{place}: cannot be read: {error.strerror}") from error
         raise RunError(
             f"{place}: cannot be read or written: {error.strerror}; TMPDIR=FOLDER names another place for scratch"
         ) from error
@@ -169,13 +186,33 @@ def _check_request(request: SubmitRequest) -> None:
         # Asks for a passphrase now, while somebody is there.
         with tempfile.NamedTemporaryFile() as probe:
             sign(Path(probe.name), request.key)
-    folder = request.output.absolute().parent
+    require_file_or_nothing(request.output)
+    folder = request.output.parent
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; make it: mkdir -p {folder}")
-    if request.output.is_dir():
-        raise UsageError(f"{request.output}: a folder; give a file: -o {request.output}/submission.zip")
+        raise UsageError(f"{folder}: no such folder; make it: mkdir -p {shlex.quote(str(folder))}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{request.output}: the folder {folder} cannot be written; give another -o FILE")
     if is_campaign(request.campaign) and request.campaign.resolve() in request.output.resolve().parents:
         raise UsageError(f"-o {request.output}: lies in the campaign itself; write it beside it")
+
+
+def require_file_or_nothing(output: Path) -> None:
+    """Refuse to put a submission in the place of a device, a pipe, a link or a folder.
+
+    Raises:
+        UsageError: one of them is at `output`, or nothing can be.
+    """
+    try:
+        mode = output.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror}; give another -o FILE") from error
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{output}: a folder; give a file: -o {output}/submission.zip")
+    if not stat.S_ISREG(mode):
+        kind = "a link" if stat.S_ISLNK(mode) else "no file, but a device, pipe or socket"
+        raise UsageError(f"{output}: {kind}, which would be replaced; give the name of a file: -o FILE")
 
 
 def _add_accounting(gathered: Gathered, campaign: Campaign) -> None:
@@ -227,29 +264,35 @@ def _manifest(request: SubmitRequest, material: _Material, records: Sequence[Rec
     )
 
 
-def _write(request: SubmitRequest, manifest: Manifest, gathered: Gathered, scratch: Path, tracker: Tracker) -> Packed:
-    with _temporary(request.output) as temporary:
-        files = _write_files(temporary, manifest, gathered, request.key, scratch, tracker)
-        whole = manifest.model_copy(update={"files": files})
-        signer = _opened_again(temporary, whole, scratch, signed=request.key is not None, tracker=tracker)
-    return Packed(request.output, request.output.stat().st_size, whole, signer)
+def _write(
+    request: SubmitRequest, manifest: Manifest, gathered: Gathered, target: Path, scratch: Path, tracker: Tracker
+) -> Packed:
+    files = _write_files(target, manifest, gathered, request.key, scratch, tracker)
+    whole = manifest.model_copy(update={"files": files})
+    signer = _opened_again(target, whole, scratch, signed=request.key is not None, tracker=tracker)
+    return Packed(request.output, target.stat().st_size, whole, signer)
 
 
 @contextmanager
 def _temporary(output: Path) -> Iterator[Path]:
     """A file beside `output`, which replaces it if all goes well."""
-    output = output.absolute()
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    temporary = output.absolute().with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+        require_file_or_nothing(output)
         temporary.replace(output)
-        sync_folder(output.parent)
+        sync_folder(temporary.parent)
     except OSError as error:
         if error.errno in _FULL:
             raise RunError(f"{output}: {error.strerror}: free some space, or add --no-checkpoints") from error
-        raise RunError(f"{error.filename or output}: cannot be read or written: {error.strerror}") from error
+        if error.errno == errno.EIO:
+            raise RunError(f"{output}: {error.strerror}") from error
+        if error.filename not in (None, str(temporary), str(temporary.parent)):
+            raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{output}: cannot be written: {error.strerror}; give another -o FILE") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def _write_files(
@@ -297,7 +340,8 @@ def _in_megabytes(progress: Progress) -> Callable[[int], None]:
 def _opened_again(path: Path, manifest: Manifest, scratch: Path, *, signed: bool, tracker: Tracker) -> Signer | None:
     """Whoever receives it does this first."""
     try:
-        opened = open_submission(path, scratch / "opened", tracker)
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            opened = open_submission(path, Path(folder, "opened"), tracker)
         if opened.manifest != manifest:
             raise WrongAnswerError(f"{MANIFEST}: not what was written")
         if not signed or opened.signature is None:

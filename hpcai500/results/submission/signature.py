@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +24,9 @@ from hpcai500.results.submission.manifest import NAMESPACE
 _PATIENCE_SECONDS = 60.0
 _FINGERPRINT = re.compile(r"\b(?:SHA256|SHA512|MD5):[A-Za-z0-9+/=:]+")
 _UNKNOWN_OPTION = re.compile(r"(?:unknown|illegal|invalid) option|Unsupported operation", re.IGNORECASE)
+# PRINCIPALS [OPTIONS] KEYTYPE KEY [COMMENT]; principals and values of options may be quoted (`man ssh-keygen`).
+_PRINCIPALS, _OPTIONS = r'(?:"[^"]+"|[^\s"]+)', r'(?:[^\s"]|"(?:\\.|[^"\\])*")+'
+_ALLOWED_SIGNER = re.compile(rf"{_PRINCIPALS}[ \t]+(?:{_OPTIONS}[ \t]+)?([a-z][\w.@-]+)[ \t]+([\w+/]+=*)(?:\s|$)")
 _MAKE = "make one with `ssh-keygen -t ed25519 -f FILE`"
 
 
@@ -52,7 +58,7 @@ def sign(path: Path, key: Path) -> bytes:
         ended = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key.absolute()), str(copy)], may_ask=_has_terminal())
         signature = copy.with_name(f"{copy.name}.sig")
         if ended.returncode != 0 or not signature.is_file():
-            raise UsageError(f"--key {key}: cannot sign: {_why_not_signed(ended)}")
+            raise UsageError(f"--key {key}: cannot sign: {_why_not_signed(ended, key)}")
         return signature.read_bytes()
 
 
@@ -66,13 +72,13 @@ def check_signature(content: bytes, signature: bytes, signers: Path | None = Non
 
     Raises:
         WrongAnswerError: it is no signature of this content.
-        UsageError: the file of signers cannot be read.
+        UsageError: the file of signers cannot be read, or has no signer.
         EnvironmentLacksError: there is no ssh-keygen, or one that is too old.
     """
     if len(signature) > SIGNATURE_BYTES:
         raise WrongAnswerError(f"the signature has {len(signature)} bytes, expected at most {SIGNATURE_BYTES}")
-    if signers is not None and not os.access(signers, os.R_OK):
-        raise UsageError(f'--signers {signers}: cannot be read: expected lines `NAME namespaces="{NAMESPACE}" KEY`')
+    if signers is not None:
+        require_signers(signers)
     with _beside(signature) as armour:
         named = ["-n", NAMESPACE, "-s", str(armour)]
         ended = _ssh_keygen(["check-novalidate", *named], content)
@@ -81,6 +87,43 @@ def check_signature(content: bytes, signature: bytes, signers: Path | None = Non
             raise WrongAnswerError(f"the signature is not one of this manifest: {_last_line(ended)}")
         identity = _identity(content, armour, signers) if signers else None
     return Signer(found.group(), identity, trusted=identity is not None)
+
+
+def require_signers(signers: Path) -> None:
+    """Make sure that a list of signers names one at least: from any other file, each honest key would look unknown.
+
+    Raises:
+        UsageError: it cannot be read, or no line of it names a signer and a key.
+    """
+    wanted = f'NAME namespaces="{NAMESPACE}" KEY'
+    if not signers.is_file():
+        what = "no file" if signers.exists() else "no such file"
+        raise UsageError(f"--signers {signers}: {what}; expected one of lines `{wanted}`")
+    try:
+        content = signers.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--signers {signers}: cannot be read: {error.strerror}") from error
+    lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
+    if any(_names_a_signer(line) for line in lines):
+        return
+    number = next((number for number, line in enumerate(lines, 1) if line and not line.startswith("#")), 1)
+    # Of a private key, the public half is what is wanted, and nothing of the file belongs into a list.
+    public = f"{signers}.pub" if b"PRIVATE KEY" in content else str(signers)
+    typed = f'echo "NAME namespaces=\\"{NAMESPACE}\\" $(cat {shlex.quote(public)})" > signers'
+    raise UsageError(f"--signers {signers}:{number}: no line `{wanted}`; for a .pub file: {typed}")
+
+
+def _names_a_signer(line: str) -> bool:
+    """Whether OpenSSH would find a key in this line of a list of signers."""
+    found = None if line.startswith("#") else _ALLOWED_SIGNER.match(line)
+    if found is None:
+        return False
+    kind = found[1].encode()
+    try:
+        key = base64.b64decode(found[2], validate=True)
+    except binascii.Error:
+        return False
+    return key.startswith(len(kind).to_bytes(4, "big") + kind)
 
 
 def _identity(content: bytes, armour: Path, signers: Path) -> str | None:
@@ -143,13 +186,18 @@ def _environment(environment: Mapping[str, str], *, may_ask: bool) -> dict[str, 
     return {**kept, "LC_ALL": "C"} if may_ask else {**kept, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
 
 
-def _why_not_signed(ended: subprocess.CompletedProcess[bytes]) -> str:
+def _why_not_signed(ended: subprocess.CompletedProcess[bytes], key: Path) -> str:
     said = _last_line(ended)
     if b"UNPROTECTED" in ended.stderr:
         return "others can read it: chmod 600 it"
     if "passphrase" in said:
         return f"{said}: load the key into an agent (`ssh-add KEY`) and give its .pub file"
-    return said
+    if "No private key found" in said:
+        return f"{said}: load its private half into an agent (`ssh-add {key.with_suffix('')}`), or give that as --key"
+    if "load public key" in said or "invalid format" in said:
+        # What ssh-keygen says then is of a .pub file that is missing, which misleads.
+        return "it is no OpenSSH key; `ssh-keygen -t ed25519 -f KEY` makes one"
+    return f"{said}: `ssh-keygen -t ed25519 -f KEY` makes a key that can"
 
 
 def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:

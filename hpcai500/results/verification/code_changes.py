@@ -8,6 +8,7 @@ from typing import Literal
 
 import hpcai500
 from hpcai500 import __version__
+from hpcai500.system.versions import code_files
 
 # Longest prefix wins. What is in no line measures, records or judges: whoever changes it changes the measuring itself.
 LAYERS: dict[str, int] = {
@@ -77,7 +78,7 @@ def code_changes(folder: Path, version: str) -> tuple[Changed, ...] | None:
     if version != __version__:
         return None
     ours = Path(hpcai500.__file__).parent
-    names = sorted({path.relative_to(one).as_posix() for one in (folder, ours) for path in one.rglob("*.py")})
+    names = sorted({path.relative_to(one).as_posix() for one in (folder, ours) for path in code_files(one)})
     found = ((name, _how(folder / name, ours / name)) for name in names)
     return tuple(Changed(name, how, layer_of(name)) for name, how in found if how)
 

@@ -11,13 +11,15 @@ from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.results.submission.manifest import Manifest
 
-# `fail` refuses the submission; `warning` is for people to judge; `note` says what was found right, or not looked at.
-Severity = Literal["fail", "warning", "note"]
+# `fail` refuses the submission; `warning` is for people to judge; `note` holds; `skipped` could not be looked at, or
+# was not asked for: it says nothing for the submission and nothing against it.
+Severity = Literal["fail", "warning", "note", "skipped"]
+WORST_FIRST: tuple[Severity, ...] = ("fail", "warning", "note", "skipped")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was looked at, or was not.
 
     Attributes:
         name: of the check, in words with hyphens (`hash-chain`): docs/verification.md has a row for each.

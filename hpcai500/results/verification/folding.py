@@ -1,4 +1,4 @@
-"""Notes of many runs in one line: what was found right in each of them needs to be read once."""
+"""What is alike in many runs in one line: what holds in each of them needs to be read once."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import note
+from hpcai500.results.verification.finding import Finding, Severity
+from hpcai500.results.verification.guard import cleaned
 
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
 
 
 def folded(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
-    """The findings of all runs: notes that say the same but for numbers as one, all others with the name of their run.
+    """The findings of all runs: what holds or was not looked at as one where it says the same but for numbers.
+
+    Fails and warnings stay, each with the name of its run.
 
     Args:
         found: by the name of the run.
     """
-    alike: dict[tuple[str, str], dict[str, str]] = {}
+    alike: dict[tuple[str, Severity, str], dict[str, str]] = {}
     for name, findings in found.items():
         for one in findings:
-            if one.severity == "note":
-                alike.setdefault((one.name, _NUMBER.sub("0", one.evidence)), {})[name] = one.evidence
+            if one.severity in ("note", "skipped"):
+                alike.setdefault((one.name, one.severity, _NUMBER.sub("0", one.evidence)), {})[name] = one.evidence
             else:
                 yield replace(one, evidence=f"{name}: {one.evidence}")
-    for (kind, _), evidence in alike.items():
+    for (kind, severity, _), evidence in alike.items():
         if len(evidence) == 1:
-            yield from (note(kind, f"{name}: {text}") for name, text in evidence.items())
+            told = next(f"{name}: {text}" for name, text in evidence.items())
         else:
-            yield note(kind, f"{len(evidence)} runs: {_ranged(list(evidence.values()))}")
+            told = f"{len(evidence)} runs: {_ranged(list(evidence.values()))}"
+        yield cleaned(Finding(kind, severity, told))
 
 
 def _ranged(texts: Sequence[str]) -> str:

@@ -61,8 +61,13 @@ def warning(name: str, evidence: str) -> Finding:
 
 
 def note(name: str, evidence: str) -> Finding:
-    """What was found right, or was not looked at."""
+    """What was looked at and holds."""
     return _finding(name, "note", evidence)
+
+
+def skipped(name: str, evidence: str) -> Finding:
+    """What was not looked at, and why."""
+    return _finding(name, "skipped", evidence)
 
 
 def _finding(name: str, severity: Severity, evidence: str) -> Finding:

@@ -12,16 +12,18 @@ from hpcai500.results.verification.checks.checkpoints import last_checkpoint, pa
 from hpcai500.results.verification.context import Check, Context
 from hpcai500.results.verification.facts import values
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note, warning
+from hpcai500.results.verification.guard import fail, note, skipped
 
 Replay = Callable[[Path, Path], Mapping[str, Any]]
 """`replay(recipe file, checkpoint)`: what `hpcai500.engine.replay_command` writes; a checkpoint that is refused is a
 WrongAnswerError."""
 
 _QUALITY, _DATA, _FLOPS, _CHECKPOINT = "replay-quality", "replay-dataset", "replay-flops", "replay-checkpoint"
+_MISSING = "replay-missing"
 # Another device rounds otherwise, and flips answers that were nearly ties: docs/verification.md derives both.
 _TOP1_SHARE, _TOP1_SAMPLES = 0.002, 2
 _MAP50_TOLERANCE = 0.01
+_ASK = "ask for one that `hpcai500 submit` made without --no-checkpoints"
 
 
 def replay_check(replay: Replay, most: int | None = None) -> Check:
@@ -33,15 +35,19 @@ def replay_check(replay: Replay, most: int | None = None) -> Check:
     """
 
     def check_replay(context: Context) -> Iterator[Finding]:
-        """Data set, quality and operations of each trial."""
+        """Data set, quality and operations of each trial; what was asked for and cannot be made refuses."""
         names = list(context.done)
         chosen = names if most is None else names[:most]
+        if len(chosen) < (most or 1):
+            yield fail(_MISSING, f"{most or 'all'} trials were asked for, {len(names)} came to their end")
         for name in chosen:
             record = context.done[name]
             last = last_checkpoint(record)
             path = path_of(name, last) if last else None
             if path is None or path not in context.submission.entries:
-                yield warning(_CHECKPOINT, f"{name}: its last checkpoint is not here, so its quality is not replayed")
+                yield fail(
+                    _MISSING, f"{name}: its last checkpoint is not here, so its quality cannot be replayed: {_ASK}"
+                )
                 continue
             target = context.submission.folder.parent / "checkpoint.pt"
             context.submission.extract(path, target)
@@ -54,9 +60,14 @@ def replay_check(replay: Replay, most: int | None = None) -> Check:
                 target.unlink(missing_ok=True)
             yield from compared(name, record, document)
         if len(chosen) < len(names):
-            yield note(_CHECKPOINT, f"{len(chosen)} of {len(names)} trials were replayed, as asked")
+            yield skipped(_CHECKPOINT, f"{len(chosen)} of {len(names)} trials were replayed, as asked")
 
     return check_replay
+
+
+def replay_left_out(replay: Check | None) -> list[Finding]:
+    """What a refused submission is told of the replay that was asked for: strange weights are not loaded in vain."""
+    return [skipped(_MISSING, "not replayed: the submission is refused anyway")] if replay else []
 
 
 def compared(name: str, record: Record, document: Mapping[str, Any]) -> Iterator[Finding]:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, TypedDict
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.progress import Progress, Tracker, silent
 from hpcai500.results.submission.archive import open_submission
+from hpcai500.results.submission.signature import require_signers
 from hpcai500.results.verification.checks import CHECKS
 from hpcai500.results.verification.checks.levels import level_of
 from hpcai500.results.verification.context import Check, Context, Question
-from hpcai500.results.verification.finding import Finding, Verification
+from hpcai500.results.verification.finding import WORST_FIRST, Finding, Verification
 from hpcai500.results.verification.folding import folded
 from hpcai500.results.verification.guard import fail, guarded, one_line
 from hpcai500.results.verification.reading import read_context
 from hpcai500.results.verification.records import RECORD_CHECKS
+from hpcai500.results.verification.replay import replay_left_out
 from hpcai500.results.verification.signed import who_signed
 from hpcai500.rulebook import rulebook
 from hpcai500.scratch import scratch_folder
@@ -27,8 +29,6 @@ from hpcai500.scratch import scratch_folder
 if TYPE_CHECKING:
     from hpcai500.results.submission.archive import Submission
     from hpcai500.results.submission.signature import Signer
-
-_WORST_FIRST = ("fail", "warning", "note")
 
 
 class _Stands(TypedDict):
@@ -43,6 +43,7 @@ def verify_submission(
     registered: str | None = None,
     edition: str | None = None,
     more_checks: Sequence[Check] = (),
+    replay: Check | None = None,
     tracker: Tracker = silent,
 ) -> Verification:
     """All that can be found out about the submission in the file `path`, from that file alone.
@@ -53,13 +54,15 @@ def verify_submission(
         registered: identity of the campaign as it was registered before its first run.
         edition: rules to score under; those that are claimed where it is None.
         more_checks: looked at while the submission is open, after those that need nothing but it.
+        replay: evaluates weights of the submission; made last, and only if nothing failed before.
         tracker: shows how far it is.
 
     Raises:
-        UsageError: there is no such file, or no such edition.
+        UsageError: there is no such file, no such edition, or `signers` is no list of signers.
     """
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
+    _require_file(path)
+    if signers is not None:
+        require_signers(signers)
     if edition is not None:
         rulebook(edition, "ic")
     question = Question(signers, registered, edition)
@@ -67,12 +70,21 @@ def verify_submission(
         try:
             submission = open_submission(path, Path(folder, "submission"), tracker)
         except WrongAnswerError as error:
-            return Verification((fail("archive", str(error)),))
-        return _verified(submission, question, more_checks, tracker)
+            return Verification(_told([fail("archive", str(error)), *replay_left_out(replay)], Path(folder)))
+        return _verified(submission, question, more_checks, replay, tracker)
+
+
+def _require_file(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder: `hpcai500 submit {path} -o FILE …` makes the file that is verified")
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
+    if not path.is_file():
+        raise UsageError(f"{path}: a device or a pipe; give the file that `hpcai500 submit CAMPAIGN -o FILE` wrote")
 
 
 def _verified(
-    submission: Submission, question: Question, more_checks: Sequence[Check], tracker: Tracker
+    submission: Submission, question: Question, more_checks: Sequence[Check], replay: Check | None, tracker: Tracker
 ) -> Verification:
     signer, signature = who_signed(submission, question.signers)
     manifest = submission.manifest
@@ -80,11 +92,15 @@ def _verified(
         try:
             context = read_context(submission, question, progress.advance)
         except RecordError as error:
-            told = _told([*signature, fail("campaign", str(error))], submission.folder)
-            return Verification(told, manifest, signer=_named(signer))
+            found = [*signature, fail("campaign", str(error)), *replay_left_out(replay)]
+            return Verification(_told(found, submission.folder), manifest, signer=_named(signer))
         findings = [*signature, *_record_findings(context, progress)]
         for check in (*CHECKS, *more_checks):
             findings += guarded(_title(check), partial(check, context))
+        if any(one.severity == "fail" for one in findings):
+            findings += replay_left_out(replay)
+        elif replay is not None:
+            findings += guarded("replay", partial(replay, context))
     return Verification(
         findings=_told(findings, submission.folder),
         manifest=manifest,
@@ -120,7 +136,7 @@ def _standing(context: Context) -> _Stands:
 def _told(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
     """Worst first, each once, without the name of the scratch folder, which means nothing to anyone."""
     short = dict.fromkeys(replace(one, evidence=one.evidence.replace(f"{folder}/", "")) for one in findings)
-    return tuple(sorted(short, key=lambda one: _WORST_FIRST.index(one.severity)))
+    return tuple(sorted(short, key=lambda one: WORST_FIRST.index(one.severity)))
 
 
 def _named(signer: Signer | None) -> str | None:

@@ -20,7 +20,7 @@ from hpcai500.results.report.words import count, duration, plain, quantity, shar
 from hpcai500.results.submission.manifest import Manifest
 from hpcai500.results.verification.finding import Finding, Verification
 
-_TONES: dict[str, Tone] = {"fail": "bad", "warning": "flag", "note": "good"}
+_TONES: dict[str, Tone] = {"fail": "bad", "warning": "flag", "note": "good", "skipped": "soft"}
 _UNITS = {
     "vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s", "energy_joules": "J", "watts": "W",
     "flops_per_watt": "FLOPS/W", "vflops_per_watt": "FLOPS/W",
@@ -171,16 +171,18 @@ def _findings(verification: Verification) -> Iterator[Block]:
     found = verification.findings
     number = {name: sum(one.severity == name for one in found) for name in _TONES}
     yield Text(
-        f"{number['fail']} failed, {count(number['warning'], 'warning')}, {count(number['note'], 'note')}. "
-        "The documentation (Methodology) has a row for each name."
+        f"{number['fail']} failed, {count(number['warning'], 'warning')}, {number['note']} found right, "
+        f"{number['skipped']} not checked. The documentation (Methodology) has a row for each name."
     )
-    weighty = [one for one in found if one.severity != "note"]
+    weighty = [one for one in found if one.severity in ("fail", "warning")]
     if weighty:
         yield _finding_table("What failed, and what people should judge", weighty)
     notes = [one for one in found if one.severity == "note"]
     if notes:
-        title = f"{count(len(notes), 'note')}: what was found right, or could not be looked at"
-        yield Fold(title, [_finding_table("Notes", notes)], printed=False)
+        yield Fold(f"{len(notes)} found right", [_finding_table("What was found right", notes)], printed=False)
+    skipped = [one for one in found if one.severity == "skipped"]
+    if skipped:
+        yield Fold(f"{len(skipped)} not checked", [_finding_table("What was not looked at", skipped)], printed=False)
 
 
 def _finding_table(caption: str, found: Sequence[Finding]) -> Table:

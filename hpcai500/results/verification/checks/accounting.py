@@ -13,7 +13,7 @@ from hpcai500.results.verification.checks.dates import SKEW_MS, in_words, stretc
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import nodes, values
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note, warning
+from hpcai500.results.verification.guard import fail, note, skipped, warning
 from hpcai500.results.verification.host_names import names_of_list, short_names
 
 _NAME = "accounting"
@@ -41,7 +41,7 @@ def check_accounting(context: Context) -> Iterator[Finding]:
             found += _of_run(name, attempt, record, own)
     yield from found
     if not jobs:
-        yield note(_NAME, "the journal names no Slurm job: nobody but the record tells when and where it ran")
+        yield skipped(_NAME, "the journal names no Slurm job: nobody but the record tells when and where it ran")
     elif looked_at and not any(one.severity == "fail" for one in found):
         yield note(_NAME, f"times and nodes of {looked_at} runs lie within those of their Slurm jobs")
 

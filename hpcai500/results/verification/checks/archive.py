@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import note
+from hpcai500.results.verification.guard import note, skipped
 
 
 def check_archive(context: Context) -> Iterator[Finding]:
@@ -19,10 +19,10 @@ def check_archive(context: Context) -> Iterator[Finding]:
         reasons.setdefault(left.reason, []).append(left.path)
     for reason, paths in reasons.items():
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        yield note("left-out", f"{paths[0]}{more}: {reason}")
+        yield skipped("left-out", f"{paths[0]}{more}: {reason}")
     if manifest.anonymised:
         heads = manifest.anonymised.original_heads
-        yield note(
+        yield skipped(
             "anonymised",
             f"{manifest.anonymised.hosts} host names were replaced; ask for the originals of {len(heads)} logs where "
             "names matter: their last hashes must be those in the manifest",

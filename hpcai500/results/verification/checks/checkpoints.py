@@ -9,7 +9,7 @@ from hpcai500.results.submission.manifest import CAMPAIGN, FileEntry
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import values
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, note, skipped
 
 _NAME = "checkpoints"
 
@@ -33,11 +33,9 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
         else:
             yield fail(_NAME, f"{name}: {last.get('file')} is missing, and not said to be left out")
     if good:
-        yield note(
-            _NAME, f"the last checkpoints of {good} trials are here, as their events name them: try --replay DATA"
-        )
+        yield note(_NAME, f"the last checkpoints of {good} trials are here, as their events name them")
     if absent:
-        yield note(
+        yield skipped(
             _NAME, f"those of {absent} trials were left out: ask for them to replay their quality (--replay DATA)"
         )
 

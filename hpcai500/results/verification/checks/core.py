@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import package
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, note, skipped
 from hpcai500.system.versions import core_hash
 
 _NAME = "core"
@@ -22,7 +22,7 @@ def check_core(context: Context) -> Iterator[Finding]:
     elif found == [core_hash()]:
         yield note(_NAME, f"the compiled core of all records is this installation's ({found[0]})")
     elif found:
-        yield note(
+        yield skipped(
             _NAME,
             f"one compiled core in all records ({found[0]}), which is not this installation's: each machine builds its "
             "own. That of a published image can be compared inside of that image: hpcai500 version",

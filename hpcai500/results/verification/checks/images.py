@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import image, nodes
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, note, skipped
 
 _NAME = "image"
 
@@ -26,6 +26,6 @@ def check_images(context: Context) -> Iterator[Finding]:
             if content is not None and content != contents[name]:
                 yield fail(_NAME, f"{name}: {node.get('host')} ran in the image {content}, rank 0 in {contents[name]}")
     if different == ["None"]:
-        yield note(_NAME, "no image is named: what else was installed there is told by no hash")
+        yield skipped(_NAME, "no image is named: what else was installed there is told by no hash")
     elif different:
         yield note(_NAME, f"all records ran in the image {different[0]}: it is the published one where hashes agree")

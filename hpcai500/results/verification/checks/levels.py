@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hpcai500.results.verification.code_changes import Changed
 from hpcai500.results.verification.context import Context, Scored
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, note, skipped
 
 _NAME = "level"
 _NONE = "none that allows what was changed"
@@ -19,7 +19,7 @@ def check_levels(context: Context) -> Iterator[Finding]:
     order = _order(scored)
     if not order:
         told = f"edition {scored.edition} has no levels of {context.campaign.benchmark}"
-        yield note(_NAME, told) if claimed is None else fail(_NAME, f"claimed is {claimed}, but {told}")
+        yield skipped(_NAME, told) if claimed is None else fail(_NAME, f"claimed is {claimed}, but {told}")
         return
     needed = needed_level(context, scored)
     if _rank(claimed, order) < _rank(needed, order):

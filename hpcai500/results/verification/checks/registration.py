@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note, warning
+from hpcai500.results.verification.guard import fail, note, skipped, warning
 
 _NAME = "registered"
 
@@ -16,7 +16,7 @@ def check_registration(context: Context) -> Iterator[Finding]:
     asked, anonymised = context.question.registered, context.submission.manifest.anonymised
     identity = anonymised.original_campaign if anonymised else context.campaign.identity
     if asked is None:
-        yield note(
+        yield skipped(
             _NAME,
             f"not compared: a second campaign of the same system would not be seen. With the identity from before the "
             f"first run: --registered HASH (here {identity})",

@@ -11,7 +11,7 @@ from hpcai500.chain import iterate
 from hpcai500.methodology.result import Result
 from hpcai500.record import Record
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, skipped
 
 _NAME = "files"
 _FOLDERS = {"picture": "pictures", "trace": "trace"}
@@ -29,7 +29,7 @@ def check_files(record: Record, result: Result | None, rules: Mapping[str, Any])
                 continue
             path = record.path / folder / parts[1]
             if not path.is_file():
-                yield note(_NAME, f"{file} is not here")
+                yield skipped(_NAME, f"{file} is not here")
                 continue
             with path.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcai500.methodology.integrity.values import Flops, Model
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, skipped
 from hpcai500.results.verification.records.run import Run, judged
 
 _NAME = "model"
@@ -40,7 +40,7 @@ def check_model(run: Run) -> Iterator[Finding]:
     yield from judged(_NAME, _own_faults(counted), fail)
     differs = next(_differences(run), None)
     if differs:
-        yield note(
+        yield skipped(
             _NAME, f"not the reference's ({differs}): {counted.per_sample:.6g} FLOPs a sample are the run's own count; "
             "`hpcai500 flops --recipe` counts again",
         )  # fmt: skip
