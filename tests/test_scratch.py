@@ -91,8 +91,8 @@ def test_verify_leaves_nothing_when_it_is_stopped_unless_it_is_killed(
     assert bool(left) == (number == signal.SIGKILL)
     for folder in left:
         os.utime(folder, (0, 0))
-    with scratch_folder(environment, tmp_path) as folder:
-        assert list(place.iterdir()) == [Path(folder)], "what a killed process has left goes with the next"
+    with scratch_folder(environment, tmp_path) as new:
+        assert list(place.iterdir()) == [Path(new)], "what a killed process has left goes with the next"
 
 
 def test_a_folder_in_use_is_never_taken_for_an_abandoned_one(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -190,7 +191,8 @@ def test_the_text_names_each_list_once() -> None:
     assert lines[0] == "Image Classification, edition v2.0, hardware level"
     assert "Image Classification, edition v2.0, free level: the same list" in lines
     assert sum("Alone" in line for line in lines) == 1
-    assert any("unverified" in line and "hash-chain" in line for line in lines)
+    assert any("unverified" in line and "hash-chain" in after for line, after in pairwise(lines))
+    assert max(map(len, lines)) <= 120
     assert "600 TFLOPS" in lines[2]
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from written_campaign import write_campaign
@@ -22,9 +23,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     folder = tmp_path_factory.mktemp("submissions")
     key = folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    wanted = {"quick": {"trials": 10}, "few": {"trials": 3, "start_s": 1.6e9}}
+    wanted: dict[str, dict[str, Any]] = {"quick": {"trials": 10}, "few": {"trials": 3, "start_s": 1.6e9}}
     for name, campaign in wanted.items():
-        written = write_campaign(folder / name, **campaign)  # type: ignore[arg-type] - each goes where its name says
+        written = write_campaign(folder / name, **campaign)
         request = SubmitRequest(written, folder / f"{name}.zip", f"System <b>{name}</b>", "A laboratory", key=key)
         pack(request)
     shutil.copy(folder / "quick.zip", folder / "quick-again.zip")

@@ -159,7 +159,7 @@ def _with_data(side: Side, **facts: Any) -> Side:
     def told(event: Event) -> Event:
         return {**event, "value": {**event["value"], **facts}} if event["key"] == "dataset" else event
 
-    records = (dataclasses.replace(record, events=[told(event) for event in record.events]) for record in side.records)
+    records = (dataclasses.replace(record, events=tuple(map(told, record.events))) for record in side.records)
     return dataclasses.replace(side, records=tuple(records))
 
 
