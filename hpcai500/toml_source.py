@@ -127,7 +127,8 @@ def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str
     try:
         return tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise kind(f"{name}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
+        what = f"not a text file in UTF-8 ({error.reason} at byte {error.start})"
+        raise kind(f"{name}: not valid TOML: {what}") from error
     except RecursionError as error:
         raise kind(f"{name}: TOML nested too deeply") from error
     except ValueError as error:  # also of an integer of thousands of digits

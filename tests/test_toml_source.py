@@ -43,7 +43,7 @@ def test_so_is_that_of_a_campaign_and_a_record(tmp_path: Path, read: object) -> 
         (b"a = 1 # " + b"x" * MOST_BYTES, "more than 262144 bytes"),
         (b"a = " + b"[" * 100_000, "TOML nested too deeply"),
         (b"a = " + b"1" * 10_000, "not valid TOML"),
-        (b"a = \xff", r"not a text file in UTF-8 \(invalid start byte at byte 4\)"),
+        (b"a = \xff", r"not valid TOML: not a text file in UTF-8 \(invalid start byte at byte 4\)"),
         (b"a = \nb = 1", "not valid TOML: .*line 1"),
     ],
 )
