@@ -76,13 +76,22 @@ def measurement_parser(module: str, description: str) -> argparse.ArgumentParser
 
 def run_measurement(parser: argparse.ArgumentParser, body: Body, arguments: Sequence[str] | None = None) -> int:
     """Run `body` on this rank; rank 0 writes what it returns. Returns the exit code; errors are one line on stderr."""
-    open_missing_streams()
-    try:
+
+    def command() -> None:
         options = parser.parse_args(arguments)
         recipe = load_recipe(options.recipe, options.set)
         with scratch(os.environ, Path.cwd()):
             let_threads_spin()
             _measure(options, recipe, body)
+
+    return exit_code_of(command)
+
+
+def exit_code_of(command: Callable[[], None]) -> int:
+    """Run `command` and return its exit code; whatever it raises is one line on stderr."""
+    open_missing_streams()
+    try:
+        command()
     except HpcAi500Error as error:
         return tell(str(error), error.exit_code)
     except KeyboardInterrupt:

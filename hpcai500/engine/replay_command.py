@@ -10,19 +10,17 @@ import argparse
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcai500.engine.measurement import CommandParser, let_threads_spin, tell
-from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError
+from hpcai500.engine.measurement import CommandParser, exit_code_of, let_threads_spin
+from hpcai500.errors import RecipeError
 from hpcai500.files import write_atomically
 from hpcai500.placement import find_placement
 from hpcai500.recipe import parse_resolved
 from hpcai500.scratch import scratch
-from hpcai500.streams import open_missing_streams
 
 if TYPE_CHECKING:
     from hpcai500.engine.precision import Precision
@@ -33,22 +31,16 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay; returns the exit code: 2 for a checkpoint that is refused. Errors are one line on stderr."""
-    open_missing_streams()
-    try:
+
+    def command() -> None:
         options = _options(arguments)
         recipe = _on_device(_read_recipe(options.recipe), options.device)
         with scratch(os.environ, options.json_out.parent):
             let_threads_spin()
             found = replay(recipe, options.checkpoint, options.data)
         write_atomically(options.json_out, (json.dumps(found, allow_nan=False) + "\n").encode())
-    except HpcAi500Error as error:
-        return tell(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return tell("stopped by Ctrl-C", ExitCode.RUN_FAILED)
-    except Exception as error:  # noqa: BLE001 - the last resort: one line
-        what = "".join(traceback.format_exception_only(error)).strip()
-        return tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
-    return ExitCode.PASS
+
+    return exit_code_of(command)
 
 
 def replay(recipe: Recipe, checkpoint: Path, data: Path) -> dict[str, Any]:
