@@ -13,12 +13,14 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from hpcai500.editions import editions
+from hpcai500.editions import editions, load_edition
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
 from hpcai500.toml_source import Source, explain, merged, parse_tables, read_source
 
 _PACKAGE = Path(__file__).parent
+# The table that makes a recipe one of an ensemble, and the file that states all of it.
+ENSEMBLE = "ensemble"
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,16 @@ def shipped_recipes() -> list[str]:
     return sorted(f"{name}/{path.stem}" for name in RECIPE_TYPES for path in (recipes_folder() / name).glob("*.toml"))
 
 
-def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | None = None) -> Recipe:
     """The resolved recipe: the benchmark's reference, changed by the file `name`, changed by `overrides`.
+
+    A recipe with the table [ensemble], or with an override in it, has the benchmark's `ensemble.toml` for what it does
+    not say there.
 
     Args:
         name: a TOML file, or the short name of a shipped recipe.
         overrides: `table.key=value` each, as given to `--set`; the value is TOML, or a bare string.
+        edition: of the rules, instead of the one that the file names.
 
     Raises:
         RecipeError: with file, line, table, key and the allowed values, a line for each mistake.
@@ -75,11 +81,19 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if not isinstance(benchmark, str) or benchmark not in RECIPE_TYPES:
         fix = 'is missing; begin the file with benchmark = "ic"' if benchmark is None else f"got {benchmark!r}"
         raise RecipeError(f"{path}: benchmark: expected one of {', '.join(RECIPE_TYPES)}, {fix}")
-    reference_path = recipes_folder() / benchmark / "reference.toml"
-    reference = parse_tables(read_source(reference_path, RecipeError), RecipeError)
     changes = [_override(text) for text in overrides]
     overridden = frozenset((table, key) for change in changes for table, keys in change.items() for key in keys)
-    return _validate(merged(reference, tables, *changes), replace(source, overrides=overridden))
+    base = _shipped(benchmark, "reference")
+    if any(ENSEMBLE in change for change in (tables, *changes)):
+        base = merged(base, {ENSEMBLE: _shipped(benchmark, ENSEMBLE)[ENSEMBLE]})
+    ruled_by = {} if edition is None else {"edition": edition}
+    return _validate(merged(base, tables, *changes, ruled_by), replace(source, overrides=overridden))
+
+
+def ensemble_reference(benchmark: str) -> dict[str, Any]:
+    """The table [ensemble] of the benchmark's `ensemble.toml`."""
+    table: dict[str, Any] = _shipped(benchmark, ENSEMBLE)[ENSEMBLE]
+    return table
 
 
 def reference_recipe(benchmark: str) -> Recipe:
@@ -120,6 +134,10 @@ def differences(recipe: Recipe, reference: Recipe) -> list[Difference]:
     ]
 
 
+def _shipped(benchmark: str, name: str) -> dict[str, Any]:
+    return parse_tables(read_source(recipes_folder() / benchmark / f"{name}.toml", RecipeError), RecipeError)
+
+
 def _override(text: str) -> dict[str, Any]:
     target, equals, value = text.partition("=")
     table, dot, key = target.strip().partition(".")
@@ -144,4 +162,8 @@ def _validate(tables: Mapping[str, Any], source: Source) -> Recipe:
         raise RecipeError(explain(kind, source, error)) from error
     if recipe.edition not in editions():
         raise RecipeError(f"{source.name}: edition: expected one of {', '.join(editions())}, got {recipe.edition!r}")
+    if recipe.ensemble is not None and ENSEMBLE not in load_edition(recipe.edition):
+        raise RecipeError(
+            f'{source.name}: [ensemble]: edition {recipe.edition} knows no ensembles: edition = "v3.0" does'
+        )
     return recipe

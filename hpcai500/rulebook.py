@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcai500.editions import benchmark_rules, load_edition
-from hpcai500.recipe import find_recipe, load_recipe, tables_hash
+from hpcai500.recipe import ENSEMBLE, ensemble_reference, find_recipe, load_recipe, tables_hash
 
 
 def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
@@ -22,10 +22,20 @@ def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
     if name is None:
         return rules
     reference = load_recipe(name).model_dump(mode="json")
-    if tables_hash(reference) != rules["reference_sha256"]:
+    levels = load_edition(edition)["levels"]
+    expected = {find_recipe(name): (rules["reference_sha256"], tables_hash(reference))}
+    joined = list(rules["joined_fields"])
+    if "ensemble_sha256" in rules:
+        table = ensemble_reference(benchmark)
+        expected[find_recipe(f"{benchmark}/{ENSEMBLE}")] = rules["ensemble_sha256"], tables_hash(table)
+        reference[ENSEMBLE] = table
+        # One model alone states nothing of an ensemble.
+        joined += [f"{ENSEMBLE}.{key}" for key in table]
+    changed = next((path for path, (pinned, found) in expected.items() if pinned != found), None)
+    if changed is not None:
         error = (
-            f"{find_recipe(name)}: not the reference of edition {edition}: its hash differs, so no level can be told; "
+            f"{changed}: not the reference of edition {edition}: its hash differs, so no level can be told; "
             "restore the file, or install hpcai500 again"
         )
-        return {**rules, "levels": load_edition(edition)["levels"], "reference_error": error}
-    return {**rules, "levels": load_edition(edition)["levels"], "reference": reference}
+        return {**rules, "levels": levels, "reference_error": error}
+    return {**rules, "joined_fields": joined, "levels": levels, "reference": reference}

@@ -11,7 +11,8 @@ from hpcai500 import rulebook as rulebook_module
 from hpcai500.editions import benchmark_rules, editions, load_edition
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES
-from hpcai500.recipe import load_recipe, tables_hash
+from hpcai500.methodology.rules import judge
+from hpcai500.recipe import ensemble_reference, load_recipe, tables_hash
 from hpcai500.rulebook import rulebook
 
 NEW_EDITION = "CONTRIBUTING.md, `A new edition`, says what to do"
@@ -25,7 +26,7 @@ FOUNDING = {
 
 def reference_fields(benchmark: str, edition: str = "v2.0") -> set[str]:
     reference = rulebook(edition, benchmark)["reference"]
-    return {f"{table}.{key}" for table in LAYER_NUMBERS for key in reference[table]}
+    return {f"{table}.{key}" for table, keys in reference.items() if isinstance(keys, dict) for key in keys}
 
 
 @pytest.mark.parametrize(("edition", "benchmark"), PAIRS)
@@ -50,13 +51,14 @@ def test_a_field_that_joins_a_reference_is_told_so_that_older_records_may_lack_i
 @pytest.mark.parametrize("edition", editions())
 def test_every_rule_is_of_a_layer_or_a_field_that_there_is(edition: str) -> None:
     levels = load_edition(edition)["levels"]
-    assert {table: row["layer"] for table, row in levels["layers"].items()} == LAYER_NUMBERS
+    ensemble = {"ensemble": 6} if "ensemble" in load_edition(edition) else {}
+    assert {table: row["layer"] for table, row in levels["layers"].items()} == LAYER_NUMBERS | ensemble
     known = set.union(*(reference_fields(benchmark, edition) for benchmark in RECIPE_TYPES))
     rows = {f"{table}.{key}": row for table, fields in levels["fields"].items() for key, row in fields.items()}
     assert rows.keys() <= known
     for row in (*rows.values(), *levels["layers"].values()):
         assert {row["level"], *row.get("values", {}).values()} <= {*levels["order"], "never"}
-        assert row["section"].startswith("V2.0 ")
+        assert row["section"].startswith(("V2.0 ", "V3.0 "))
         assert row["why"]
 
 
@@ -71,9 +73,37 @@ def test_the_rules_of_the_paper_by_hand() -> None:
 
 @pytest.mark.parametrize("benchmark", RECIPE_TYPES)
 def test_v3_reuses_the_benchmarks_of_v2(benchmark: str) -> None:
-    assert benchmark_rules("v3.0", benchmark) == benchmark_rules("v2.0", benchmark)
-    assert load_edition("v3.0")["levels"] == load_edition("v2.0")["levels"]
+    newer, older = benchmark_rules("v3.0", benchmark), benchmark_rules("v2.0", benchmark)
+    assert {key: value for key, value in newer.items() if key != "ensemble_sha256"} == older
     assert load_edition("v3.0")["name"] == "v3.0"
+
+
+def test_v3_rules_of_an_ensemble_stand_beside_the_levels_of_v2() -> None:
+    newer, older = load_edition("v3.0")["levels"], load_edition("v2.0")["levels"]
+    for part in ("layers", "fields"):
+        assert {key: value for key, value in newer[part].items() if key != "ensemble"} == older[part]
+
+
+@pytest.mark.parametrize("benchmark", RECIPE_TYPES)
+def test_one_model_alone_is_judged_by_v3_as_by_v2(benchmark: str) -> None:
+    alone = load_recipe(f"{benchmark}/reference").model_dump(mode="json")
+    assert judge(alone, rulebook("v3.0", benchmark)).level == "hardware"
+
+
+@pytest.mark.parametrize("benchmark", RECIPE_TYPES)
+def test_the_number_of_members_is_free_and_their_bootstrap_is_not(benchmark: str) -> None:
+    rules = rulebook("v3.0", benchmark)
+    many = load_recipe(f"{benchmark}/ensemble", ["ensemble.members=3"]).model_dump(mode="json")
+    assert judge(many, rules).level == "hardware"
+    same = load_recipe(f"{benchmark}/ensemble", ["ensemble.sampling=all"]).model_dump(mode="json")
+    assert judge(same, rules).level is None
+
+
+@pytest.mark.parametrize("benchmark", RECIPE_TYPES)
+def test_the_table_of_an_ensemble_does_not_change_under_its_edition(benchmark: str) -> None:
+    assert benchmark_rules("v3.0", benchmark)["ensemble_sha256"] == tables_hash(ensemble_reference(benchmark)), (
+        f"recipes/{benchmark}/ensemble.toml is no longer the one of edition v3.0; {NEW_EDITION}"
+    )
 
 
 def test_v3_adds_the_ensemble_and_v2_has_none() -> None:

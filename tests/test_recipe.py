@@ -33,7 +33,8 @@ def test_the_reference_is_the_authors() -> None:
 
 
 def test_the_tables_of_a_recipe_are_the_nine_layers() -> None:
-    tables = [name for name in IcRecipe.model_fields if name not in ("benchmark", "edition")]
+    # The table of an ensemble says how often there is what the nine layers describe.
+    tables = [name for name in IcRecipe.model_fields if name not in ("benchmark", "edition", "ensemble")]
     assert sorted(tables) == sorted(LAYER_NUMBERS)
     assert sorted(LAYER_NUMBERS.values()) == list(range(1, 10))
 
@@ -143,3 +144,27 @@ def _with_head(folder: Path, head: str) -> Path:
     path = folder / "head.toml"
     path.write_text(head + "\n")
     return path
+
+
+def test_a_recipe_of_an_ensemble_begins_with_the_table_that_comes_with_the_benchmark() -> None:
+    recipe = load_recipe("ic/smoke", ["ensemble.members=4"], edition="v3.0")
+    assert recipe.ensemble is not None
+    assert (recipe.ensemble.members, recipe.ensemble.sampling, recipe.ensemble.vote) == (4, "bootstrap", "mean")
+    assert parse_resolved(to_toml(recipe), "recipe.toml") == recipe
+
+
+def test_a_recipe_of_one_model_says_nothing_of_ensembles() -> None:
+    assert "ensemble" not in to_toml(load_recipe("ic/smoke"))
+
+
+def test_an_edition_without_ensembles_refuses_one_and_names_the_edition_that_has_them() -> None:
+    with pytest.raises(RecipeError, match=r'edition v2\.0 knows no ensembles: edition = "v3\.0" does'):
+        load_recipe("ic/smoke", ["ensemble.members=4"])
+
+
+@pytest.mark.parametrize(("benchmark", "vote", "others"), [("ic", "nms", "mean"), ("ewa", "mean", "weighted-boxes")])
+def test_a_vote_that_the_benchmark_does_not_have_is_told_with_those_that_it_has(
+    benchmark: str, vote: str, others: str
+) -> None:
+    with pytest.raises(RecipeError, match=f"ensemble.vote: expected {others}"):
+        load_recipe(f"{benchmark}/smoke", [f"ensemble.vote={vote}"], edition="v3.0")
