@@ -20,7 +20,9 @@ from hpcai500.recipe import recipe_hash, to_toml
 from hpcai500.system.versions import package_code_hash
 
 
-def create_campaign(folder: Path, recipe: Recipe, trials: int, data: Path | None) -> Campaign:
+def create_campaign(
+    folder: Path, recipe: Recipe, trials: int, data: Path | None, ensemble: Mapping[str, Any] | None = None
+) -> Campaign:
     """Fix a new campaign in the folder `folder`, which must be empty or absent: its recipe, its runs and their seeds.
 
     Trial k has the recipe's seed plus k - 1.
@@ -30,6 +32,7 @@ def create_campaign(folder: Path, recipe: Recipe, trials: int, data: Path | None
         recipe: resolved, with the seed of the first trial.
         trials: how many runs.
         data: folder of the data set; None where it is made for each run.
+        ensemble: {id, member} where it holds the attempts at a member of one (`ensemble.reading`).
 
     Raises:
         RecordError: the folder is not empty or cannot be written.
@@ -44,6 +47,7 @@ def create_campaign(folder: Path, recipe: Recipe, trials: int, data: Path | None
         "data": str(data.absolute()) if data else None,
         "version": __version__,
         "code_sha256": package_code_hash(),
+        **({"ensemble": dict(ensemble)} if ensemble else {}),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +72,16 @@ def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
     Raises:
         RecordError: there is no campaign, or its journal cannot be written.
     """
-    path = folder / JOURNAL
+    append_line(folder / JOURNAL, key, value)
+    return read_campaign(folder)
+
+
+def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
+    """Add one event to the chained journal `path`, on disk when this returns; what a crash cut off there is removed.
+
+    Raises:
+        RecordError: it is missing, or cannot be written.
+    """
     try:
         with path.open("r+b") as stream, _alone(stream.fileno()):
             content = stream.read()
@@ -81,7 +94,6 @@ def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
             os.fsync(stream.fileno())
     except OSError as error:
         raise RecordError(f"{path}: cannot be written: {error.strerror}; mend it, then go on") from error
-    return read_campaign(folder)
 
 
 @contextmanager
