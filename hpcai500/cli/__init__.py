@@ -16,6 +16,7 @@ from hpcai500.cli.accept import accept
 from hpcai500.cli.benchmarks import ewa, ic, score
 from hpcai500.cli.campaign import app as campaign
 from hpcai500.cli.doctor import doctor
+from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.export import export
 from hpcai500.cli.installation import self_test, version
 from hpcai500.cli.micro import micro
@@ -101,6 +102,7 @@ app.command("self-test", short_help="Check what this installation computes here:
     self_test
 )
 app.add_typer(campaign, name="campaign", short_help="Plan the runs of a result, run them, see how they stand.")
+app.add_typer(ensemble, name="ensemble", short_help="Many models that vote: plan, run, submit, watch, collect.")
 app.add_typer(slurm, name="slurm")
 
 

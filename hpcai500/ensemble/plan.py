@@ -7,6 +7,7 @@ The text calls Sys_scale a number of nodes; section 4.2 counts accelerators, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -154,8 +155,10 @@ def _impossible(per_node: int, scale: int, members: int | None, degree: int | No
     known = [text for text in (members and f"M = {members}", degree and f"P_degree = {degree}") if text]
     shapes = possible_shapes(per_node, scale)
 
-    def distance(shape: Shape) -> tuple[float, float]:
-        return abs(shape.members - (members or shape.members)), abs(shape.degree - (degree or shape.degree))
+    def distance(shape: Shape) -> float:
+        """Twice as many is as far as half as many."""
+        wanted = ((shape.members, members), (shape.degree, degree))
+        return math.fsum(abs(math.log(have / want)) for have, want in wanted if want)
 
     nearest = sorted(sorted(shapes, key=distance)[:_MOST_NEAREST], key=lambda shape: -shape.members)
     near = ", ".join(f"{shape.members} x {shape.degree}" for shape in nearest)

@@ -82,7 +82,8 @@ class Ensemble:
     @property
     def stage(self) -> str | None:
         """Folder of each node where members' samples are staged, as the node's shell shall read it; None: nowhere."""
-        return self.start["stage"]
+        stage = self.start["stage"]
+        return None if stage is None else str(stage)
 
     def seed(self, member: int) -> int:
         """Of a member's weights, draws and order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,15 +118,17 @@ def member_recipe(ensemble: Ensemble, member: int) -> Recipe:
 
 
 def _plan_text(shape: Shape, jobs: Sequence[MemberJob]) -> str:
-    tables = {
+    header = _HEADER.format(scale=shape.scale, members=shape.members, degree=shape.degree, per_node=shape.per_node)
+    counts = {
         "members": shape.members,
         "degree": shape.degree,
         "scale": shape.scale,
         "accelerators_per_node": shape.per_node,
-        "job": [
-            {"member": job.member, "seed": job.seed, "nodes": list(job.nodes), "accelerators": list(job.accelerators)}
-            for job in jobs
-        ],
     }
-    header = _HEADER.format(scale=shape.scale, members=shape.members, degree=shape.degree, per_node=shape.per_node)
-    return header + "\n" + tomli_w.dumps(tables)
+    # A line a job: ten thousand of them are looked through by eye and by grep.
+    lines = [
+        f"    {{ member = {job.member}, seed = {job.seed}, nodes = {json.dumps(job.nodes)}, "
+        f"accelerators = {json.dumps(job.accelerators)} }},"
+        for job in jobs
+    ]
+    return "\n".join([header, tomli_w.dumps(counts), "jobs = [", *lines, "]", ""])

@@ -27,6 +27,7 @@ def start_child(
     inherit: Sequence[int] = (),
     last_will: signal.Signals = signal.SIGTERM,
     own_session: bool = False,
+    output: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `command`; its stdout goes to stderr, because ours carries the result alone.
 
@@ -37,11 +38,13 @@ def start_child(
         last_will: what it gets when this process ends, also when that was killed. A job takes SIGTERM as a request to
             stop with a checkpoint.
         own_session: keep a terminal's Ctrl-C from it.
+        output: file descriptor that takes all that it prints, instead of our stderr.
     """
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL if own_session else None,
-        stdout=sys.stderr,
+        stdout=sys.stderr if output is None else output,
+        stderr=output,
         env=environment,
         pass_fds=inherit,
         start_new_session=own_session,
@@ -87,6 +90,11 @@ class SignalRelay:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    @property
+    def heard(self) -> bool:
+        """Whether a signal has come."""
+        return bool(self._noted)
 
     def add(self, child: subprocess.Popen[bytes]) -> None:
         """Pass signals on to `child` too, also those that came before it was there."""

@@ -19,6 +19,7 @@ from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.launch.benchmark import Request, run_benchmark
 from hpcai500.launch.crew import crew_of
+from hpcai500.launch.devices import visible_devices
 from hpcai500.launch.outcome import Outcome
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement, find_placement
@@ -26,7 +27,6 @@ from hpcai500.recipe import load_recipe, tables_hash
 from hpcai500.record import json_object
 
 _PLAN = "scale.json"
-_DEVICES = Path("/dev")
 _ALONE = ("communication.backend=local", "communication.topology=flat")
 
 
@@ -99,7 +99,7 @@ def _default_points(recipe: Recipe) -> list[int]:
     """1, 2, 4, … up to the accelerators or cores of this machine; two at least."""
     most = len(os.sched_getaffinity(0))
     if recipe.accelerator.device == "cuda":
-        most = len([device for device in _DEVICES.glob("nvidia*") if device.name.removeprefix("nvidia").isdecimal()])
+        most = len(visible_devices(os.environ))
     return [1 << power for power in range(max(2, most.bit_length()))]
 
 

@@ -1,0 +1,41 @@
+"""`hpcai500 ensemble run`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hpcai500.cli.ensemble.options import AtOnce, Folder, Members
+from hpcai500.cli.options import Json, Power
+from hpcai500.errors import ExitCode, RunError
+
+
+def run(
+    folder: Folder,
+    members: Members = None,
+    at_once: AtOnce = None,
+    power: Power = "auto",
+    collect: Annotated[bool, typer.Option(help="Collect when all members are done.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Run all members that are not done on this machine, each on cores or accelerators of its own, then collect.
+
+    The same command goes on after whatever has stopped it. What a member prints goes to DIR/members/NNNNN/output.txt. A
+    member that fails is tried again, from its checkpoint.
+    """
+    from hpcai500.cli.ensemble.collect import report_collected  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.ensemble.live import Live  # noqa: PLC0415
+    from hpcai500.ensemble.reading import read_ensemble  # noqa: PLC0415
+    from hpcai500.ensemble.running import RunOrder, run_ensemble  # noqa: PLC0415
+    from hpcai500.system.power.choice import parse_power  # noqa: PLC0415
+
+    ensemble = read_ensemble(folder)
+    order = RunOrder(folder, members, at_once, str(parse_power(power).from_anywhere()))
+    with Live(ensemble, ensemble.shape.members) as live:
+        end = run_ensemble(order, lambda _, jobs: live.update(jobs))
+    if end.stopped:
+        raise RunError(f"stopped; nothing is lost: go on with `hpcai500 ensemble run {folder}`")
+    if not collect:
+        raise typer.Exit(ExitCode.RUN_FAILED if end.failed else ExitCode.PASS)
+    raise typer.Exit(report_collected(folder, as_json))

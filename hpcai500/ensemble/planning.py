@@ -1,0 +1,159 @@
+"""From what the user asked for to an ensemble on disk: recipe, shape, mapping, data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcai500.editions import load_edition
+from hpcai500.ensemble.plan import MemberJob, Shape, member_jobs, shape_of
+from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.writing import create_ensemble
+from hpcai500.errors import DataError, UsageError
+from hpcai500.hostlist import expand_hosts
+from hpcai500.launch.made_data import make_data
+from hpcai500.layers import Recipe
+from hpcai500.recipe import ENSEMBLE, load_recipe
+
+# The first edition that has ensembles: a recipe of an older one is planned under it.
+_EDITION = "v3.0"
+_MOST_ROWS = 16
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What the user asked for.
+
+    Attributes:
+        folder: of the ensemble.
+        recipe: file or name.
+        members: base models.
+        degree: accelerators of each.
+        scale: accelerators of all.
+        per_node: accelerators of a node.
+        hosts: names of the nodes, as Slurm writes them; None: whoever schedules chooses.
+        data: folder of the data set; None: made, where the recipe has a synthetic one.
+        stage: folder of each node for copies of what its members read.
+        overrides: as given to --set.
+    """
+
+    folder: Path
+    recipe: str
+    members: int | None = None
+    degree: int | None = None
+    scale: int | None = None
+    per_node: int | None = None
+    hosts: str | None = None
+    data: Path | None = None
+    stage: str | None = None
+    overrides: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An ensemble that was fixed, and where its members go."""
+
+    ensemble: Ensemble
+    jobs: Sequence[MemberJob]
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        shape = self.ensemble.shape
+        return {
+            "identity": self.ensemble.identity,
+            "folder": str(self.ensemble.path),
+            "members": shape.members,
+            "degree": shape.degree,
+            "scale": shape.scale,
+            "nodes": shape.nodes,
+            "accelerators_per_node": shape.per_node,
+            "data": str(self.ensemble.data),
+            "stage": self.ensemble.stage,
+            "jobs": [
+                {
+                    "member": job.member,
+                    "nodes": list(job.nodes),
+                    "accelerators": list(job.accelerators),
+                    "seed": job.seed,
+                }
+                for job in self.jobs
+            ],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        shape, folder = self.ensemble.shape, self.ensemble.path
+        yield f"ensemble    {folder}, identity {self.ensemble.identity}"
+        yield (
+            f"shape       {shape.scale} accelerators = {shape.members} members x {shape.degree} "
+            f"(V3.0 Eq. 5), on {shape.nodes} node{'s' * (shape.nodes > 1)} of {shape.per_node}"
+        )
+        yield f"data        {self.ensemble.data}"
+        if self.ensemble.stage is not None:
+            yield f"staged in   {self.ensemble.stage} of each node"
+        yield "member  seed  nodes: accelerators"
+        for job in self.jobs[:_MOST_ROWS]:
+            yield f"{job.member:6}  {job.seed:4}  {_named(job.nodes)}: {_named([str(one) for one in job.accelerators])}"
+        if len(self.jobs) > _MOST_ROWS:
+            yield f"        …     {len(self.jobs) - _MOST_ROWS} more in {folder / 'plan.toml'}"
+        yield f"next        hpcai500 ensemble run {folder}        on this machine"
+        yield f"            hpcai500 ensemble submit {folder}     to Slurm"
+
+
+def plan_ensemble(request: PlanRequest) -> Planned:
+    """Fix the ensemble of `request`.
+
+    Raises:
+        UsageError: no such ensemble is possible, or recipe, data or folder cannot be used.
+    """
+    recipe, shape = _fitted(request)
+    # A mapping that cannot be fails before data is made, which may take long.
+    jobs = member_jobs(shape, recipe.hyperparameters.seed, expand_hosts(request.hosts) if request.hosts else ())
+    ensemble = create_ensemble(request.folder, recipe, shape, jobs, _data(request, recipe), request.stage)
+    return Planned(ensemble, jobs)
+
+
+def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:
+    """The recipe of a member, and the shape."""
+    for text in request.overrides:
+        field = text.partition("=")[0].strip()
+        if field.startswith("hardware.") or field == "ensemble.members":
+            raise UsageError(f"--set {text}: a plan follows from --members, --degree, --scale and --node-accelerators")
+    plain = load_recipe(request.recipe)
+    edition = plain.edition if ENSEMBLE in load_edition(plain.edition) else _EDITION
+    # The table of an ensemble comes with an override in it.
+    begun = load_recipe(request.recipe, ["ensemble.members=1", *request.overrides], edition)
+    per_node = request.per_node or plain.hardware.accelerators_per_node
+    members, degree = request.members, request.degree
+    if plain.ensemble is not None:
+        if request.scale is None:
+            members = members or plain.ensemble.members
+        if degree is None and (request.scale is None or members is None):
+            degree = plain.world_size
+    shape = shape_of(per_node, scale=request.scale, members=members, degree=degree)
+    backend = "local" if shape.degree == 1 else begun.communication.backend
+    fixed = [
+        f"ensemble.members={shape.members}",
+        f"hardware.nodes={shape.nodes_a_member}",
+        f"hardware.accelerators_per_node={shape.ranks_a_node}",
+        f"communication.backend={'torch' if backend == 'local' and shape.degree > 1 else backend}",
+    ]
+    return load_recipe(request.recipe, [*request.overrides, *fixed], edition), shape
+
+
+def _data(request: PlanRequest, recipe: Recipe) -> Path:
+    if request.data is None:
+        if not recipe.problem.dataset.startswith("synthetic-"):
+            raise DataError(
+                f"{recipe.benchmark}: the recipe trains on {recipe.problem.dataset}: give its folder with --data DIR"
+            )
+        return make_data(recipe, request.folder)
+    if not request.data.is_dir():
+        raise DataError(f"{request.data}: not a folder; give the folder of {recipe.problem.dataset} with --data DIR")
+    return request.data
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if len(names) > 2 else ", ".join(names)
