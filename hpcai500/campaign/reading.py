@@ -213,7 +213,7 @@ def _attempt(told: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
     return Attempt(
         trial=int(value["trial"]),
         attempt=int(value["attempt"]),
-        record=_folder_name(value["record"]),
+        record=folder_name(value["record"]),
         status=_status(last),
         commands=tuple(tuple(map(str, run["value"]["command"])) for run in runs),
         slurm_jobs=tuple(dict.fromkeys(str(job) for run in runs if (job := run["value"]["slurm_job_id"]))),
@@ -233,8 +233,12 @@ def _status(stop: Mapping[str, Any]) -> Status:
     raise ValueError(f"attempt_stop: expected one of {', '.join(_ENDS)} as status, got {stop['status']!r}")
 
 
-def _folder_name(name: Any) -> str:
-    """A journal of anyone's must not name a place outside of its campaign."""
+def folder_name(name: Any) -> str:
+    """The name of a record's folder: a journal of anyone's must not name a place outside of its campaign.
+
+    Raises:
+        ValueError: it does, or is no name.
+    """
     if not isinstance(name, str) or name in ("", ".", "..") or {"/", "\0"} & set(name):
         raise ValueError(f"attempt_start: expected the name of a folder as record, got {name!r}")
     return name

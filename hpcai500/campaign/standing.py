@@ -85,26 +85,41 @@ def standing(campaign: Campaign, edition: str | None = None) -> Standing:
     """
     edition = edition or campaign.edition
     rules = rulebook(edition, campaign.benchmark)
-    outcomes = [read_outcome(campaign, attempt, rules) for attempt in _in_order(campaign)]
+    outcomes = [read_outcome(campaign, attempt, rules) for attempt in in_order(campaign)]
     own_rules = rules if edition == campaign.edition else rulebook(campaign.edition, campaign.benchmark)
     least = rules.get("least_runs")
-    reasons = dict.fromkeys(
-        [
-            *_plan_reasons(campaign),
-            *_number_reasons(campaign, outcomes, least, edition),
-            *(reason for outcome in outcomes for reason in _own_reasons(campaign, outcome)),
-            *(reason for outcome in outcomes for reason in written_result_reasons(outcome, own_rules)),
-            *_selection_reasons(outcomes),
-            *_lost_reasons(outcomes),
-            *folder_reasons(campaign),
-            *_unlike_reasons(outcomes),
-            *_shared_reasons(campaign, outcomes),
-        ]
-    )
-    return Standing(not reasons, tuple(reasons), tuple(_row(campaign, outcome) for outcome in outcomes), least)
+    reasons = reasons_against(campaign, outcomes, own_rules, least, edition)
+    return Standing(not reasons, reasons, tuple(_row(campaign, outcome) for outcome in outcomes), least)
 
 
-def _in_order(campaign: Campaign) -> list[Attempt]:
+def reasons_against(
+    campaign: Campaign, outcomes: Sequence[Outcome], rules: Mapping[str, Any], least: int | None, edition: str
+) -> tuple[str, ...]:
+    """Why the runs of a campaign are not what was planned and nothing else: a sentence each.
+
+    Args:
+        campaign: what was planned.
+        outcomes: of all its attempts, in the order of their trials.
+        rules: of the edition that they were run under.
+        least: finished runs that are needed; None for a benchmark that the edition does not know.
+        edition: name of that which `outcomes` were scored under.
+    """
+    reasons = [
+        *_plan_reasons(campaign),
+        *_number_reasons(campaign, outcomes, least, edition),
+        *(reason for outcome in outcomes for reason in _own_reasons(campaign, outcome)),
+        *(reason for outcome in outcomes for reason in written_result_reasons(outcome, rules)),
+        *_selection_reasons(outcomes),
+        *_lost_reasons(outcomes),
+        *folder_reasons(campaign),
+        *_unlike_reasons(outcomes),
+        *_shared_reasons(campaign, outcomes),
+    ]
+    return tuple(dict.fromkeys(reasons))
+
+
+def in_order(campaign: Campaign) -> list[Attempt]:
+    """All attempts, by trial and number."""
     return sorted(campaign.attempts, key=lambda one: (one.trial, one.attempt))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,12 @@ from hpcai500.system.versions import package_code_hash
 
 
 def create_campaign(
-    folder: Path, recipe: Recipe, trials: int, data: Path | None, ensemble: Mapping[str, Any] | None = None
+    folder: Path,
+    recipe: Recipe,
+    trials: int,
+    data: Path | None,
+    ensemble: Mapping[str, Any] | None = None,
+    beside: Collection[str] = (),
 ) -> Campaign:
     """Fix a new campaign in the folder `folder`, which must be empty or absent: its recipe, its runs and their seeds.
 
@@ -33,6 +38,7 @@ def create_campaign(
         trials: how many runs.
         data: folder of the data set; None where it is made for each run.
         ensemble: {id, member} where it holds the attempts at a member of one (`ensemble.reading`).
+        beside: names of what may be in the folder already, and is not the campaign's.
 
     Raises:
         RecordError: the folder is not empty or cannot be written.
@@ -56,7 +62,7 @@ def create_campaign(
                 f"{folder}: holds a campaign already: go on with it by `hpcai500 campaign run {folder}`, or give "
                 "another folder"
             )
-        if any(folder.iterdir()):
+        if any(entry.name not in beside for entry in folder.iterdir()):
             raise RecordError(f"{folder}: not empty; give another folder: a campaign is fixed before its first run")
         write_atomically(folder / RECIPE, to_toml(recipe).encode())
         line = event_line(new_event(FIRST_PREVIOUS, 0, "campaign_start", value))

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.reading import OUTPUT, Ensemble
 from hpcai500.ensemble.retrying import may_be_tried_again
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
@@ -17,8 +17,6 @@ from hpcai500.launch.affinity import neighbours_together, share
 from hpcai500.launch.child import SignalRelay, start_child
 from hpcai500.launch.devices import VARIABLE, visible_devices
 from hpcai500.launch.in_job import module_command
-
-OUTPUT = "output.txt"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,9 @@ PLAN = "plan.toml"
 VOTE = "vote.json"
 RESULT = "result.json"
 DONE = "DONE"
+# In a member's folder, of whoever runs it: what it printed, and how its jobs failed.
+OUTPUT = "output.txt"
+FAILURES = "failures.jsonl"
 
 
 @dataclass(frozen=True)

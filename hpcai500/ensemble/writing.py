@@ -15,7 +15,17 @@ from hpcai500.campaign.reading import Campaign, is_campaign
 from hpcai500.campaign.writing import append_line, create_campaign
 from hpcai500.chain import FIRST_PREVIOUS, event_line, new_event
 from hpcai500.ensemble.plan import MemberJob, Shape
-from hpcai500.ensemble.reading import JOURNAL, PLAN, RECIPE, SCHEMA, Ensemble, is_ensemble, read_ensemble
+from hpcai500.ensemble.reading import (
+    FAILURES,
+    JOURNAL,
+    OUTPUT,
+    PLAN,
+    RECIPE,
+    SCHEMA,
+    Ensemble,
+    is_ensemble,
+    read_ensemble,
+)
 from hpcai500.errors import RecordError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
@@ -104,6 +114,7 @@ def begin_member(ensemble: Ensemble, member: int) -> Campaign:
             1,
             ensemble.data,
             ensemble={"id": ensemble.identity, "member": member},
+            beside=(OUTPUT, FAILURES),
         )
     campaign = ensemble.campaign(member)
     assert campaign is not None
