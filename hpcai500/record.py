@@ -7,6 +7,7 @@
         result.json      derived from the above
         checkpoints/     atomic; the last one resumes the run
         pictures/        what the last evaluation saw, for people
+        predictions/     of a member of an ensemble: what it says of each sample, for the vote
         power/           HOST.csv: power samples of each node
         DONE | ERROR     written last
 
@@ -70,7 +71,7 @@ def read_record(path: Path) -> Record:
     """
     for needed in ("recipe.toml", "events.jsonl"):
         if not (path / needed).is_file():
-            raise RecordError(f"{path}: not a record: {needed} is missing (a record is the folder that a run wrote)")
+            raise RecordError(f"{path}: not a record: {_what_it_is(path, needed)}")
     events_path = path / "events.jsonl"
     content = _bytes(events_path)
     events, torn_bytes = parse_events(content, str(events_path))
@@ -89,6 +90,18 @@ def read_record(path: Path) -> Record:
         _check_finished(path, content)
     _check_power_files(path, events)
     return Record(path, tables, system, tuple(events), torn_bytes, status)
+
+
+# Folders that hold records, by their journal, with the command that tells of them.
+_OTHERS = {
+    "campaign.jsonl": "a campaign, which holds records: hpcai500 campaign status {path}",
+    "ensemble.jsonl": "an ensemble, whose members' records lie in members/: hpcai500 ensemble status {path}",
+}
+
+
+def _what_it_is(path: Path, missing: str) -> str:
+    known = (text.format(path=path) for journal, text in _OTHERS.items() if (path / journal).is_file())
+    return next(known, f"{missing} is missing (a record is the folder that a run wrote)")
 
 
 def json_object(path: Path) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from hpcai500.editions import load_edition
+from hpcai500.editions import editions, load_edition
 from hpcai500.files import write_atomically
-from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES
+from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.rules import row_of
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -34,20 +34,34 @@ def rules_lines(edition: str = EDITION) -> Iterator[str]:
     for key in keys:
         if key != "joined_fields":
             yield f"| `{key}` | {' | '.join(_cell(fixed.get(key)) for fixed in benchmarks.values())} |"
-    for table in sorted(LAYER_NUMBERS, key=lambda name: -LAYER_NUMBERS[name]):
-        layer = levels["layers"][table]
-        yield ""
-        yield f"### Layer {layer['layer']}: {table}"
-        yield ""
-        said, at = layer["why"], _at(layer, levels["order"])
-        yield f"{said[0].upper()}{said[1:]} ({layer['section']}). A field without a rule of its own may change: {at}."
-        yield ""
-        yield "| field | may change | rule | section | what it is |"
-        yield "|---|---|---|---|---|"
-        for name, meaning in _fields(table):
-            row = row_of(levels, table, name)
-            why = row["why"] if row is not layer else ""
-            yield f"| `{name}` | {_at(row, levels['order'])} | {why} | {row['section']} | {meaning} |"
+    for table in sorted(levels["layers"], key=lambda name: -levels["layers"][name]["layer"]):
+        yield from _layer_lines(table, levels)
+    if edition == EDITION:
+        yield from _newer_lines(levels)
+
+
+def _newer_lines(levels: Mapping[str, Any]) -> Iterator[str]:
+    """Tables that only newer editions rule."""
+    for name in editions():
+        newer = load_edition(name)["levels"]
+        for table in newer["layers"].keys() - levels["layers"].keys():
+            yield from _layer_lines(table, newer, f", from edition {name} on")
+
+
+def _layer_lines(table: str, levels: Mapping[str, Any], since: str = "") -> Iterator[str]:
+    layer = levels["layers"][table]
+    yield ""
+    yield f"### Layer {layer['layer']}: {table}{since}"
+    yield ""
+    said, at = layer["why"], _at(layer, levels["order"])
+    yield f"{said[0].upper()}{said[1:]} ({layer['section']}). A field without a rule of its own may change: {at}."
+    yield ""
+    yield "| field | may change | rule | section | what it is |"
+    yield "|---|---|---|---|---|"
+    for name, meaning in _fields(table):
+        row = row_of(levels, table, name)
+        why = row["why"] if row is not layer else ""
+        yield f"| `{name}` | {_at(row, levels['order'])} | {why} | {row['section']} | {meaning} |"
 
 
 def page_with_table(page: str) -> str:
@@ -61,8 +75,9 @@ def _fields(table: str) -> Iterator[tuple[str, str]]:
     """Name and meaning of every field of a layer; where benchmarks differ, with the one that the meaning is of."""
     found: dict[tuple[str, str], list[str]] = {}
     for benchmark, recipe in RECIPE_TYPES.items():
-        layer = recipe.model_fields[table].annotation
-        assert isinstance(layer, type)
+        annotation = recipe.model_fields[table].annotation
+        # A table that a recipe may lack is a union with None.
+        layer = next(one for one in (annotation, *get_args(annotation)) if isinstance(one, type))
         assert issubclass(layer, BaseModel)
         for name, field in layer.model_fields.items():
             found.setdefault((name, field.description or ""), []).append(benchmark)

@@ -69,8 +69,8 @@ def overview_lines(edition: str) -> Iterator[str]:
 def _drawing(report: RulesReport) -> Iterator[str]:
     """A bar for each layer: the higher the level that its changes force, the longer."""
     levels = report.judgement.levels
-    for table, number in report.layers.items():
-        changes = [change for change in report.judgement.changes if change.layer == number]
+    for table, number in sorted(report.layers.items(), key=lambda layer: -layer[1]):
+        changes = [change for change in report.judgement.changes if change.field.partition(".")[0] == table]
         if any(change.level is None for change in changes):
             level, bar = "at no level", "X" * len(levels)
         elif changes:
