@@ -59,16 +59,23 @@ def iterate(events: Iterable[Event], key: str) -> Iterator[Event]:
     return (event for event in events if event["key"] == key)
 
 
-def parse_events(content: bytes, name: str) -> tuple[list[Event], int]:
+def parse_events(
+    content: bytes, name: str, previous: str = FIRST_PREVIOUS, lines_before: int = 0
+) -> tuple[list[Event], int]:
     """Events of a log, their chain checked, and the number of bytes of a last line that was cut off by a crash.
+
+    Args:
+        content: the log, or what follows its first `lines_before` lines.
+        name: of the log, for messages.
+        previous: hash of the line before `content`.
+        lines_before: how many lines come before it.
 
     Raises:
         RecordError: a line is not an event, or does not carry the hash of the line before it.
     """
     events: list[Event] = []
-    previous = FIRST_PREVIOUS
     *lines, rest = content.split(b"\n")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, lines_before + 1):
         event = _parse_event(line, f"{name}:{number}")
         if event["prev"] != previous or event["seq"] != number - 1:
             raise RecordError(

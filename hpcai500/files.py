@@ -6,7 +6,12 @@ And whether something is there, asked so that a folder that may not be searched 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
+
+from hpcai500.errors import UsageError
 
 
 def is_there(path: Path) -> bool:
@@ -20,6 +25,22 @@ def is_there(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Whether this user can see `path`, and it is a folder."""
     return is_there(path) and path.is_dir()
+
+
+def expand_variables(text: str, environment: Mapping[str, str]) -> str:
+    """`text` with its $VARIABLES and ${VARIABLES} as `environment` has them.
+
+    Raises:
+        UsageError: one of them is not set, or empty: a path without it would be another folder.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if not environment.get(name):
+            raise UsageError(f"{text}: ${name} is not set here: set it on all nodes, or give a folder without it")
+        return environment[name]
+
+    return re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text)
 
 
 def nearest(path: Path) -> Path:
@@ -43,10 +64,23 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written; `path` is then unchanged.
     """
+
+    def write(stream: IO[bytes]) -> None:
+        stream.write(content)
+
+    write_atomically_by(path, write)
+
+
+def write_atomically_by(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """The same with what `write` puts into the stream that it is given: for content too large to hold twice.
+
+    Raises:
+        OSError: as above, or as `write` does.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
-            stream.write(content)
+            write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

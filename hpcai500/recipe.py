@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from pydantic import ValidationError
 from hpcai500.editions import editions, load_edition
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
+from hpcai500.plugins.benchmarks import known_benchmarks, not_known, recipe_type
+from hpcai500.plugins.loading import load_plugin, usable_plugins
 from hpcai500.toml_source import Source, explain, merged, parse_tables, read_source
 
 _PACKAGE = Path(__file__).parent
 # The table that makes a recipe one of an ensemble, and the file that states all of it.
 ENSEMBLE = "ensemble"
+# What a plug-in's reference recipe states itself; for the rest it begins with the reference of `ic`.
+_OWN_TABLES = ("benchmark", "edition", "problem", "workload")
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,11 @@ def recipes_folder() -> Path:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file of `name`: a path, or the short name of a recipe that comes with hpcai500 (`ic/smoke`).
+    """The file of `name`: a path, or the short name of a recipe that comes with hpcai500 or a plug-in (`ic/smoke`).
 
     Raises:
         RecipeError: neither exists.
+        EnvironmentLacksError: it is of a plug-in that cannot be used.
     """
     path = Path(name)
     if path.is_file():
@@ -51,13 +57,38 @@ def find_recipe(name: str | Path) -> Path:
     shipped = recipes_folder() / f"{name}.toml"
     if shipped.is_file():
         return shipped
+    benchmark, slash, stem = str(name).partition("/")
+    plugin = load_plugin(benchmark) if slash else None
+    if plugin is not None and (plugin.recipes / f"{stem}.toml").is_file():
+        return plugin.recipes / f"{stem}.toml"
     known = ", ".join(shipped_recipes())
     raise RecipeError(f"{name}: no such recipe file; the recipes that come with hpcai500 are {known}")
 
 
 def shipped_recipes() -> list[str]:
-    """Short names of the recipes that come with hpcai500; what else lies in their folder (site files) is none."""
-    return sorted(f"{name}/{path.stem}" for name in RECIPE_TYPES for path in (recipes_folder() / name).glob("*.toml"))
+    """Short names of the recipes that come with hpcai500 and with its plug-ins.
+
+    What else lies in their folder (site files) is none.
+    """
+    folders = {name: recipes_folder() / name for name in RECIPE_TYPES}
+    folders |= {found.name: plugin.recipes for found, plugin in usable_plugins()}
+    return sorted(f"{name}/{path.stem}" for name, folder in folders.items() for path in folder.glob("*.toml"))
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether a recipe file came with hpcai500 or a plug-in: who is named `ic/smoke` finds it on any node."""
+    folders = chain([recipes_folder()], (plugin.recipes for _, plugin in usable_plugins()))
+    return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
+
+
+def default_recipe(benchmark: str, *, has_data: bool) -> str:
+    """What a command runs that names none: the reference with the data set, otherwise a small run on made data.
+
+    A plug-in without `smoke.toml` has the reference for both.
+    """
+    plugin = None if has_data else load_plugin(benchmark)
+    is_small = not has_data and (plugin is None or (plugin.recipes / "smoke.toml").is_file())
+    return f"{benchmark}/{'smoke' if is_small else 'reference'}"
 
 
 def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | None = None) -> Recipe:
@@ -78,22 +109,34 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | 
     source = read_source(path, RecipeError)
     tables = parse_tables(source, RecipeError)
     benchmark = tables.get("benchmark")
-    if not isinstance(benchmark, str) or benchmark not in RECIPE_TYPES:
-        fix = 'is missing; begin the file with benchmark = "ic"' if benchmark is None else f"got {benchmark!r}"
-        raise RecipeError(f"{path}: benchmark: expected one of {', '.join(RECIPE_TYPES)}, {fix}")
+    if benchmark is None:
+        known = ", ".join(known_benchmarks())
+        raise RecipeError(
+            f'{path}: benchmark: expected one of {known}, is missing; begin the file with benchmark = "ic"'
+        )
+    if not isinstance(benchmark, str) or recipe_type(benchmark) is None:
+        raise RecipeError(f"{path}: benchmark: {not_known(benchmark)}")
     changes = [_override(text) for text in overrides]
     overridden = frozenset((table, key) for change in changes for table, keys in change.items() for key in keys)
-    base = _shipped(benchmark, "reference")
+    base = _reference_tables(benchmark)
     if any(ENSEMBLE in change for change in (tables, *changes)):
-        base = merged(base, {ENSEMBLE: _shipped(benchmark, ENSEMBLE)[ENSEMBLE]})
+        base = merged(base, {ENSEMBLE: ensemble_reference(benchmark)})
     ruled_by = {} if edition is None else {"edition": edition}
     return _validate(merged(base, tables, *changes, ruled_by), replace(source, overrides=overridden))
 
 
 def ensemble_reference(benchmark: str) -> dict[str, Any]:
-    """The table [ensemble] of the benchmark's `ensemble.toml`."""
-    table: dict[str, Any] = _shipped(benchmark, ENSEMBLE)[ENSEMBLE]
-    return table
+    """The table [ensemble] of the benchmark's `ensemble.toml`.
+
+    What a plug-in does not say there is as in that of `ic`; it votes in the first of the ways that it knows.
+    """
+    plugin = load_plugin(benchmark)
+    if plugin is None:
+        table: dict[str, Any] = _shipped(benchmark, ENSEMBLE)[ENSEMBLE]
+        return table
+    first = {"vote": plugin.recipe.votes[0], "strata": plugin.recipe.strata[0]}
+    own = _tables_of(plugin.recipes / f"{ENSEMBLE}.toml") if (plugin.recipes / f"{ENSEMBLE}.toml").is_file() else {}
+    return merged(_shipped("ic", ENSEMBLE)[ENSEMBLE], first, own.get(ENSEMBLE, {}))
 
 
 def reference_recipe(benchmark: str) -> Recipe:
@@ -134,8 +177,22 @@ def differences(recipe: Recipe, reference: Recipe) -> list[Difference]:
     ]
 
 
+def _reference_tables(benchmark: str) -> dict[str, Any]:
+    """The benchmark's reference; a plug-in's begins with that of `ic`: layers gain fields that it cannot know."""
+    reference = _shipped(benchmark, "reference")
+    if benchmark in RECIPE_TYPES:
+        return reference
+    base = {name: table for name, table in _shipped("ic", "reference").items() if name not in _OWN_TABLES}
+    return merged(base, reference)
+
+
 def _shipped(benchmark: str, name: str) -> dict[str, Any]:
-    return parse_tables(read_source(recipes_folder() / benchmark / f"{name}.toml", RecipeError), RecipeError)
+    plugin = load_plugin(benchmark)
+    return _tables_of((plugin.recipes if plugin else recipes_folder() / benchmark) / f"{name}.toml")
+
+
+def _tables_of(path: Path) -> dict[str, Any]:
+    return parse_tables(read_source(path, RecipeError), RecipeError)
 
 
 def _override(text: str) -> dict[str, Any]:
@@ -151,11 +208,9 @@ def _override(text: str) -> dict[str, Any]:
 
 
 def _validate(tables: Mapping[str, Any], source: Source) -> Recipe:
-    kind = RECIPE_TYPES.get(str(tables.get("benchmark")))
+    kind = recipe_type(str(tables.get("benchmark")))
     if kind is None:
-        raise RecipeError(
-            f"{source.name}: benchmark: expected one of {', '.join(RECIPE_TYPES)}, got {tables.get('benchmark')!r}"
-        )
+        raise RecipeError(f"{source.name}: benchmark: {not_known(tables.get('benchmark'))}")
     try:
         recipe = kind.model_validate(tables)
     except ValidationError as error:

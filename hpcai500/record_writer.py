@@ -9,15 +9,15 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from hpcai500.chain import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, new_event
 from hpcai500.errors import RecordError, RunError
-from hpcai500.files import allocate, write_atomically
+from hpcai500.files import allocate, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import to_toml
 from hpcai500.record import Record
@@ -125,6 +125,23 @@ class RecordWriter:
             RunError: the disk is full.
         """
         self._write_named("trace", f"trace/{name}", content)
+
+    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None:
+        """Write `predictions/KIND.npz` by `write`, and its hash as an event: what a member says of `samples` samples.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        file = f"predictions/{kind}.npz"
+        path = self.path / file
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_atomically_by(path, write)
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self.event("predictions", {"kind": kind, "file": file, "sha256": sha256, "samples": samples})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` and mark the run complete; nothing is written after this.

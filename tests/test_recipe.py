@@ -153,6 +153,12 @@ def test_a_recipe_of_an_ensemble_begins_with_the_table_that_comes_with_the_bench
     assert parse_resolved(to_toml(recipe), "recipe.toml") == recipe
 
 
+def test_poisson_counts_keep_no_shares_and_a_recipe_that_wants_both_is_refused() -> None:
+    both = ["ensemble.sampling=poisson", "ensemble.strata=class"]
+    with pytest.raises(RecipeError, match=r"ensemble\.strata: Poisson counts keep the shares of nothing"):
+        load_recipe("ic/smoke", both, edition="v3.0")
+
+
 def test_a_recipe_of_one_model_says_nothing_of_ensembles() -> None:
     assert "ensemble" not in to_toml(load_recipe("ic/smoke"))
 

@@ -9,7 +9,7 @@
 Keys of the journal, with their values:
 
     campaign_start   {schema, benchmark, edition, recipe_hash, trials: [{trial, seed}], data, version, code_sha256,
-                      [ensemble: {id, member}]}
+                      [plugin: {name, package, version, code_sha256}], [ensemble: {id, member}]}
     attempt_start    {trial, attempt, record, command: [token], launcher, slurm_job_id}
     attempt_resume   {trial, attempt, command, launcher, slurm_job_id}
     attempt_stop     {trial, attempt, status: done|stopped|failed, exit_code, head, reason}

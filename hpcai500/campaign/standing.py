@@ -249,14 +249,20 @@ def _shared_reasons(campaign: Campaign, outcomes: Sequence[Outcome]) -> Iterator
 def _code_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
     """What was fixed before the first run is what was run."""
     assert outcome.record
-    planned = campaign.start.get("code_sha256")
     try:
-        code = ((outcome.record.system.get("installation") or {}).get("package") or {}).get("code_sha256")
+        installation = outcome.record.system.get("installation") or {}
+        brought = {"name": None, **(campaign.start.get("plugin") or {})}
+        ran = {one["name"]: one.get("code_sha256") for one in installation.get("plugins") or []}
+        codes = (
+            ("hpcai500", campaign.start.get("code_sha256"), (installation.get("package") or {}).get("code_sha256")),
+            (f"the plug-in {brought['name']}", brought.get("code_sha256"), ran.get(brought["name"])),
+        )
     except ODD as error:
         yield f"system.json lacks something: {type(error).__name__} {error}"
         return
-    if code is not None and planned not in (None, code):
-        yield f"ran other code of hpcai500 than was planned (code_sha256 {str(code)[:12]}…, not {str(planned)[:12]}…)"
+    for what, planned, code in codes:
+        if code is not None and planned not in (None, code):
+            yield f"ran other code of {what} than was planned (code_sha256 {str(code)[:12]}…, not {str(planned)[:12]}…)"
 
 
 def _row(campaign: Campaign, outcome: Outcome) -> Row:

@@ -16,6 +16,7 @@ from hpcai500.chain import FIRST_PREVIOUS, event_line, last_hash, new_event
 from hpcai500.errors import RecordError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
+from hpcai500.plugins.code import plugin_facts
 from hpcai500.recipe import recipe_hash, to_toml
 from hpcai500.system.versions import package_code_hash
 
@@ -38,7 +39,7 @@ def create_campaign(
         trials: how many runs.
         data: folder of the data set; None where it is made for each run.
         ensemble: {id, member} where it holds the attempts at a member of one (`ensemble.reading`).
-        beside: names of what may be in the folder already, and is not the campaign's.
+        beside: names of what may be in the folder already, besides hidden files: locks, and what a crash has left.
 
     Raises:
         RecordError: the folder is not empty or cannot be written.
@@ -53,6 +54,7 @@ def create_campaign(
         "data": str(data.absolute()) if data else None,
         "version": __version__,
         "code_sha256": package_code_hash(),
+        **({"plugin": plugin} if (plugin := plugin_facts(recipe.benchmark)) else {}),
         **({"ensemble": dict(ensemble)} if ensemble else {}),
     }
     try:
@@ -62,7 +64,7 @@ def create_campaign(
                 f"{folder}: holds a campaign already: go on with it by `hpcai500 campaign run {folder}`, or give "
                 "another folder"
             )
-        if any(entry.name not in beside for entry in folder.iterdir()):
+        if any(not entry.name.startswith(".") and entry.name not in beside for entry in folder.iterdir()):
             raise RecordError(f"{folder}: not empty; give another folder: a campaign is fixed before its first run")
         write_atomically(folder / RECIPE, to_toml(recipe).encode())
         line = event_line(new_event(FIRST_PREVIOUS, 0, "campaign_start", value))

@@ -20,6 +20,7 @@ from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.export import export
 from hpcai500.cli.installation import self_test, version
 from hpcai500.cli.micro import micro
+from hpcai500.cli.plugins import WithPlugins
 from hpcai500.cli.profile import profile
 from hpcai500.cli.rank import rank
 from hpcai500.cli.replicate import replicate
@@ -39,6 +40,7 @@ from hpcai500.scratch import unwind_on_termination
 from hpcai500.streams import open_missing_streams, print_what_can_be_printed
 
 app = typer.Typer(
+    cls=WithPlugins,
     help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -66,7 +68,7 @@ def _root(
 
 
 def data(context: typer.Context) -> None:
-    """Make, check or repack a data set: `hpcai500 data --help`."""
+    """Make, check, repack or stage a data set: `hpcai500 data --help`."""
     become(module_command("data", *context.args))
 
 
@@ -96,7 +98,7 @@ app.command(short_help="What binds a run, computation or communication, and what
 app.command(short_help="What this machine and container lack for a run.")(doctor)
 app.command(short_help="What this machine does at best: products, copy, all-reduce, input.")(micro)
 app.command(short_help="Image, package, rules and libraries, by hash and version.")(version)
-app.command(context_settings=_PASS_THROUGH, short_help="Make, check or repack a data set.")(data)
+app.command(context_settings=_PASS_THROUGH, short_help="Make, check, repack or stage a data set.")(data)
 app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of a model.")(flops)
 app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")(
     self_test

@@ -44,7 +44,7 @@ def ic(
     if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
         estimate("ic", recipe, set_, machine, procs, as_json)
         return
-    _run("ic", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
+    run_named("ic", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
 
 
 def ewa(
@@ -73,10 +73,10 @@ def ewa(
     if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
         estimate("ewa", recipe, set_, machine, procs, as_json)
         return
-    _run("ewa", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
+    run_named("ewa", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
 
 
-def _run(
+def run_named(
     benchmark: str,
     recipe: str | None,
     data: Path | None,
@@ -88,6 +88,7 @@ def _run(
     power: str,
     as_json: bool,
 ) -> None:
+    """Run a benchmark as its command was asked to, and print what comes of it; ends the command."""
     from hpcai500.launch.benchmark import Request, run_benchmark  # noqa: PLC0415 - keeps `--help` fast
 
     def runs(crew: Crew) -> Iterator[Outcome]:

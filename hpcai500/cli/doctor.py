@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    benchmark: Annotated[str | None, typer.Argument(metavar="[ic|ewa]", help="Check what its command needs.")] = None,
+    benchmark: Annotated[
+        str | None, typer.Argument(metavar="[ic|ewa|PLUG-IN]", help="Check what its command needs.")
+    ] = None,
     recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     out: Out = None,

@@ -14,11 +14,11 @@ from hpcai500.cli.ranks import on_ranks
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.launch.crew import Crew
 
-_BENCHMARKS = ("ic", "ewa")
-
 
 def profile(
-    what: Annotated[list[str], typer.Argument(metavar="ic|ewa|FOLDER...", help="A benchmark, or folders (--draw).")],
+    what: Annotated[
+        list[str], typer.Argument(metavar="ic|ewa|PLUG-IN|FOLDER...", help="A benchmark, or folders (--draw).")
+    ],
     recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     set_: Set = None,
@@ -39,10 +39,13 @@ def profile(
 
     With --draw it draws several such folders side by side, as V2.0 Fig. 13 does.
     """
+    from hpcai500.plugins.benchmarks import require_benchmark  # noqa: PLC0415 - keeps `--help` fast
+
     if draw:
         raise typer.Exit(_draw([Path(one) for one in what], out, as_json))
-    if len(what) != 1 or what[0] not in _BENCHMARKS:
-        raise UsageError(f"profile: expected ic or ewa, got {' '.join(what)}; folders are drawn with --draw")
+    if len(what) != 1:
+        raise UsageError(f"profile: expected one benchmark, got {' '.join(what)}; folders are drawn with --draw")
+    require_benchmark(what[0], "profile")
 
     def body(crew: Crew) -> int:
         from hpcai500.launch.profiling import ProfileRequest, run_profile  # noqa: PLC0415 - keeps `--help` fast

@@ -15,7 +15,9 @@ from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
 
 
 def scale(
-    what: Annotated[list[str], typer.Argument(metavar="ic|ewa|RECORD...", help="A benchmark, or records (--records).")],
+    what: Annotated[
+        list[str], typer.Argument(metavar="ic|ewa|PLUG-IN|RECORD...", help="A benchmark, or records (--records).")
+    ],
     procs: Annotated[
         str | None,
         typer.Option(metavar="N,N,...", help="Numbers of processes.  [default: 1,2,4,... up to accelerators or cores]"),
@@ -25,6 +27,13 @@ def scale(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of records and pictures.")] = None,
     set_: Set = None,
     from_records: Annotated[bool, typer.Option("--records", help="Draw records that are there.")] = False,
+    ensemble: Annotated[
+        bool,
+        typer.Option("--ensemble", help="Scale by members that vote, beside one model on the same ranks (V3.0)."),
+    ] = False,
+    degree: Annotated[
+        int | None, typer.Option(min=1, metavar="P", help="With --ensemble: ranks of a member.  [default: 1]")
+    ] = None,
     predict: Annotated[
         int | None,
         typer.Option(min=2, metavar="NODES", help="Run nothing: predict 1, 2, 4, ... NODES nodes, and name the wall."),
@@ -46,17 +55,28 @@ def scale(
 
     The same command with the same --out goes on where it was. With --records it draws runs that were made elsewhere.
 
+    With --ensemble each number of processes is an ensemble of as many members (with --degree P, of a P-th of them), and
+    one model beside it: FLOPS and efficiency of both, then quality against speed for ever fewer and larger members.
+
     With --predict NODES and --machine nothing is run: the cost model (docs/cost-model.md) draws the curve and names the
     node count at which it meets a wall. What it prints is a prediction, no result: it ends without a RESULT line.
     """
     if predict is not None:
-        for option, given in (("--procs", procs), ("--data", data), ("--records", from_records)):
+        of_runs = (("--procs", procs), ("--data", data), ("--records", from_records), ("--ensemble", ensemble))
+        for option, given in of_runs:
             if given:
                 raise UsageError(f"--predict runs nothing: leave out {option}")
         _predict(_one(what), predict, machine, recipe, record or [], set_ or [], jitter, out, as_json)
         return
     if machine is not None or record or jitter:
         raise UsageError("--machine, --record and --jitter are of a prediction: add --predict NODES")
+    if degree is not None and not ensemble:
+        raise UsageError("--degree: the ranks of a member: add --ensemble")
+    if ensemble:
+        if from_records:
+            raise UsageError("--records: of runs of one model; leave out --ensemble")
+        _run_ensembles(what, procs, recipe, data, out, set_ or [], degree or 1, as_json)
+        return
     _run(what, procs, recipe, data, out, set_ or [], from_records, as_json)
 
 
@@ -89,6 +109,40 @@ def _run(
         report = report_broken_scaling(done, tell(error), error.exit_code)
     except KeyboardInterrupt:
         report = report_broken_scaling(done, tell("stopped by Ctrl-C"), ExitCode.RUN_FAILED)
+    print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
+    raise typer.Exit(report.error_code)
+
+
+def _run_ensembles(
+    what: list[str],
+    procs: str | None,
+    recipe: str | None,
+    data: Path | None,
+    out: Path | None,
+    settings: list[str],
+    degree: int,
+    as_json: bool,
+) -> None:
+    from hpcai500.ensemble.scaling import EnsembleScaleRequest, run_ensemble_scaling  # noqa: PLC0415
+    from hpcai500.ensemble.scaling_figure import draw_ensemble_scaling  # noqa: PLC0415
+    from hpcai500.ensemble.scaling_table import read_ensemble_scaling  # noqa: PLC0415
+    from hpcai500.launch.scale import ScaleRequest  # noqa: PLC0415
+    from hpcai500.results.figure_files import write_figures  # noqa: PLC0415
+    from hpcai500.results.scale_report import ScaleReport  # noqa: PLC0415
+
+    try:
+        request = EnsembleScaleRequest(ScaleRequest(_one(what), procs, recipe, data, out, settings), degree)
+        folder = request.scaling.folder
+        scaling = read_ensemble_scaling(run_ensemble_scaling(request, folder), degree)
+        doubt = next(scaling.doubts(), None)
+        code = ExitCode.PASS if doubt is None else ExitCode.RUN_FAILED
+        report = ScaleReport(
+            scaling, write_figures(folder, draw_ensemble_scaling(scaling)), doubt and tell(doubt), code
+        )
+    except HpcAi500Error as error:
+        report = ScaleReport(None, error=tell(error), error_code=error.exit_code)
+    except KeyboardInterrupt:
+        report = ScaleReport(None, error=tell("stopped by Ctrl-C"), error_code=ExitCode.RUN_FAILED)
     print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
     raise typer.Exit(report.error_code)
 
@@ -134,6 +188,9 @@ def _predict(
 
 
 def _one(what: list[str]) -> str:
+    from hpcai500.plugins.benchmarks import require_benchmark  # noqa: PLC0415 - keeps `--help` fast
+
     if len(what) != 1:
         raise UsageError(f"scale: expected one benchmark, got {' '.join(what)}; records are drawn with --records")
+    require_benchmark(what[0], "scale")
     return what[0]

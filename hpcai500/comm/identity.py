@@ -12,6 +12,7 @@ import torch
 import hpcai500
 from hpcai500.comm.base import Communicator
 from hpcai500.errors import UsageError
+from hpcai500.plugins.code import plugin_facts
 from hpcai500.system.container import image_description
 from hpcai500.system.versions import core_hash, package_code_hash
 
@@ -22,6 +23,8 @@ VERSION = "version of hpcai500"
 TORCH = "version of torch"
 PYTHON = "version of Python"
 RECIPE = "recipe"
+PLUGIN = "plug-in"
+PLUGIN_CODE = "code of the plug-in"
 DATA = "data fingerprint"
 CONTENT = "data content"
 
@@ -34,6 +37,8 @@ _FIXES = {
     VERSION: _SAME_SOFTWARE,
     TORCH: _SAME_SOFTWARE,
     PYTHON: _SAME_SOFTWARE,
+    PLUGIN: _SAME_SOFTWARE,
+    PLUGIN_CODE: _SAME_SOFTWARE,
     RECIPE: "give every rank the same --recipe and --set",
     DATA: _SAME_FILES,
     CONTENT: _SAME_FILES,
@@ -59,6 +64,14 @@ def code_facts() -> Mapping[str, str | None]:
         TORCH: torch.__version__,
         PYTHON: platform.python_version(),
     }
+
+
+def plugin_code(benchmark: str) -> Mapping[str, str | None]:
+    """Version and code of the plug-in that brings `benchmark`; empty where hpcai500 does."""
+    found = plugin_facts(benchmark)
+    if found is None:
+        return {}
+    return {PLUGIN: f"{found['package']} {found['version']}", PLUGIN_CODE: found["code_sha256"]}
 
 
 def require_same(communicator: Communicator, facts: Mapping[str, str | None]) -> None:

@@ -64,6 +64,11 @@ class TorchCommunicator(MemberCommunicator):
         self._scratch = Scratch()
         self._is_closed = False
 
+    @property
+    def process_group(self) -> Any:
+        """The same ranks, for torch's own distributed packages."""
+        return self._group
+
     def all_reduce(self, tensor: Tensor) -> None:
         """Replace `tensor` by the sum over all members."""
         with self._attempt("all-reduce"):
@@ -114,7 +119,12 @@ class TorchCommunicator(MemberCommunicator):
         if len(members) == 1:
             return LocalCommunicator(chosen) if chosen else None
         with self._attempt("making a group"):
-            group = dist.new_group([self.world_ranks[member] for member in members], timeout=COLLECTIVE_TIMEOUT)
+            group = dist.new_group(
+                [self.world_ranks[member] for member in members],
+                timeout=COLLECTIVE_TIMEOUT,
+                # Ranks beside this group (other stages of the model) take no part in making its own groups.
+                use_local_synchronization=self._group is not dist.group.WORLD,
+            )
         return TorchCommunicator(chosen, group) if chosen else None
 
     def close(self) -> None:

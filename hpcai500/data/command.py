@@ -1,4 +1,4 @@
-"""The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check|repack WORKLOAD DIR …`.
+"""The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check|repack|stage WORKLOAD DIR …`.
 
 Progress goes to stderr, the result to stdout: a table for people, or exactly one JSON document with --json.
 """
@@ -10,10 +10,11 @@ import difflib
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import NoReturn
 
 from hpcai500.data import ewa_command, ic_command
+from hpcai500.data.plugin_command import PluginCommand, plugin_commands
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.streams import open_missing_streams
 
@@ -25,6 +26,7 @@ COMMANDS = {
     "check": "read every file; count, fingerprint, find broken ones",
     "anchors": "fit a detector's anchors to the boxes of a set (ewa)",
     "repack": "rewrite a set so that it can be read faster; JPEG files (ic) have nothing to gain",
+    "stage": "copy a set, or what a run reads of it, to a node's own storage; release it",
 }
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -76,14 +78,15 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="hpcai500 data",
         allow_abbrev=False,
-        description="Make, check and repack the data sets that the benchmarks train on.",
+        description="Make, check, repack and stage the data sets that the benchmarks train on.",
         epilog="Example: hpcai500 data make ewa /tmp/weather && hpcai500 data check ewa /tmp/weather",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS), parser_class=_Parser)
+    workloads: tuple[ModuleType | PluginCommand, ...] = (*WORKLOADS, *plugin_commands())
     for name, meaning in COMMANDS.items():
         command = commands.add_parser(name, allow_abbrev=False, help=meaning)
         kinds = command.add_subparsers(dest="workload", required=True, metavar="WORKLOAD", parser_class=_Parser)
-        for workload in WORKLOADS:
+        for workload in workloads:
             add = getattr(workload, f"add_{name}", None)
             if add is None:
                 continue

@@ -1,4 +1,4 @@
-"""`hpcai500 data make|check|anchors|repack ewa`: options, and how results are shown."""
+"""`hpcai500 data make|check|anchors|repack|stage ewa`: options, and how results are shown."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from hpcai500.data.climate.repacking.file import FILTERS
 from hpcai500.data.climate.repacking.repacking import Repacking, RepackReport
 from hpcai500.data.ewa_anchors_command import add_anchors
 from hpcai500.data.ewa_make_command import add_make
+from hpcai500.data.stage_command import add_staging
 from hpcai500.data.text_table import size
 from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
 
-__all__ = ["HELP", "NAME", "add_anchors", "add_check", "add_make", "add_repack"]
+__all__ = ["HELP", "NAME", "add_anchors", "add_check", "add_make", "add_repack", "add_stage"]
 
 NAME = "ewa"
 HELP = "Extreme Weather Analytics: climo_YYYY.h5, a year of 16-channel images and their boxes each"
@@ -79,6 +80,11 @@ def add_repack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
     _add_workers(parser)
     parser.set_defaults(run=_repack)
+
+
+def add_stage(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data stage ewa`."""
+    add_staging(parser, NAME, "/data/extremeweather")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`hpcai500 data make ic` and `hpcai500 data check ic`: options, and how results are shown."""
+"""`hpcai500 data make|check|stage ic`: options, and how results are shown."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hpcai500.data.imagenet.check_report import as_document, print_report
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.data.imagenet.synthetic_image import CLASSES
+from hpcai500.data.stage_command import add_staging
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
 
@@ -54,6 +55,11 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     _add_workers(parser, "threads")
     parser.set_defaults(run=_check)
+
+
+def add_stage(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data stage ic`."""
+    add_staging(parser, NAME, "/data/imagenet")
 
 
 def _add_workers(parser: argparse.ArgumentParser, what: str) -> None:

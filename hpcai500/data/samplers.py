@@ -9,36 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcai500.errors import DataError
+from hpcai500.methodology.random_words import Draw, random_words
+
+__all__ = [
+    "Draw",
+    "SampleIds",
+    "Sharding",
+    "Tail",
+    "epoch_order",
+    "evaluation_shard",
+    "random_words",
+    "windowed_order",
+]
 
 SampleIds = npt.NDArray[np.int64]
 Tail = Literal["pad", "drop"]
-
-
-class Draw(IntEnum):
-    """What random words are for. Each has its own: shared ones would tie a sample's roll to its place in the epoch."""
-
-    ORDER = 0
-    ROLLS = 1
-    WINDOWS = 2
-
-
-def random_words(count: int, seed: int, epoch: int, draw: Draw) -> npt.NDArray[np.uint64]:
-    """Return `count` random 64-bit words of one epoch, the same on every machine and NumPy version.
-
-    NumPy guarantees a BitGenerator's raw stream for ever, but not what Generator's methods make of it. Raises
-    ValueError for a seed or an epoch outside 0 ... 2**64 - 1.
-    """
-    if count < 0 or not 0 <= seed < 2**64 or not 0 <= epoch < 2**64:
-        raise ValueError(f"samples, seed and epoch must be non-negative 64-bit integers: {count}, {seed}, {epoch}")
-    key, counter = np.array([seed, epoch], dtype=np.uint64), np.array([0, 0, 0, draw], dtype=np.uint64)
-    return np.asarray(np.random.Philox(key=key, counter=counter).random_raw(count), np.uint64)
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> SampleIds:
@@ -110,7 +101,7 @@ class Sharding:
             raise ValueError(f"tail must be 'pad' or 'drop': {self}")
         if self.steps_per_epoch == 0:
             raise DataError(
-                f"the training set has {self.samples} samples, fewer than one global batch of {self.global_batch} "
+                f"an epoch has {self.samples} samples, fewer than one global batch of {self.global_batch} "
                 f"({self.world_size} ranks x {self.batch_size}), and the tail rule 'drop' leaves none of them: "
                 "lower the batch size, or set the tail rule to 'pad'"
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 import hpcai500
 from hpcai500.chain import iterate
-from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, require_same
+from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
 from hpcai500.engine.journal import Journal
 from hpcai500.engine.ranks import Ranks
 from hpcai500.errors import DataError, RecipeError
@@ -58,10 +58,10 @@ def announce_start(
             "campaign": campaign,
         },
     )
-    require_same(ranks.world, {**code_facts(), RECIPE: recipe_hash(recipe)})
+    require_same(ranks.world, {**code_facts(), **plugin_code(recipe.benchmark), RECIPE: recipe_hash(recipe)})
     places = {"data": data, "out": journal.path, "temporary": Path(tempfile.gettempdir())}
     nodes = capture_nodes(ranks.world, places, first_of_host=ranks.placement.local_rank == 0)
-    journal.write_system({"nodes": nodes, "installation": _installation(ranks)})
+    journal.write_system({"nodes": nodes, "installation": _installation(ranks, recipe)})
     if len(nodes) > 1:
         differences = node_differences(nodes)
         journal.event("system_differences", {"differences": [one.document() for one in differences]})
@@ -70,11 +70,11 @@ def announce_start(
                 print(f"hpcai500: warning: nodes differ: {one.sentence()}", file=sys.stderr)  # noqa: T201
 
 
-def _installation(ranks: Ranks) -> dict[str, Any] | None:
+def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
     """The software of rank 0, which is that of all; the file of an image is read by this rank alone."""
     if not ranks.leads:
         return None
-    return version_document(find_container(os.environ), installed_mpi(os.environ))
+    return version_document(find_container(os.environ), installed_mpi(os.environ), recipe.benchmark)
 
 
 def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record | None, ranks: Ranks) -> None:

@@ -18,10 +18,16 @@ TRACE = "communication.json"
 
 
 class Costs:
-    """The timeline of this rank, and its way into the record. Nothing is collected where there is one rank."""
+    """The timeline of this rank, and its way into the record. Nothing is collected where there is one rank.
 
-    def __init__(self, settings: Communication, ranks: Ranks) -> None:
-        self._ranks = ranks
+    Args:
+        settings: how ranks talk.
+        ranks: all processes.
+        stages: parts of the model; rank r has part r modulo that.
+    """
+
+    def __init__(self, settings: Communication, ranks: Ranks, stages: int = 1) -> None:
+        self._ranks, self._stages = ranks, stages
         self._timeline = Timeline(settings.trace_steps) if ranks.world.size > 1 else None
         self._counters: NetworkCounters | None = None
         self._clocks: ClockAlignment | None = None
@@ -41,12 +47,15 @@ class Costs:
             self._clocks = align_clocks(self._ranks.world)
             self._counters = read_counters()
 
-    def conclude(self, journal: Journal, between_hosts_bytes_per_step: int) -> None:
+    def conclude(
+        self, journal: Journal, between_hosts_bytes_per_step: int, between_stages_bytes_per_step: int = 0
+    ) -> None:
         """Write the event `communication` and the trace; all ranks together.
 
         Args:
             journal: of this rank.
             between_hosts_bytes_per_step: the part of what this rank sends that goes to other hosts.
+            between_stages_bytes_per_step: what it sends besides sums of gradients: to other stages of its model.
 
         Raises:
             RunError: a rank is gone, or the disk is full.
@@ -55,8 +64,8 @@ class Costs:
             return
         world = self._ranks.world
         rank, host = world.rank, world.hosts[world.rank]
-        traffic = self._traffic(host, between_hosts_bytes_per_step)
-        costs = merge(world.gather_objects(rank_summary(self._timeline, rank, host)))
+        traffic = self._traffic(host, between_hosts_bytes_per_step, between_stages_bytes_per_step)
+        costs = merge(world.gather_objects(rank_summary(self._timeline, rank, host)), self._stages)
         checked = check_traffic(world.gather_objects(traffic), world.library)
         journal.event("communication", {**costs, "network": checked})
         assert self._clocks
@@ -64,12 +73,13 @@ class Costs:
         if any(trace.buckets for trace in traces):
             journal.write_trace(TRACE, chrome_trace(traces, self._clocks))
 
-    def _traffic(self, host: str, between_hosts_bytes_per_step: int) -> RankTraffic:
+    def _traffic(self, host: str, between_hosts_bytes_per_step: int, between_stages_bytes_per_step: int) -> RankTraffic:
         assert self._timeline
         assert self._counters
+        steps = self._timeline.steps.count
         return {
             "host": host,
-            "sent_bytes": self._timeline.sent_bytes,
-            "between_hosts_bytes": between_hosts_bytes_per_step * self._timeline.steps.count,
+            "sent_bytes": self._timeline.sent_bytes + between_stages_bytes_per_step * steps,
+            "between_hosts_bytes": between_hosts_bytes_per_step * steps,
             "counters": read_counters().since(self._counters),
         }

@@ -19,14 +19,25 @@ from hpcai500.engine.console import Console
 from hpcai500.engine.costs import Costs
 from hpcai500.engine.devices import device_of
 from hpcai500.engine.journal import Journal, SilentJournal
+from hpcai500.engine.layout import shares_of
+from hpcai500.engine.old_record import campaign_of, data_of, has_reached_its_end, how_it_ended
 from hpcai500.engine.power import RunPower
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.predictions import (
+    Member,
+    announce_again,
+    missing_kinds,
+    require_same_data,
+    require_trained,
+    write_predictions,
+)
 from hpcai500.engine.ranks import Ranks, joined, require_size
 from hpcai500.engine.rehearsal import Rehearsed, facts
 from hpcai500.engine.signals import StopRequest
+from hpcai500.engine.stage_groups import stage_groups
 from hpcai500.engine.telling import in_words, telling
 from hpcai500.engine.trainer import Trainer, state_bytes
-from hpcai500.errors import HpcAi500Error, RecordError, RunError
+from hpcai500.errors import HpcAi500Error, RunError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.result import derive
 from hpcai500.placement import Placement
@@ -72,6 +83,7 @@ class Job:
         old: the record that is gone on with.
         power: what tells the power.
         campaign: {id, trial, attempt, head} where it is a run of one.
+        is_trained: whether the clock has stopped: only what a member of an ensemble leaves for the vote is missing.
     """
 
     recipe: Recipe
@@ -80,6 +92,7 @@ class Job:
     old: Record | None = None
     power: PowerChoice = AUTO
     campaign: Mapping[str, Any] | None = None
+    is_trained: bool = False
 
 
 def start(begin: Beginning, stop: StopRequest, placement: Placement, power: PowerChoice = AUTO) -> None:
@@ -110,9 +123,11 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
-            if not _has_reached_its_end(old):
+            is_trained = has_reached_its_end(old)
+            if not is_trained or ranks.world.broadcast_object(missing_kinds(recipe, old)):
                 journal = writer or SilentJournal(out)
-                _run(Job(recipe, data or _data_of(old), journal, old, power, _campaign_of(old)), ranks, stop)
+                job = Job(recipe, data or data_of(old), journal, old, power, campaign_of(old), is_trained)
+                _run(job, ranks, stop)
             _conclude(writer)
 
 
@@ -122,27 +137,6 @@ def _with_company(recipe: Recipe, placement: Placement) -> Recipe:
         return recipe
     communication = recipe.communication.model_copy(update={"backend": "torch"})
     return recipe.model_copy(update={"communication": communication})
-
-
-def _has_reached_its_end(record: Record) -> bool:
-    """Whether only the result is missing: training again would make the run slower than it was."""
-    ends = [event["key"] for event in record.events if event["key"] in ("run_start", "run_resume", "run_stop")]
-    return bool(ends) and ends[-1] == "run_stop"
-
-
-def _campaign_of(record: Record) -> Mapping[str, Any] | None:
-    started = next(iterate(record.events, "init_start"), None)
-    campaign: Mapping[str, Any] | None = started["value"].get("campaign") if started else None
-    return campaign
-
-
-def _data_of(record: Record) -> Path:
-    dataset = next(iterate(record.events, "dataset"), None)
-    if dataset is None:
-        raise RecordError(
-            f"{record.path}: the run stopped before it had found its data: give --data DIR, or remove it and start anew"
-        )
-    return Path(dataset["value"]["root"])
 
 
 @contextmanager
@@ -178,21 +172,24 @@ def _memoryin_words() -> Iterator[None]:
 def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     started = time.perf_counter()
     recipe, journal = job.recipe, job.journal
-    announce_start(job.journal, recipe, ranks, job.data, job.campaign)
+    _announce_start(job, ranks)
     device = device_of(recipe, ranks)
-    precision = Precision(recipe.accelerator.precision, device)
+    groups = stage_groups(recipe, ranks)
+    precision = Precision(recipe.accelerator.precision, device, in_stages=groups is not None)
     cores = ranks.cores()
     torch.set_num_threads(recipe.os.threads or cores)
     torch.manual_seed(recipe.hyperparameters.seed)
     power = RunPower(job.power, ranks.world, journal.path, on_gpu=device.type == "cuda")
-    power.find()
+    if not job.is_trained:
+        power.find()
     place = Place(
         device,
         precision.input_dtype,
         recipe.os.input_threads or cores,
         communicator=ranks.world,
         total_shares=recipe.shards,
-        shares=tuple(range(ranks.world.rank, recipe.shards, ranks.world.size)),
+        shares=shares_of(recipe, ranks.world),
+        replicas=groups.watched_replicas if groups else None,
         tracker=ranks.tracker(),
     )
     workload = factory(recipe.benchmark)(recipe, job.data, place)
@@ -201,9 +198,9 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     checkpoints = CheckpointStore(journal.path, state_bytes(workload.model))
     if ranks.leads:
         ranks.on_lost(lambda reason: checkpoints.release())
-    costs = Costs(recipe.communication, ranks)
+    costs = Costs(recipe.communication, ranks, stages=groups.layout.stages if groups else 1)
     try:
-        announce(journal, recipe, workload, job.old, ranks)
+        _announce(job, workload, ranks)
         resumed = _checkpoint_of(job.old, checkpoints, ranks)
         done = (resumed[0].epoch - 1) * workload.steps_per_epoch + resumed[0].step if resumed else 0
         total = recipe.problem.epochs * workload.steps_per_epoch
@@ -221,35 +218,91 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                 console=console,
                 stop=stop,
                 sink=costs.sink,
+                groups=groups,
             )
             try:
                 epoch, step = trainer.restore(resumed[1]) if resumed else (1, 0)
-                rehearsed = trainer.rehearse()
-                if ranks.leads:
-                    checkpoints.reserve()
-                _tell_ceilings(job, ranks, device)
-                _say_rehearsed(
-                    journal,
-                    rehearsed,
-                    time.perf_counter() - started,
-                    talks_within_steps=getattr(recipe.workload, "norm", None) == "sync-batch",
-                )
-                power.begin()
-                costs.begin()
-                _start_clock(job, ranks, console, epoch, step)
-                trainer.run()
-                journal.event("run_stop", {"status": "success"})
-                trainer.attribution.conclude(journal, ranks)
-                costs.conclude(journal, trainer.between_hosts_bytes)
-                power.conclude(journal)
-                _draw(journal, console, workload)
+                if job.is_trained:
+                    require_trained(recipe, job.journal.path, epoch)
+                else:
+                    _train(
+                        job,
+                        ranks,
+                        trainer,
+                        console,
+                        workload,
+                        checkpoints=checkpoints,
+                        power=power,
+                        costs=costs,
+                        device=device,
+                        in_stages=groups is not None,
+                        place=(epoch, step),
+                        started=started,
+                    )
             finally:
                 trainer.close()
+        # Outside of the clock, and of the bar that counts steps.
+        if owed := ranks.world.broadcast_object(missing_kinds(recipe, job.old)):
+            write_predictions(Member(recipe, workload, trainer.judged, ranks, journal, stop), owed)
     finally:
         power.close()
         if ranks.leads:
             checkpoints.release()
         workload.close()
+
+
+def _announce_start(job: Job, ranks: Ranks) -> None:
+    if job.is_trained:
+        announce_again(job.journal, job.recipe, ranks, job.campaign, _company(ranks))
+    else:
+        announce_start(job.journal, job.recipe, ranks, job.data, job.campaign)
+
+
+def _announce(job: Job, workload: Workload, ranks: Ranks) -> None:
+    if job.old and job.is_trained:
+        require_same_data(workload, job.old)
+    else:
+        announce(job.journal, job.recipe, workload, job.old, ranks)
+
+
+def _train(
+    job: Job,
+    ranks: Ranks,
+    trainer: Trainer,
+    console: Console,
+    workload: Workload,
+    *,
+    checkpoints: CheckpointStore,
+    power: RunPower,
+    costs: Costs,
+    device: torch.device,
+    in_stages: bool,
+    place: tuple[int, int],
+    started: float,
+) -> None:
+    """All that the clock counts, from `place` (epoch, step) on, with what goes before and comes after."""
+    recipe, journal = job.recipe, job.journal
+    rehearsed = trainer.rehearse()
+    if ranks.leads:
+        checkpoints.reserve()
+    _tell_ceilings(job, ranks, device)
+    _say_rehearsed(
+        journal,
+        rehearsed,
+        time.perf_counter() - started,
+        many=ranks.world.size > 1,
+        # Stages, and synchronised batch norm, talk within a step: without it none could be compared.
+        comparable=not in_stages and getattr(recipe.workload, "norm", None) != "sync-batch",
+    )
+    power.begin()
+    costs.begin()
+    _start_clock(job, ranks, console, *place)
+    trainer.run()
+    journal.event("run_stop", {"status": "success"})
+    trainer.attribution.conclude(journal, ranks)
+    costs.conclude(journal, trainer.between_hosts_bytes, trainer.between_stages_bytes)
+    power.conclude(journal)
+    _draw(journal, console, workload)
 
 
 def _checkpoint_of(old: Record | None, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:
@@ -286,11 +339,10 @@ def _tell_ceilings(job: Job, ranks: Ranks, device: torch.device) -> None:
     job.journal.event("ceilings", ceilings.document())
 
 
-def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float, *, talks_within_steps: bool) -> None:
-    if rehearsed.bucket_bytes is not None:
+def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float, *, many: bool, comparable: bool) -> None:
+    if many:
         journal.event("rehearsal", facts(rehearsed))
-        # Synchronised batch norm talks within a step: without it there is none that could be compared.
-        if not talks_within_steps:
+        if comparable:
             journal.event(
                 "parallel_efficiency",
                 {"step_seconds_alone": rehearsed.alone_seconds, "step_seconds": rehearsed.together_seconds},
@@ -315,18 +367,10 @@ def _say_how_it_goes_on(journal: Journal, console: Console, old: Record, epoch: 
         console.say(
             f"hpcai500: the checkpoint of epoch {newest[0]}, step {newest[1]} is damaged or missing: passed over"
         )
-    how = _how_it_ended(old)
+    how = how_it_ended(old)
     value = {"epoch": epoch, "step": step, "after": how, "torn_bytes": old.torn_bytes, **_company(ranks)}
     journal.event("run_resume", value)
     console.say(f"hpcai500: going on at epoch {epoch}, step {step} (the run before ended by {how})")
-
-
-def _how_it_ended(old: Record) -> str:
-    last = old.events[-1]
-    if last["key"] != "run_error":
-        return "a kill or a crash"
-    interrupted = [event for event in old.events[-4:] if event["key"] == "interrupted"]
-    return interrupted[-1]["value"]["signal"] if interrupted else "an error"
 
 
 def _conclude(writer: RecordWriter | None) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 
 class Journal(Protocol):
@@ -24,6 +24,9 @@ class Journal(Protocol):
     def write_trace(self, name: str, content: bytes) -> None:
         """Keep a trace."""
 
+    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None:
+        """Keep what a member of an ensemble says of so many samples."""
+
 
 class SilentJournal:
     """The journal of every rank but the first: the record has one author."""
@@ -41,4 +44,7 @@ class SilentJournal:
         """Write nothing."""
 
     def write_trace(self, name: str, content: bytes) -> None:
+        """Write nothing."""
+
+    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None:
         """Write nothing."""

@@ -1,24 +1,34 @@
-"""Arithmetic of a run (layer 4): fp32, tf32, and mixed precision in bf16 or fp16 over fp32 weights."""
+"""Arithmetic of a run (layer 4): fp32, tf32, mixed precision in bf16 or fp16 over fp32 weights, and int8 values."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, optim
 
+from hpcai500.engine.int8 import Int8Products
+
 _MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """Runs forward passes and updates in the precision that the recipe names."""
+    """Runs forward passes and updates in the precision that the recipe names.
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    Args:
+        name: the recipe's word.
+        device: where the model is.
+        in_stages: whether other ranks of the job hold other parts of the model: then all leave out a step alike.
+    """
+
+    def __init__(self, name: str, device: torch.device, *, in_stages: bool = False) -> None:
         self._device = device
         self._mixed = _MIXED.get(name)
+        self._is_int8 = name == "int8"
         # fp16 has 5 exponent bits: small gradients vanish unless the loss is scaled up.
-        self._scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
+        self._scaler = _scaler(device, in_stages=in_stages) if name == "fp16" else None
         matmul = "high" if name == "tf32" else "highest"
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = name == "tf32"
@@ -32,13 +42,19 @@ class Precision:
 
     def forward(self) -> AbstractContextManager[Any]:
         """Context of forward pass and loss."""
+        if self._is_int8:
+            return Int8Products()
         if self._mixed is None:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._mixed)
 
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What a backward pass begins with: the loss, with fp16 scaled up."""
+        return self._scaler.scale(loss) if self._scaler else loss
+
     def backward(self, loss: Tensor) -> None:
         """Backward pass; with fp16 its gradients are scaled up."""
-        (self._scaler.scale(loss) if self._scaler else loss).backward()
+        self.scaled(loss).backward()
 
     def step(self, optimizer: optim.Optimizer) -> None:
         """One step of `optimizer`; with fp16 a step whose gradients overflow is left out."""
@@ -56,3 +72,26 @@ class Precision:
         """Go on with the loss scale of a checkpoint."""
         if self._scaler:
             self._scaler.load_state_dict(state)
+
+
+@contextmanager
+def same_kernels() -> Iterator[None]:
+    """Within, a GPU takes the same kernels for the same shapes, whatever was timed before."""
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
+
+
+def _scaler(device: torch.device, *, in_stages: bool) -> torch.amp.GradScaler:
+    if not in_stages:
+        return torch.amp.GradScaler(device.type)
+    # Takes a second to import, and one process alone has no process groups.
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: PLC0415
+
+    scaler = ShardedGradScaler(device.type, process_group=torch.distributed.group.WORLD)
+    # Only the last stage scales a loss; the others too must have the factor that they unscale by.
+    scaler.scale(torch.zeros((), device=device))
+    return scaler

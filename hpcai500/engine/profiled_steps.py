@@ -23,6 +23,7 @@ from hpcai500.engine.replicas import make_equal
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
+from hpcai500.errors import RecipeError
 from hpcai500.layers import Recipe
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
@@ -73,6 +74,11 @@ class ProfiledSteps:
     def __init__(
         self, recipe: Recipe, data: Path, ranks: Ranks, device: torch.device, cores: int, *, world: Communicator
     ) -> None:
+        if recipe.programming.stages > 1:
+            raise RecipeError(
+                f"programming.parallel_mode: a profile is of data parallelism, got {recipe.programming.parallel_mode}; "
+                "take data"
+            )
         self._ranks, self._device = ranks, device
         precision = Precision(recipe.accelerator.precision, device)
         place = Place(

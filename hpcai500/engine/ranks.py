@@ -12,6 +12,7 @@ from hpcai500.comm.connect import connect
 from hpcai500.comm.local import LocalCommunicator
 from hpcai500.comm.monitor import Monitor
 from hpcai500.comm.monitor_rules import EVALUATING, STARTING, WAITING, WRITING
+from hpcai500.engine.layout import changes_statistics, layout_of
 from hpcai500.engine.watched import WatchedCommunicator
 from hpcai500.errors import CommunicationError, HpcAi500Error, RecipeError, RunError, StoppedError, UsageError
 from hpcai500.layers import Recipe
@@ -108,6 +109,10 @@ class Ranks:
         same = Counter(self.world.gather_objects((self.world.hosts[self.world.rank], mine)))
         return max(1, len(mine) // same[self.world.hosts[self.world.rank], mine])
 
+    def watched(self, communicator: Communicator) -> Communicator:
+        """A group of this job for the training thread: whoever waits in it is not the one that hangs."""
+        return WatchedCommunicator(communicator, self._waiting) if self._monitor else communicator
+
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         before = self._phase
@@ -159,24 +164,30 @@ def require_size(recipe: Recipe, size: int, *, going_on: bool) -> None:
         RecipeError: a new run has another number of ranks than its recipe.
         UsageError: a run cannot go on with as many.
     """
-    over_ranks = getattr(recipe.workload, "norm", None) == "sync-batch"
-    over_ranks = over_ranks or getattr(recipe.workload, "norm_statistics", None) == "last-batch"
-    if going_on and over_ranks and size != recipe.world_size:
-        raise UsageError(
-            f"batch norm over all ranks was begun on {recipe.world_size} ranks and would be another on {size}: go on "
-            f"with {recipe.world_size}"
-        )
-    if going_on and recipe.shards % size:
-        possible = ", ".join(str(count) for count in range(1, recipe.shards + 1) if recipe.shards % count == 0)
-        raise UsageError(
-            f"{size} ranks cannot share the {recipe.shards} backward passes of an update evenly: go on with one of "
-            f"{possible}"
-        )
+    if going_on:
+        _require_same_update(recipe, size)
     if not going_on and recipe.world_size != size:
         raise RecipeError(
             f"hardware: the recipe asks for {recipe.world_size} ranks (nodes x accelerators_per_node), but {size} "
             f"{'was' if size == 1 else 'were'} started: start as many (--procs {recipe.world_size}, or your launcher), "
             "or change hardware.nodes and hardware.accelerators_per_node"
+        )
+
+
+def _require_same_update(recipe: Recipe, size: int) -> None:
+    layout = layout_of(recipe, size)
+    if layout is None:
+        most = recipe.shards * recipe.programming.stages
+        possible = ", ".join(str(count) for count in range(1, most + 1) if layout_of(recipe, count))
+        raise UsageError(
+            f"{size} ranks cannot share the {recipe.shards} backward passes of an update evenly: go on with one of "
+            f"{possible}"
+        )
+    if changes_statistics(recipe, layout):
+        seen = "micro-batches" if recipe.programming.micro_batches > 1 else "all ranks"
+        raise UsageError(
+            f"batch norm over {seen} was begun on {recipe.world_size} ranks and would be another on {size}: go on "
+            f"with {recipe.world_size}"
         )
 
 

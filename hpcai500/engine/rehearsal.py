@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.updates import Updater
 from hpcai500.layers import Communication
 from hpcai500.workloads.base import TrainingBatch
+
+if TYPE_CHECKING:
+    from hpcai500.engine.staged_model import StagedModel
 
 # A step that takes longer than this is not repeated many times only to choose a bucket size.
 _LONGEST_STEP_SECONDS = 5.0
@@ -48,10 +51,27 @@ class Rehearsed:
 
 
 class Rehearsal:
-    """Runs blank steps of one updater."""
+    """Runs blank steps of one updater.
 
-    def __init__(self, updater: Updater, bare: nn.Module, ranks: Ranks, settings: Communication) -> None:
-        self._updater, self._bare, self._ranks, self._settings = updater, bare, ranks, settings
+    Args:
+        updater: of the run.
+        bare: the model.
+        ranks: all processes.
+        settings: how they talk.
+        staged: the stage of this rank, where the model is cut.
+    """
+
+    def __init__(
+        self,
+        updater: Updater,
+        bare: nn.Module,
+        ranks: Ranks,
+        settings: Communication,
+        staged: StagedModel | None = None,
+    ) -> None:
+        self._updater, self._ranks, self._settings = updater, ranks, settings
+        self._bare = staged.stage if staged else bare
+        self._replicas = staged.unwatched_replicas if staged else ranks.unwatched
         blank = TrainingBatch(np.empty(0, np.int64), 0, updater.workload.blank_payload())
         self._blanks: Iterator[TrainingBatch] = repeat(blank)
 
@@ -80,6 +100,26 @@ class Rehearsal:
             self._reduce_by(found.bucket_bytes)
             return replace(found, together_seconds=together)
 
+    def with_stages(self) -> Rehearsed:
+        """The first step of all stages; buckets are as the recipe says, or the usual ones.
+
+        Stages have other gradients each, so one measurement could not choose for all; and a stage alone makes no step.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        with self._leaving_no_trace():
+            found = Rehearsed(self._seconds())
+            if self._replicas.size == 1:
+                return found
+            found = replace(found, bucket_bytes=self._settings.bucket_bytes or USUAL)
+            assert found.bucket_bytes is not None
+            self._reduce_by(found.bucket_bytes)
+            self._seconds()
+            # What compression lost of blank gradients must not enter the first update.
+            self._reduce_by(found.bucket_bytes)
+            return found
+
     def _choose(self, found: Rehearsed) -> Rehearsed:
         if self._settings.bucket_bytes:
             return replace(found, bucket_bytes=self._settings.bucket_bytes)
@@ -98,7 +138,7 @@ class Rehearsal:
         if self._updater.reducer is None:
             self._updater.reducer = Reducer(
                 self._bare.parameters(),
-                self._ranks.unwatched,
+                self._replicas,
                 self._settings,
                 bucket_bytes=bucket_bytes,
                 threads=torch.get_num_threads(),

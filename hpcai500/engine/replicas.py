@@ -9,13 +9,13 @@ from hpcai500.comm.base import Communicator
 from hpcai500.errors import RunError
 
 
-def make_equal(model: nn.Module, ranks: Communicator) -> None:
-    """Give every rank the weights and buffers of rank 0, for whatever made them differ."""
+def make_equal(model: nn.Module, ranks: Communicator, root: int = 0) -> None:
+    """Give every rank the weights and buffers of rank `root`, for whatever made them differ."""
     tensors = _tensors(model)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
         flat = torch.cat([tensor.flatten() for tensor in alike])
-        ranks.broadcast(flat, 0)
+        ranks.broadcast(flat, root)
         for tensor, value in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
             tensor.copy_(value.view(tensor.shape))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -16,11 +18,13 @@ from hpcai500.engine.attribution import Attribution
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console, Status
 from hpcai500.engine.journal import Journal
-from hpcai500.engine.precision import Precision
+from hpcai500.engine.precision import Precision, same_kernels
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.rehearsal import Rehearsal, Rehearsed
 from hpcai500.engine.replicas import average_statistics, make_equal, require_equal
 from hpcai500.engine.signals import StopRequest
+from hpcai500.engine.stage_groups import StageGroups
+from hpcai500.engine.staged_updates import StagedUpdater
 from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
 from hpcai500.errors import RunError, StoppedError
@@ -28,6 +32,9 @@ from hpcai500.layers import Recipe
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads.base import Place, Workload
+
+if TYPE_CHECKING:
+    from hpcai500.engine.staged_model import StagedModel
 
 # Reading a loss makes a GPU wait; this many are kept on the device and looked at together.
 _LOSSES_AT_ONCE = 16
@@ -47,6 +54,7 @@ class Trainer:
         console: where progress goes.
         stop: tells when to stop early.
         sink: where the times of steps and sums go.
+        groups: with whom this rank shares a model; None where it has a whole one.
 
     Attributes:
         attribution: where the time of this rank's steps went.
@@ -65,6 +73,7 @@ class Trainer:
         console: Console,
         stop: StopRequest,
         sink: SpanSink | None,
+        groups: StageGroups | None = None,
     ) -> None:
         self._recipe, self._workload, self._place, self._ranks = recipe, workload, place, ranks
         self._precision, self._journal, self._checkpoints = precision, journal, checkpoints
@@ -80,18 +89,8 @@ class Trainer:
         model = cast(nn.Module, torch.compile(self._bare)) if recipe.framework.compile else self._bare
         self._optimizer = build_optimizer(self._bare, recipe.hyperparameters)
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, self._steps, self._epochs)
-        self._updater = Updater(
-            workload=workload,
-            model=model,
-            optimizer=self._optimizer,
-            precision=precision,
-            passes=len(place.shares),
-            reducer=None,
-            stop=stop,
-            sink=None,
-            # Until training begins, all that is done may take long: a compiler is at work.
-            phase=lambda name: None,
-        )
+        self._staged = self._cut(groups) if groups else None
+        self._updater = self._make_updater(model)
         self._losses = torch.zeros(_LOSSES_AT_ONCE, device=place.device)
         self._first_epoch = 1
         # What a checkpoint says of the epoch, over all ranks; and what this rank has done in it since.
@@ -101,10 +100,40 @@ class Trainer:
         self._last_loss: float | None = None
         self._quality: float | None = None
 
+    def _cut(self, groups: StageGroups) -> StagedModel:
+        # Brings torch's compiler along, which takes two seconds.
+        from hpcai500.engine.staged_model import StagedModel  # noqa: PLC0415
+
+        return StagedModel(self._recipe, self._workload, self._bare, groups, self._place, self._precision)
+
+    def _make_updater(self, model: nn.Module) -> Updater:
+        common: dict[str, Any] = {
+            "workload": self._workload,
+            "model": model,
+            "optimizer": self._optimizer,
+            "precision": self._precision,
+            "passes": len(self._place.shares),
+            "reducer": None,
+            "stop": self._stop,
+            "sink": None,
+            # Until training begins, all that is done may take long: a compiler is at work.
+            "phase": lambda name: None,
+        }
+        if self._staged is None:
+            return Updater(**common)
+        return StagedUpdater(
+            **common,
+            pipe=self._staged.pipe,
+            world=self._place.communicator,
+            replicas=self._staged.replicas.size,
+            micro_batches=self._recipe.programming.micro_batches,
+        )
+
     def restore(self, state: dict[str, Any]) -> tuple[int, int]:
         """Go on where a checkpoint was taken; returns its (epoch, step)."""
         self._bare.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        whole = state["optimizer"]
+        self._optimizer.load_state_dict(self._staged.own_state(whole, self._optimizer) if self._staged else whole)
         self._precision.restore(state["precision"])
         self._first_epoch = state["epoch"]
         self._before = EpochTally.from_state(state["tally"])
@@ -117,11 +146,12 @@ class Trainer:
         Raises:
             RunError: another rank is lost.
         """
-        rehearsal = Rehearsal(self._updater, self._bare, self._ranks, self._recipe.communication)
+        rehearsal = Rehearsal(self._updater, self._bare, self._ranks, self._recipe.communication, self._staged)
         if self._place.world_size > 1:
-            found = rehearsal.with_ranks()
-            assert self._updater.reducer is not None
-            self._updater.reducer.sink = self._updater.sink = self._sink
+            found = rehearsal.with_stages() if self._staged else rehearsal.with_ranks()
+            self._updater.sink = self._sink
+            if self._updater.reducer:
+                self._updater.reducer.sink = self._sink
             return found
         on_gpu = self._place.device.type == "cuda"
         return rehearsal.warm_up() if self._recipe.framework.compile or on_gpu else Rehearsed(0.0)
@@ -145,6 +175,15 @@ class Trainer:
             self._before, self._tally = EpochTally(), EpochTally()
             self._save(epoch + 1)
 
+    @contextmanager
+    def judged(self) -> Iterator[nn.Module]:
+        """The model as every evaluation sees it: the same function of its weights, whoever asks, and when."""
+        # Not the compiled model: its last, short batch would be compiled anew while the clock runs.
+        self._bare.eval()
+        repeatable = self._recipe.ensemble is not None
+        with torch.inference_mode(), self._precision.forward(), same_kernels() if repeatable else nullcontext():
+            yield self._bare
+
     def close(self) -> None:
         """Stop the thread that communicates."""
         if self._updater.reducer:
@@ -152,8 +191,14 @@ class Trainer:
 
     @property
     def between_hosts_bytes(self) -> int:
-        """What this rank sends to other hosts in one update, by the topology's count."""
-        return self._updater.reducer.sent_between_nodes if self._updater.reducer else 0
+        """What this rank sends to other hosts in one update: for sums by the topology's count, and between stages."""
+        sums = self._updater.reducer.sent_between_nodes if self._updater.reducer else 0
+        return sums + (self._updater.passes * self._staged.sent_bytes()[1] if self._staged else 0)
+
+    @property
+    def between_stages_bytes(self) -> int:
+        """What this rank sends to other stages of its model in one update."""
+        return self._updater.passes * self._staged.sent_bytes()[0] if self._staged else 0
 
     @property
     def _step(self) -> int:
@@ -210,10 +255,14 @@ class Trainer:
 
         Returns the digest that all replicas share, None for one rank.
         """
+        if self._staged:
+            average_statistics(self._staged.stage, self._staged.replicas)
+            self._staged.make_whole()
         tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
         if not torch.stack([tensor.isfinite().all() for tensor in tensors]).all():
             raise self._diverged("weights are not finite", epoch, self._step)
-        average_statistics(self._bare, self._place.communicator)
+        if not self._staged:
+            average_statistics(self._bare, self._place.communicator)
         return require_equal(self._bare, self._place.communicator)
 
     def _diverged(self, what: str, epoch: int, step: int) -> RunError:
@@ -228,13 +277,9 @@ class Trainer:
     def _evaluate(self, epoch: int) -> None:
         self._journal.event("eval_start", {"epoch": epoch})
         start = time.perf_counter()
-        # Not the compiled model: its last, short batch would be compiled anew while the clock runs.
-        self._bare.eval()
         self._ranks.phase(EVALUATING)
-        with torch.inference_mode(), self._precision.forward():
-            evaluation = self._workload.evaluate(
-                self._bare, on_batch=lambda samples: self._in_evaluation(epoch, samples)
-            )
+        with self.judged() as model:
+            evaluation = self._workload.evaluate(model, on_batch=lambda samples: self._in_evaluation(epoch, samples))
         seconds = time.perf_counter() - start
         self._quality = evaluation.value
         metric = self._recipe.problem.metric
@@ -270,11 +315,12 @@ class Trainer:
 
     def _save(self, epoch: int) -> None:
         tally = self._whole_tally()
+        optimizer = self._staged.whole_state(self._optimizer) if self._staged else self._optimizer.state_dict()
         if self._checkpoints is None:
             return
         state = {
             "model": self._bare.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": optimizer,
             "precision": self._precision.state(),
             "epoch": epoch,
             "tally": tally.state(),

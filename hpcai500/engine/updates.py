@@ -69,12 +69,17 @@ class Updater:
             start=start,
             seconds=time.perf_counter() - start,
             data_wait_seconds=tally.data_wait_seconds - waited_before,
-            communication_wait_seconds=self.reducer.waited_seconds if self.reducer else 0.0,
+            communication_wait_seconds=self.waited_seconds,
         )
         tally.spend(span.compute_seconds, span.communication_wait_seconds)
         if self.sink:
             self.sink.step(span)
         return loss
+
+    @property
+    def waited_seconds(self) -> float:
+        """Of the last update: for other ranks."""
+        return self.reducer.waited_seconds if self.reducer else 0.0
 
     def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
         """Leave the gradients of one update in the parameters: the mean over all shares of all ranks."""

@@ -8,12 +8,15 @@ The text calls Sys_scale a number of nodes; section 4.2 counts accelerators, and
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcai500.errors import UsageError
 
 _MOST_NEAREST = 3
+# Ten times what the largest machine has; a slip of the finger is told before it fills the memory.
+_MOST_ACCELERATORS = 10**6
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,9 @@ def shape_of(
         UsageError: no such ensemble is possible; the message has the nearest ones that are.
     """
     for name, value in (("--scale", scale), ("--members", members), ("--degree", degree), ("accelerators", per_node)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name}: expected 1 or more, got {value}")
+        if value is not None and not 1 <= value <= _MOST_ACCELERATORS:
+            expected = "1 or more" if value < 1 else f"{_MOST_ACCELERATORS} at most"
+            raise UsageError(f"{name}: expected {expected}, got {value}")
     if scale is None:
         if members is None:
             raise UsageError("an ensemble needs two of --scale, --members and --degree, or --members alone")
@@ -106,8 +110,10 @@ def member_jobs(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> tup
         hosts: names of the nodes; without them, they are numbered: a scheduler will choose.
 
     Raises:
-        UsageError: there are fewer hosts than nodes are needed.
+        UsageError: there are fewer hosts than nodes are needed, or one stands there twice.
     """
+    if twice := [host for host, count in Counter(hosts).items() if count > 1]:
+        raise UsageError(f"--hosts: {twice[0]} stands there twice: its accelerators would belong to two members")
     if hosts and len(hosts) < shape.nodes:
         raise UsageError(
             f"--hosts: {shape.members} members of {shape.degree} accelerators take {shape.nodes} nodes of "
@@ -141,6 +147,11 @@ def _jobs(shape: Shape, first_seed: int, names: Sequence[str]) -> Iterator[Membe
 
 
 def _checked(shape: Shape) -> Shape:
+    if shape.scale > _MOST_ACCELERATORS:
+        raise UsageError(
+            f"{shape.members} members of {shape.degree} are {shape.scale} accelerators: expected {_MOST_ACCELERATORS} "
+            "at most; give a lower --members or --degree"
+        )
     if fits_nodes(shape.degree, shape.per_node):
         return shape
     degrees = [degree for degree in range(1, 2 * shape.degree + shape.per_node) if fits_nodes(degree, shape.per_node)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 from hpcai500.editions import load_edition
 from hpcai500.ensemble.plan import MemberJob, Shape, member_jobs, shape_of
 from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.staging import require_stageable
 from hpcai500.ensemble.writing import create_ensemble
 from hpcai500.errors import DataError, UsageError
 from hpcai500.hostlist import expand_hosts
 from hpcai500.launch.made_data import make_data
 from hpcai500.layers import Recipe
+from hpcai500.layers.training import SEEDS
 from hpcai500.recipe import ENSEMBLE, load_recipe
 
 # The first edition that has ensembles: a recipe of an older one is planned under it.
@@ -98,8 +101,9 @@ class Planned:
             yield f"{job.member:6}  {job.seed:4}  {_named(job.nodes)}: {_named([str(one) for one in job.accelerators])}"
         if len(self.jobs) > _MOST_ROWS:
             yield f"        …     {len(self.jobs) - _MOST_ROWS} more in {folder / 'plan.toml'}"
-        yield f"next        hpcai500 ensemble run {folder}        on this machine"
-        yield f"            hpcai500 ensemble submit {folder}     to Slurm"
+        name = shlex.quote(str(folder))
+        yield f"next        hpcai500 ensemble run {name}        on this machine"
+        yield f"            hpcai500 ensemble submit {name}     to Slurm"
 
 
 def plan_ensemble(request: PlanRequest) -> Planned:
@@ -109,6 +113,8 @@ def plan_ensemble(request: PlanRequest) -> Planned:
         UsageError: no such ensemble is possible, or recipe, data or folder cannot be used.
     """
     recipe, shape = _fitted(request)
+    if request.stage is not None:
+        _check_stage(request.stage, recipe)
     # A mapping that cannot be fails before data is made, which may take long.
     jobs = member_jobs(shape, recipe.hyperparameters.seed, expand_hosts(request.hosts) if request.hosts else ())
     ensemble = create_ensemble(request.folder, recipe, shape, jobs, _data(request, recipe), request.stage)
@@ -123,8 +129,6 @@ def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:
             raise UsageError(f"--set {text}: a plan follows from --members, --degree, --scale and --node-accelerators")
     plain = load_recipe(request.recipe)
     edition = plain.edition if ENSEMBLE in load_edition(plain.edition) else _EDITION
-    # The table of an ensemble comes with an override in it.
-    begun = load_recipe(request.recipe, ["ensemble.members=1", *request.overrides], edition)
     per_node = request.per_node or plain.hardware.accelerators_per_node
     members, degree = request.members, request.degree
     if plain.ensemble is not None:
@@ -133,14 +137,28 @@ def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:
         if degree is None and (request.scale is None or members is None):
             degree = plain.world_size
     shape = shape_of(per_node, scale=request.scale, members=members, degree=degree)
-    backend = "local" if shape.degree == 1 else begun.communication.backend
+    backend = plain.communication.backend
     fixed = [
         f"ensemble.members={shape.members}",
         f"hardware.nodes={shape.nodes_a_member}",
         f"hardware.accelerators_per_node={shape.ranks_a_node}",
-        f"communication.backend={'torch' if backend == 'local' and shape.degree > 1 else backend}",
+        f"communication.backend={'local' if shape.degree == 1 else 'torch' if backend == 'local' else backend}",
     ]
-    return load_recipe(request.recipe, [*request.overrides, *fixed], edition), shape
+    # What the user sets comes last: what does not go with the ranks of a member is refused, not changed.
+    recipe = load_recipe(request.recipe, [*fixed, *request.overrides], edition)
+    if recipe.hyperparameters.seed + shape.members > SEEDS:
+        raise UsageError(
+            f"hyperparameters.seed: {shape.members} members take one each from {recipe.hyperparameters.seed} on, and "
+            f"the last there is is {SEEDS - 1}: give a lower one"
+        )
+    return recipe, shape
+
+
+def _check_stage(stage: str, recipe: Recipe) -> None:
+    """Refuse now what every node would refuse after hours in the queue."""
+    require_stageable(recipe)
+    if not stage.startswith(("/", "$")):
+        raise UsageError(f"--stage {stage}: give a folder of each node from the root on, as /tmp, or as '$TMPDIR'")
 
 
 def _data(request: PlanRequest, recipe: Recipe) -> Path:

@@ -13,8 +13,10 @@
 Keys of the journal, with their values:
 
     ensemble_start   {schema, benchmark, edition, recipe_hash, members, degree, scale, per_node, first_seed,
-                      plan_sha256, data, stage, version, code_sha256}
-    submit           {scheduler: slurm|local, jobs: [id], members: [number], at_once, exclude: [host]}
+                      plan_sha256, data, stage, version, code_sha256,
+                      [plugin: {name, package, version, code_sha256}]}
+    submit           {scheduler: slurm|local, jobs: [id], members: [number], at_once, exclude: [host],
+                      [after: id|null]}
     cancel           {jobs: [id]}
     collect          {status: complete|incomplete, missing: [number], heads: {number: head}, vote_sha256, result_sha256}
 
@@ -25,6 +27,8 @@ thousand members that begin at once share no file.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +52,7 @@ DONE = "DONE"
 # In a member's folder, of whoever runs it: what it printed, and how its jobs failed.
 OUTPUT = "output.txt"
 FAILURES = "failures.jsonl"
+_MEMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,10 @@ class Ensemble:
             return None
         campaign = read_campaign(folder)
         if campaign.start.get("ensemble") != {"id": self.identity, "member": member}:
-            raise RecordError(f"{folder}: not member {member} of this ensemble: its journal names another plan")
+            raise RecordError(
+                f"{folder}: not member {member} of this ensemble: its journal names another plan; move that folder "
+                "away, and the member is run anew"
+            )
         return campaign
 
     def recipe(self) -> Recipe:
@@ -137,7 +145,7 @@ def read_ensemble(folder: Path) -> Ensemble:
     except FileNotFoundError as error:
         raise RecordError(
             f"{folder}: not an ensemble: {Path(str(error.filename)).name} is missing; plan one: hpcai500 ensemble plan "
-            f"{folder} --recipe NAME --members M"
+            f"{shlex.quote(str(folder))} --recipe NAME --members M"
         ) from error
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
@@ -169,10 +177,11 @@ def parse_members(text: str, ensemble: Ensemble) -> list[int]:
     """
     found: set[int] = set()
     for word in text.split(","):
-        first, dash, last = word.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+        match = _MEMBERS.fullmatch(word.strip())
+        if match is None:
             raise UsageError(f"--member {text}: expected numbers, as in 3, 0-7 or 1,4-6")
-        found.update(range(int(first), int(last or first) + 1))
-    if not found or max(found) >= ensemble.shape.members:
-        raise UsageError(f"--member {text}: {ensemble.path} has the members 0 to {ensemble.shape.members - 1}")
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if not numbers or numbers[-1] >= ensemble.shape.members:
+            raise UsageError(f"--member {text}: {ensemble.path} has the members 0 to {ensemble.shape.members - 1}")
+        found.update(numbers)
     return sorted(found)

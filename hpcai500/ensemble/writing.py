@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from hpcai500.ensemble.reading import (
 from hpcai500.errors import RecordError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
+from hpcai500.plugins.code import plugin_facts
 from hpcai500.recipe import parse_resolved, recipe_hash, to_toml
 from hpcai500.system.versions import package_code_hash
 
@@ -71,13 +73,14 @@ def create_ensemble(
         "stage": stage,
         "version": __version__,
         "code_sha256": package_code_hash(),
+        **({"plugin": plugin} if (plugin := plugin_facts(recipe.benchmark)) else {}),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_ensemble(folder):
             raise RecordError(
-                f"{folder}: holds an ensemble already: go on with it by `hpcai500 ensemble run {folder}`, or give "
-                "another folder"
+                f"{folder}: holds an ensemble already: go on with it by `hpcai500 ensemble run "
+                f"{shlex.quote(str(folder))}`, or give another folder"
             )
         if any(folder.iterdir()):
             raise RecordError(f"{folder}: not empty; give another folder: an ensemble is fixed before its first member")
@@ -114,7 +117,8 @@ def begin_member(ensemble: Ensemble, member: int) -> Campaign:
             1,
             ensemble.data,
             ensemble={"id": ensemble.identity, "member": member},
-            beside=(OUTPUT, FAILURES),
+            # What was killed between the two files of a campaign has left the first one, which is the same again.
+            beside=(OUTPUT, FAILURES, RECIPE),
         )
     campaign = ensemble.campaign(member)
     assert campaign is not None

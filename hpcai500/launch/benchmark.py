@@ -19,7 +19,7 @@ from hpcai500.launch.measuring import say
 from hpcai500.launch.outcome import Outcome
 from hpcai500.launch.unfinished import latest_unfinished
 from hpcai500.layers import Recipe
-from hpcai500.recipe import load_recipe
+from hpcai500.recipe import default_recipe, load_recipe
 from hpcai500.record import Record, read_record
 from hpcai500.record_writer import require_unused
 from hpcai500.system.doctor import Subject, require_healthy
@@ -56,7 +56,7 @@ def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
         yield from _resume(request, power, crew)
         return
     # Without a recipe and without data there is still something to run; with data, the real thing.
-    name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
+    name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     overrides = [*request.overrides, *crew.fit(name, request.overrides)]
     recipe = load_recipe(name, overrides)
     crew.check(recipe, request.trials)

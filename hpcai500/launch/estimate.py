@@ -71,4 +71,9 @@ def _checked(request: EstimateRequest, recipe: Recipe) -> Recipe:
             f"{request.recipe_name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate "
             f"--recipe {request.recipe_name}`"
         )
+    if recipe.programming.stages > 1:
+        raise UsageError(
+            f"programming.parallel_mode: an estimate is of data parallelism, got {recipe.programming.parallel_mode}: "
+            "take data, or measure a run"
+        )
     return recipe

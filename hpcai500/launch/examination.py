@@ -14,7 +14,7 @@ from hpcai500.launch.measuring import Setting
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine, load_machine, why_not_of
 from hpcai500.placement import find_placement
-from hpcai500.recipe import load_recipe
+from hpcai500.recipe import default_recipe, load_recipe
 from hpcai500.scratch import scratch_folder
 from hpcai500.system.accelerator import NAME as ACCELERATOR
 from hpcai500.system.check_log import Told, read_log
@@ -138,7 +138,7 @@ def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
         if patient.overrides:
             raise UsageError("--set changes a recipe: name a benchmark too, `hpcai500 doctor ic --set …`")
         return None
-    name = patient.recipe or f"{patient.benchmark}/{'reference' if patient.data else 'smoke'}"
+    name = patient.recipe or default_recipe(str(patient.benchmark), has_data=patient.data is not None)
     overrides = list(patient.overrides)
     try:
         overrides += crew().fit(name, overrides)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import RecipeError, UsageError
-from hpcai500.recipe import find_recipe, recipes_folder
+from hpcai500.recipe import find_recipe, is_shipped
 from hpcai500.toml_source import parse_tables, read_source
 
 Field = tuple[str, str]
@@ -67,7 +67,7 @@ def fitting_overrides(name: str | Path, overrides: Sequence[str], world: World) 
 def _stated(path: Path, overrides: Sequence[str]) -> Mapping[Field, Any]:
     """The fields of interest that the file or a --set gives a value to. What cannot be read is told by load_recipe."""
     stated: dict[Field, Any] = {}
-    if path.name != "reference.toml" or not path.resolve().is_relative_to(recipes_folder().resolve()):
+    if path.name != "reference.toml" or not is_shipped(path):
         try:
             tables = parse_tables(read_source(path, RecipeError), RecipeError)
         except RecipeError:

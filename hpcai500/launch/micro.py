@@ -11,7 +11,7 @@ from hpcai500.errors import UsageError
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import make_data
 from hpcai500.launch.measuring import Setting, measure, say, setting_for
-from hpcai500.layers import Recipe
+from hpcai500.layers import RECIPE_TYPES, Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.system.driver import find_traces
 
@@ -48,6 +48,11 @@ def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
     if request.data and "input" not in request.what:
         raise UsageError("--data is for input: add it (`hpcai500 micro input --data DIR`), or leave --data out")
     setting = setting_for(crew, request.recipe or _fitting_recipe(), request.overrides)
+    if setting.recipe.benchmark not in RECIPE_TYPES:
+        raise UsageError(
+            f"{request.recipe}: a recipe of {setting.recipe.benchmark}; micro measures the shapes of "
+            f"{' and '.join(RECIPE_TYPES)}: a plug-in's are measured by `hpcai500 profile {setting.recipe.benchmark}`"
+        )
     arguments = ["--what", ",".join(request.what), "--seconds", f"{request.seconds:g}"]
     if "input" in request.what:
         for benchmark, folder in _data(request, setting).items():

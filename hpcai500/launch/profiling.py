@@ -15,6 +15,7 @@ from hpcai500.files import write_atomically
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import make_data
 from hpcai500.launch.measuring import measure, say, setting_for
+from hpcai500.recipe import default_recipe
 from hpcai500.system.doctor import Subject, require_healthy
 
 PROFILE, TRACE = "profile.json", "trace.json.gz"
@@ -38,7 +39,7 @@ def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, An
     Raises:
         HpcAi500Error: recipe, data or folder cannot be used, or the job failed.
     """
-    name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
+    name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     setting = setting_for(crew, name, request.overrides)
     recipe = setting.recipe
     crew.check(recipe, 1)

@@ -23,7 +23,7 @@ from hpcai500.launch.devices import visible_devices
 from hpcai500.launch.outcome import Outcome
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement, find_placement
-from hpcai500.recipe import load_recipe, tables_hash
+from hpcai500.recipe import default_recipe, load_recipe, tables_hash
 from hpcai500.record import json_object
 
 _PLAN = "scale.json"
@@ -44,7 +44,7 @@ class ScaleRequest:
     @property
     def recipe_name(self) -> str:
         """As for the benchmark's own command."""
-        return self.recipe or f"{self.benchmark}/{'reference' if self.data else 'smoke'}"
+        return self.recipe or default_recipe(self.benchmark, has_data=self.data is not None)
 
     @property
     def folder(self) -> Path:
@@ -52,13 +52,53 @@ class ScaleRequest:
         return self.out or Path("runs") / f"{self.benchmark}-scale-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
+@dataclass(frozen=True)
+class Points:
+    """What is run: every process of every point has the same number of threads, those that one of the largest can have.
+
+    Attributes:
+        request: with these threads in its overrides.
+        processes: of each point, ascending.
+        recipe: of the largest point.
+        placement: of this command: nobody has started it as a rank.
+    """
+
+    request: ScaleRequest
+    processes: Sequence[int]
+    recipe: Recipe
+    placement: Placement
+
+    def plan(self) -> dict[str, Any]:
+        """What all points have in common, to be kept."""
+        tables = self.recipe.model_dump(mode="json")
+        return {
+            "benchmark": self.request.benchmark,
+            "threads": self.recipe.os.threads,
+            "data": str(self.request.data.resolve()) if self.request.data else None,
+            "recipe_hash": tables_hash({name: table for name, table in tables.items() if name != "hardware"}),
+        }
+
+
 def run_scaling(request: ScaleRequest, folder: Path) -> Iterator[Outcome]:
     """Run what is not finished yet in `folder`, point by point, the smallest first; stops after one that failed.
 
-    Every process of every point has the same number of threads: those that one of the largest point can have.
-
     Raises:
         UsageError: the request makes no sense, or `folder` holds another scaling.
+    """
+    points = settle(request)
+    keep_plan(folder, points.plan())
+    for processes in points.processes:
+        outcome = run_point(points, folder, processes)
+        yield outcome
+        if outcome.exit_code != ExitCode.PASS:
+            return
+
+
+def settle(request: ScaleRequest) -> Points:
+    """What `request` comes to on this machine.
+
+    Raises:
+        UsageError: it makes no sense.
     """
     placement = find_placement(os.environ)
     if not placement.is_alone:
@@ -75,12 +115,7 @@ def run_scaling(request: ScaleRequest, folder: Path) -> Iterator[Outcome]:
             f"{request.recipe_name}: a recipe of {recipe.benchmark}; run `hpcai500 scale {recipe.benchmark} --recipe "
             f"{request.recipe_name}`"
         )
-    _keep_plan(folder, _plan(settled, recipe))
-    for processes in points:
-        outcome = _run_point(settled, folder / f"procs-{processes}", processes, placement)
-        yield outcome
-        if outcome.exit_code != ExitCode.PASS:
-            return
+    return Points(settled, points, recipe, placement)
 
 
 def parse_procs(text: str) -> list[int]:
@@ -115,7 +150,9 @@ def _resolved(request: ScaleRequest, placement: Placement, processes: int) -> Re
     return load_recipe(request.recipe_name, [*request.overrides, *crew.fit(request.recipe_name, request.overrides)])
 
 
-def _run_point(request: ScaleRequest, record: Path, processes: int, placement: Placement) -> Outcome:
+def run_point(points: Points, folder: Path, processes: int) -> Outcome:
+    """Run one model on so many processes, or what is not done of it; its record is in `folder`."""
+    request, record = points.request, folder / f"procs-{processes}"
     if (record / "DONE").exists():
         return Outcome(record, ExitCode.PASS)
     if (record / "events.jsonl").exists():
@@ -124,25 +161,19 @@ def _run_point(request: ScaleRequest, record: Path, processes: int, placement: P
         # One process talks to nobody, whatever the recipe says of many.
         alone = _ALONE if processes == 1 else ()
         point = Request(request.benchmark, request.recipe_name, request.data, record, [*request.overrides, *alone])
-    crew = crew_of(placement, processes)
+    crew = crew_of(points.placement, processes)
     (outcome,) = run_benchmark(point, crew)
     crew.end(outcome.exit_code)
     return outcome
 
 
-def _plan(request: ScaleRequest, recipe: Recipe) -> dict[str, Any]:
-    """What all points have in common."""
-    tables = recipe.model_dump(mode="json")
-    return {
-        "benchmark": request.benchmark,
-        "threads": recipe.os.threads,
-        "data": str(request.data.resolve()) if request.data else None,
-        "recipe_hash": tables_hash({name: table for name, table in tables.items() if name != "hardware"}),
-    }
+def keep_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Write down `plan`, or make sure that it is the one that is there.
 
-
-def _keep_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Write down `plan`, or make sure that it is the one that is there."""
+    Raises:
+        UsageError: `folder` holds another scaling.
+        RecordError: it holds something else, or cannot be written.
+    """
     path = folder / _PLAN
     if path.is_file():
         before = json_object(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +14,6 @@ from hpcai500.errors import UsageError
 app = typer.Typer(help="Write batch scripts for Slurm.", rich_markup_mode=None, add_completion=False)
 
 
-class _Benchmark(StrEnum):
-    IC = "ic"
-    EWA = "ewa"
-
-
 @app.callback()
 def _slurm() -> None:
     """Write batch scripts for Slurm."""
@@ -27,7 +21,7 @@ def _slurm() -> None:
 
 @app.command(short_help="Write a batch script for one benchmark.")
 def render(
-    benchmark: Annotated[_Benchmark, typer.Argument(help="The benchmark to run.")],
+    benchmark: Annotated[str, typer.Argument(metavar="ic|ewa|PLUG-IN", help="The benchmark to run.")],
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes of the job.")],
     site: Annotated[
         str | None,
@@ -59,7 +53,9 @@ def render(
     """
     from hpcai500.launch.slurm_job import RenderRequest, plan_job  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.launch.slurm_script import render as rendered  # noqa: PLC0415
+    from hpcai500.plugins.benchmarks import require_benchmark  # noqa: PLC0415
 
+    require_benchmark(benchmark, "slurm render")
     command = ["hpcai500", *sys.argv[1:]]
     request = RenderRequest(benchmark, nodes, site, recipe, data, out, set_ or (), trials, command)
     planned = plan_job(request)

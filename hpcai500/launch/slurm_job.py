@@ -13,7 +13,7 @@ from hpcai500.launch.fitting import World, fitting_overrides
 from hpcai500.launch.site import NO_CONTAINER, Site, load_site
 from hpcai500.launch.slurm_script import BatchJob
 from hpcai500.layers import Recipe
-from hpcai500.recipe import find_recipe, load_recipe, recipes_folder
+from hpcai500.recipe import default_recipe, find_recipe, is_shipped, load_recipe
 from hpcai500.system.container import find_container
 
 _GPU_FLAGS = {"--nv", "--nvccli"}
@@ -24,7 +24,7 @@ class RenderRequest:
     """What the user asked for on the command line of `slurm render`.
 
     Attributes:
-        benchmark: `ic` or `ewa`.
+        benchmark: its name.
         nodes: how many.
         site: name or file; None has the values that work on most.
         rendered_by: the command line, for the script's first lines.
@@ -58,11 +58,12 @@ def plan_job(request: RenderRequest) -> Planned:
         UsageError: site, recipe, data, record or number of nodes cannot be used, or not together.
     """
     _check_record(request)
-    site = _with_image(load_site(request.site) if request.site else Site(), request)
-    name = request.recipe or f"{request.benchmark}/{'reference' if request.data else 'smoke'}"
+    site = with_image(load_site(request.site) if request.site else Site(), request.site, request.environment)
+    name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     recipe = load_recipe(name, [*request.overrides, *_fit(name, request, site)])
     _check_benchmark(request, name, recipe)
-    _check_site(request, site, recipe)
+    check_site(site, recipe)
+    _check_trials(request, recipe)
     data = _data(request, recipe)
     own = _file_of(name)
     settings = [token for text in request.overrides for token in ("--set", text)]
@@ -81,18 +82,26 @@ def plan_job(request: RenderRequest) -> Planned:
     return Planned(job, list(_warnings(request, site, needed)))
 
 
-def _with_image(site: Site, request: RenderRequest) -> Site:
-    """`site`, with the image in which this command runs where it names none; without a site file, with its runtime."""
+def with_image(site: Site, named: str | None, environment: Mapping[str, str]) -> Site:
+    """`site`, with the image in which this command runs where it names none; without a site file, with its runtime.
+
+    Args:
+        named: its file, if there is one.
+        environment: of this process.
+
+    Raises:
+        UsageError: no image is known.
+    """
     if site.container.command == NO_CONTAINER or site.container.image:
         return site
-    here = find_container(request.environment)
+    here = find_container(environment)
     if here is None or here.path is None:
-        where = f"--site {request.site}" if request.site else "no --site"
+        where = f"--site {named}" if named else "no --site"
         raise UsageError(
             f'{where}: which image? Give [container] image = "/path/hpcai500.sif" in a site file, render inside the '
             "image (`apptainer run hpcai500.sif slurm render …`), or use none (--site local)"
         )
-    known = {"image": here.path} if request.site else {"image": here.path, "command": here.program}
+    known = {"image": here.path} if named else {"image": here.path, "command": here.program}
     return site.model_copy(update={"container": site.container.model_copy(update=known)})
 
 
@@ -118,8 +127,12 @@ def _check_benchmark(request: RenderRequest, name: str, recipe: Recipe) -> None:
         raise UsageError(f"{name}: a recipe of {recipe.benchmark}; run `hpcai500 slurm render {recipe.benchmark} …`")
 
 
-def _check_site(request: RenderRequest, site: Site, recipe: Recipe) -> None:
-    """Refuse what would fail on all nodes after hours in the queue."""
+def check_site(site: Site, recipe: Recipe) -> None:
+    """Refuse what would fail on all nodes after hours in the queue.
+
+    Raises:
+        UsageError: the site has not what the recipe asks for.
+    """
     node, launcher = site.node, site.launcher
     if recipe.accelerator.device == "cuda" and node.gpus < node.tasks:
         raise UsageError(
@@ -131,6 +144,9 @@ def _check_site(request: RenderRequest, site: Site, recipe: Recipe) -> None:
             'communication.backend is horovod, whose MPI needs pmi = "pmix" (or pmi2) under [launcher] of the site '
             'file; see `srun --mpi=list`, or take program = "mpirun", or --set communication.backend=torch'
         )
+
+
+def _check_trials(request: RenderRequest, recipe: Recipe) -> None:
     if recipe.communication.backend == "horovod" and request.trials > 1:
         raise UsageError(
             "--trials: Horovod starts only once under one launcher: leave it out, and submit the script once for each "
@@ -150,10 +166,9 @@ def _data(request: RenderRequest, recipe: Recipe) -> str | None:
 
 
 def _file_of(name: str) -> str | None:
-    """The path of a recipe that does not come with hpcai500, for whoever runs in another folder."""
+    """The path of a recipe that comes with neither hpcai500 nor a plug-in, for whoever runs in another folder."""
     path = find_recipe(name)
-    shipped = path.resolve().is_relative_to(recipes_folder().resolve())
-    return None if shipped else os.path.abspath(path)  # noqa: PTH100 - as above
+    return None if is_shipped(path) else os.path.abspath(path)  # noqa: PTH100 - as above
 
 
 def _warnings(request: RenderRequest, site: Site, needed: Sequence[str]) -> Iterator[str]:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcai500 import __version__
-from hpcai500.launch.bash_words import Expression, array, comment, word
-from hpcai500.launch.container_command import container_environment, in_container, sources_on_host
-from hpcai500.launch.launchers import Layout, mpirun, srun
+from hpcai500.launch.bash_words import Expression, array, comment
+from hpcai500.launch.container_command import in_container, sources_on_host
+from hpcai500.launch.script_parts import (
+    PROLOGUE,
+    checks,
+    export_lines,
+    launcher,
+    modules,
+    queue_directives,
+    return_directives,
+    size_directives,
+    start_and_wait,
+)
 from hpcai500.launch.site import NO_CONTAINER, Site
 from hpcai500.launch.slurm_record import done, earlier, record_folder
 
@@ -49,16 +59,16 @@ def render(job: BatchJob) -> str:
     blocks = [
         ["#!/bin/bash", *_header(job)],
         list(_directives(job)),
-        ["set -euo pipefail", 'say() { echo "hpcai500: $*" >&2; }'],
-        list(_modules(job.site)),
-        [f"export {name}={word(value)}" for name, value in _exports(job.site).items()],
+        PROLOGUE,
+        list(modules(job.site)),
+        export_lines(job.site),
         record_folder(_record(job)),
         list(_checks(job, container)),
-        [*array("launcher", _launcher(job)), *array("hpcai500", container)],
+        [*array("launcher", launcher(job.site, job.nodes, job.site.node.tasks)), *array("hpcai500", container)],
         earlier(),
         done(),
         list(_arguments(job)),
-        _ranks(),
+        start_and_wait('"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"'),
         list(_requeue(job.site)),
         ['exit "$code"'],
     ]
@@ -73,10 +83,12 @@ def _header(job: BatchJob) -> Iterator[str]:
         f"HPCAI500_RECORD=runs/{job.benchmark}-17 sbatch FILE": "goes on with the run of job 17",
         "scancel --signal=USR1 JOB": "stops it with a checkpoint",
     }
+    # Names of plug-ins' benchmarks may be long.
+    width = max(42, 2 + max(map(len, usage)))
     lines = [
         f"hpcai500 {job.benchmark} on {job.nodes} node{'s' * (job.nodes > 1)}, {ranks} rank{'s' * (ranks > 1)}.",
         "",
-        *[f"    {command:42}{what}" for command, what in usage.items()],
+        *[f"    {command:{width}}{what}" for command, what in usage.items()],
         "",
         f"Change what you like; what shall stay belongs into the site file. Written by hpcai500 {__version__} with:",
         "",
@@ -88,51 +100,11 @@ def _header(job: BatchJob) -> Iterator[str]:
 def _directives(job: BatchJob) -> Iterator[str]:
     slurm, node = job.site.slurm, job.site.node
     yield f"#SBATCH --job-name=hpcai500-{job.benchmark}"
-    for name, value in (("partition", slurm.partition), ("account", slurm.account), ("qos", slurm.qos)):
-        if value:
-            yield f"#SBATCH --{name}={value}"
-    yield f"#SBATCH --time={slurm.time_limit}"
-    yield f"#SBATCH --nodes={job.nodes}"
-    yield f"#SBATCH --ntasks-per-node={node.tasks}"
-    if node.cores_per_task:
-        yield f"#SBATCH --cpus-per-task={node.cores_per_task}"
-    if node.gpus and node.gpu_request != "none":
-        kind = f"{node.gpu_type}:" if node.gpu_type else ""
-        yield f"#SBATCH --{node.gpu_request}={'gpu:' * (node.gpu_request == 'gres')}{kind}{node.gpus}"
+    yield from queue_directives(slurm)
+    yield from size_directives(node, job.nodes, node.tasks)
     if slurm.exclusive:
         yield "#SBATCH --exclusive"
-    yield f"#SBATCH --output=hpcai500-{job.benchmark}-%j.out"
-    # A job that comes back from the queue would begin the file anew.
-    yield "#SBATCH --open-mode=append"
-    yield "#SBATCH --requeue" if slurm.requeue else "#SBATCH --no-requeue"
-    if slurm.warning_seconds:
-        # B: this script alone gets it, so that it knows why the ranks end; it passes it on.
-        yield f"#SBATCH --signal=B:USR1@{slurm.warning_seconds}"
-    yield from (f"#SBATCH {option}" for option in slurm.extra)
-
-
-def _modules(site: Site) -> Iterator[str]:
-    if site.launcher.modules:
-        yield "# `module` is a function of login shells, and was not written for set -u."
-        yield "set +u"
-        yield "type module >/dev/null 2>&1 || . /etc/profile || true"
-        yield f"module load {shlex.join(site.launcher.modules)}"
-        yield "set -u"
-
-
-def _exports(site: Site) -> Mapping[str, str]:
-    """Variables that the ranks get, and the container's runtime on every node."""
-    launcher = site.launcher
-    # mpirun does not tell the ranks where rank 0 is: on the first node, as this script.
-    leader = {"MASTER_ADDR": Expression("$SLURMD_NODENAME")} if launcher.program == "mpirun" else {}
-    by_mpi = ["OMPI_MCA_btl_tcp_if_include"] if launcher.program == "srun" and launcher.pmi != "none" else []
-    networks = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *by_mpi] if launcher.interface else []
-    return {
-        **leader,
-        **dict.fromkeys(networks, launcher.interface),
-        **container_environment(site.container, site.mpi),
-        **site.environment,
-    }
+    yield from return_directives(slurm, f"hpcai500-{job.benchmark}-%j.out")
 
 
 def _record(job: BatchJob) -> str:
@@ -140,20 +112,9 @@ def _record(job: BatchJob) -> str:
 
 
 def _checks(job: BatchJob, container: Sequence[str]) -> Iterator[str]:
-    """What can be said here in one line, and would be a riddle in the words of srun or of the container's runtime."""
-    command = container[0]
-    missing = f"{command}: no such command on this node: load its module, or give its path in the site file"
-    yield f"if ! command -v {word(command)} >/dev/null; then"
-    yield f"    say {word(missing)}"
-    yield "    exit 69"
-    yield "fi"
+    yield from checks(job.site, container[0], sources_on_host(_in_container(job, job.binds)))
     if job.site.container.command == NO_CONTAINER:
         return
-    paths = [job.site.container.image, *sources_on_host(_in_container(job, job.binds))]
-    yield from array("needed", list(dict.fromkeys(paths)))
-    yield 'for path in "${needed[@]}"; do'
-    yield '    [[ -e $path ]] || { say "$path: not on $HOSTNAME: image, binds, data must be on all nodes"; exit 69; }'
-    yield "done"
     yield "if [[ $PWD$record == *[,:]* ]]; then"
     yield '    say "$PWD, $record: a path with , or : cannot be bound into a container: submit from another folder"'
     yield "    exit 64"
@@ -165,19 +126,6 @@ def _in_container(job: BatchJob, binds: Sequence[str]) -> list[str]:
     return in_container(site.container, ["hpcai500"], mpi=site.mpi, binds=binds, folder=Expression("$PWD"))
 
 
-def _launcher(job: BatchJob) -> list[str]:
-    site = job.site
-    layout = Layout(
-        nodes=job.nodes,
-        per_node=site.node.tasks,
-        cores_per_rank=site.node.cores_per_task or None,
-        interface=site.launcher.interface or None,
-        # mpirun takes no others to other nodes.
-        exported=list(_exports(site)),
-    )
-    return mpirun(layout, []) if site.launcher.program == "mpirun" else srun(layout, [], pmi=site.launcher.pmi)
-
-
 def _arguments(job: BatchJob) -> Iterator[str]:
     yield from array("arguments", [job.benchmark, *job.arguments, "--out", Expression("$record")])
     yield "if [[ $goes_on ]]; then"
@@ -185,26 +133,6 @@ def _arguments(job: BatchJob) -> Iterator[str]:
     yield "else"
     yield from array("arguments", [*job.new_arguments, Expression("$@")], append=True, indent="    ")
     yield "fi"
-
-
-def _ranks() -> list[str]:
-    return [
-        "# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as USR1: at TERM,",
-        "# launchers kill their ranks.",
-        "warned='' heard='' ranks=''",
-        'pass_on() { heard=yes; if [[ $ranks ]]; then kill -USR1 "$ranks" 2>/dev/null || true; fi; }',
-        "trap 'warned=yes; pass_on' USR1",
-        "trap pass_on TERM",
-        '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}" &',
-        "ranks=$!",
-        "if [[ $heard ]]; then pass_on; fi",
-        "while true; do",
-        "    heard='' code=0",
-        '    wait "$ranks" || code=$?',
-        "    # A signal ends the wait, not the ranks.",
-        "    [[ $heard ]] || break",
-        "done",
-    ]
 
 
 def _requeue(site: Site) -> Iterator[str]:

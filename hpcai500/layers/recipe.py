@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 
 from hpcai500.layers.ensemble import Ensemble
 from hpcai500.layers.fields import Layer
+from hpcai500.layers.parallel_modes import parallel_mode_problem
 from hpcai500.layers.system import Accelerator, Communication, Framework, Hardware, OperatingSystem, Programming
 from hpcai500.layers.training import Hyperparameters, Problem
 
@@ -53,9 +54,14 @@ class Recipe(BaseModel):
         return self.hyperparameters.batch_size * self.shards
 
     @property
+    def replicas(self) -> int:
+        """Models that learn together: as many as processes, fewer where several processes hold the stages of one."""
+        return self.world_size // self.programming.stages
+
+    @property
     def shards(self) -> int:
-        """Backward passes of one update over all processes: each has its own share of the samples."""
-        return self.world_size * self.hyperparameters.accumulation_steps
+        """Backward passes of one update over all replicas: each has its own share of the samples."""
+        return self.replicas * self.hyperparameters.accumulation_steps
 
     @model_validator(mode="after")
     def _layers_fit_together(self) -> Recipe:
@@ -84,11 +90,23 @@ class Recipe(BaseModel):
                 f"communication.backend: `{self.communication.backend}` is for two ranks or more, but hardware asks "
                 "for one; use `local`, or start more: --procs N"
             )
+        self._check_parallel_mode()
         self._check_communication()
         self._check_ensemble()
         if self.accelerator.precision == "tf32" and self.accelerator.device != "cuda":
             raise ValueError("accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU")
         return self
+
+    def _check_parallel_mode(self) -> None:
+        if problem := parallel_mode_problem(
+            self.programming,
+            ranks=self.world_size,
+            batch_size=self.hyperparameters.batch_size,
+            backend=self.communication.backend,
+            topology=self.communication.topology,
+            compiles=self.framework.compile,
+        ):
+            raise ValueError(problem)
 
     def _check_communication(self) -> None:
         way = self.communication
@@ -113,3 +131,8 @@ class Recipe(BaseModel):
         ):
             if value not in allowed:
                 raise ValueError(f"ensemble.{name}: expected {' or '.join(allowed)} for {self.benchmark}, got {value}")
+        if options.sampling == "poisson" and options.strata != "none":
+            raise ValueError(
+                "ensemble.strata: Poisson counts keep the shares of nothing, each sample counts for itself; set it to "
+                "none, or ensemble.sampling to bootstrap"
+            )

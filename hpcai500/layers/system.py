@@ -12,7 +12,15 @@ from hpcai500.layers.fields import Count, Layer, Positive
 class Programming(Layer):
     """Layer 6: how one model is trained by many processes."""
 
-    parallel_mode: Literal["data"] = Field(description="data parallelism: equal replicas, summed gradients")
+    parallel_mode: Literal["data", "model", "pipeline", "mixed"] = Field(
+        description="`data`: equal replicas, summed gradients; `model`: one model, cut into `stages`, a rank each; "
+        "`pipeline`: the same, and a batch passes in `micro_batches`; `mixed`: replicas that are cut"
+    )
+    stages: Count = Field(description="consecutive parts that the model is cut into, one rank each; 1 for `data`")
+    micro_batches: Count = Field(
+        description="parts in which a batch passes the stages; with more than one, batch norm takes its statistics of "
+        "each part, and the result is not that of one device (V2.0 section 5.1.4)"
+    )
     synchronous: Literal[True] = Field(description="synchronous SGD; the rules allow no other")
 
 
@@ -28,8 +36,9 @@ class Accelerator(Layer):
     """Layer 4: the device, its arithmetic and the library that feeds it."""
 
     device: Literal["cpu", "cuda"] = Field(description="where the model runs; never chosen silently")
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
-        description="bf16 and fp16 are mixed precision over fp32 weights; fp16 scales the loss"
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "int8"] = Field(
+        description="bf16 and fp16 are mixed precision over fp32 weights; fp16 scales the loss; int8 rounds what "
+        "convolutions and linear layers multiply to 256 values, straight-through gradients, arithmetic in fp32"
     )
     loader: Literal["native", "memory"] = Field(
         description="input pipeline; `memory` repeats a few batches and reads nothing, to see what input costs"

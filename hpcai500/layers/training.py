@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from hpcai500.layers.fields import Count, Fraction, Layer, Name, NonNegative, Positive, YearRange
 
+# How many there are.
+SEEDS = 2**63
+
 
 class Problem(Layer):
     """Layer 9: what is solved. Nothing here may change in a result that is ranked."""
@@ -41,7 +44,7 @@ class ClimateProblem(Problem):
 class Hyperparameters(Layer):
     """Layer 8. Batch size and learning-rate policy may change at every level; the rest is the reference's."""
 
-    batch_size: Count = Field(description="samples per accelerator and backward pass")
+    batch_size: Count = Field(description="samples per accelerator (or per set of stages) and backward pass")
     accumulation_steps: Count = Field(description="backward passes of an accelerator that are summed into one update")
     optimizer: Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"] = Field(
         description="update rule; `rmsprop-warmup` turns from RMSprop into SGD (V2.0 Table 1, Preferred Networks)"
@@ -79,4 +82,4 @@ class Hyperparameters(Layer):
         description="`weights` spares batch norm and biases, as LARS and LAMB always do (an algorithmic change: V2.0 "
         "Table 1, Tencent)"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(description="seed of weights, sample order and crops")
+    seed: Annotated[int, Field(ge=0, lt=SEEDS)] = Field(description="seed of weights, sample order and crops")

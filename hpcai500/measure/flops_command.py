@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcai500.errors import ExitCode, HpcAi500Error
-from hpcai500.layers import RECIPE_TYPES
 from hpcai500.measure.flops import CONVENTION, FlopsCount, Operator, count_flops
+from hpcai500.plugins.benchmarks import require_benchmark
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import scratch
 from hpcai500.workloads import model_of
@@ -32,13 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Count the floating-point operations of one training sample: convolutions and matrix products, "
         "forward and backward, two operations a multiply-add (V3.0 Table 3; docs/methodology.md).",
     )
-    parser.add_argument("benchmark", choices=sorted(RECIPE_TYPES))
+    parser.add_argument("benchmark", metavar="ic|ewa|PLUG-IN", help="whose model")
     parser.add_argument("--recipe", help="TOML file or name of a shipped recipe (default: the reference)")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
     parser.add_argument("--classes", type=_classes, help="outputs of a classifier (default: the edition's data set)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     try:
+        require_benchmark(options.benchmark, "flops")
         recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
         model, example = model_of(recipe, options.classes)
         with scratch(os.environ, Path.cwd()):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
 from hpcai500.errors import UsageError
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
+from hpcai500.methodology.arithmetic import arithmetic_of
 from hpcai500.progress import Progress
 from hpcai500.recipe import load_recipe
 
@@ -222,7 +223,7 @@ def _input(
 
 def _enough(rate: float, recipe: Recipe, walk: _Walk, found: Mapping[str, Any]) -> dict[str, Any]:
     """Whether input is faster than training can ever be: no step is faster than the ceiling of its products."""
-    precision = recipe.accelerator.precision
+    precision = arithmetic_of(recipe.accelerator.precision)
     names = (f"gemm {precision}", f"conv {precision}")
     ceilings = [found[name]["value"] for name in names if name in found]
     needed = max(ceilings) / walk.training_flops if ceilings else None

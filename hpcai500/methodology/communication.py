@@ -54,23 +54,27 @@ class RankSummary(TypedDict):
     buckets: list[BucketSummary]
 
 
-def merge(summaries: Sequence[RankSummary]) -> dict[str, Any]:
+def merge(summaries: Sequence[RankSummary], stages: int = 1) -> dict[str, Any]:
     """The value of the event `communication`: all ranks together, as plain JSON; unknown is None.
 
     `stages` and `buckets` are means over ranks, `bytes_per_step` is of one rank (mean over ranks), and
     `communication_fraction` the mean over ranks of exposed wait / step time. `stragglers` is None for one rank, or
     after too few steps.
+
+    Where a model is cut, rank r has part r modulo `stages`: only ranks with the same part have the same to do, and what
+    a loop waits for is not sums alone, so that `overlap` is None.
     """
     ordered = sorted(summaries, key=lambda summary: summary["rank"])
     medians = [summary["medians"] for summary in ordered]
     known = [median["own_seconds"] for median in medians if median is not None]
     enough = len(known) == len(ordered) > 1 and all(summary["steps"] >= LEAST_STEPS for summary in ordered)
-    slow = stragglers(known) if enough else []
+    alike = [known[stage::stages] for stage in range(stages)] if enough else []
+    slow = sorted(place * stages + stage for stage, times in enumerate(alike) for place in stragglers(times))
     return {
         "steps": min(summary["steps"] for summary in ordered),
         "all_reduces": min(summary["all_reduces"] for summary in ordered),
         "communication_fraction": _mean(_share(s["communication_wait_seconds"], s["step_seconds"]) for s in ordered),
-        "overlap": _mean(_hidden(summary) for summary in ordered),
+        "overlap": _mean(_hidden(summary) for summary in ordered) if stages == 1 else None,
         "bytes_per_step": {
             "gradient": _mean(_share(s["gradient_bytes"], s["steps"]) for s in ordered),
             "sent": _mean(_share(s["sent_bytes"], s["steps"]) for s in ordered),

@@ -12,7 +12,11 @@ from typing import Any
 
 from hpcai500.methodology.passes import Event, last_pass
 
-_DATASET_FACTS = ("training_samples", "evaluation_samples", "classes", "grid", "coverage")
+_DATASET_FACTS = ("training_samples", "evaluation_samples", "classes", "grid", "drawn", "coverage")
+# Normalisations whose result depends on which samples are in a batch.
+_NORMS_OF_A_BATCH = ("batch", "sync-batch")
+# Samplings that draw as often as the training set has samples.
+_AS_MANY = ("bootstrap", "all")
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def conduct(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequenc
     datasets = [event["value"] for event in events if event["key"] == "dataset"]
     return (
         Observation(9, "epochs", tuple(_epochs(recipe, epochs, evaluations)), "V2.0 5.1.1"),
-        Observation(9, "data set", tuple(_dataset(datasets, rules)), "V2.0 5.1.1"),
+        Observation(9, "data set", (*_dataset(datasets, rules), *_drawn(recipe, datasets)), "V2.0 5.1.1"),
         Observation(9, "quality metric", tuple(_metric(recipe, evaluations)), "V2.0 5.1.1"),
         Observation(9, "evaluation samples", tuple(_evaluation(datasets, evaluations)), "V2.0 5.1.1"),
         Observation(6, "equivalent parallelism", tuple(_parallelism(recipe, datasets, events, epochs)), "V2.0 5.1.4"),
@@ -76,6 +80,31 @@ def _dataset(datasets: Sequence[Mapping[str, Any]], rules: Mapping[str, Any]) ->
     known = rules.get("dataset_fingerprint")
     if known is not None and known not in (first.get("content_fingerprint"), first.get("fingerprint")):
         yield f"the data set is not {rules['dataset']}: its fingerprint is not the edition's"
+
+
+def _samples_of_an_epoch(dataset: Mapping[str, Any]) -> Any:
+    """How many samples an epoch trains on: the whole training set, or the draws of a member of an ensemble."""
+    drawn = dataset.get("drawn")
+    return dataset.get("training_samples") if drawn is None else drawn.get("draws")
+
+
+def _drawn(recipe: Mapping[str, Any], datasets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A member of an ensemble says what it drew (V3.0 section 3.1); which samples they were, coverage tells."""
+    asked, dataset = recipe.get("ensemble"), datasets[-1] if datasets else {}
+    drawn = dataset.get("drawn")
+    if asked is None:
+        if drawn is not None:
+            yield "samples were drawn, although the recipe is that of one model: it has no [ensemble]"
+        return
+    if drawn is None:
+        yield "the record does not tell what the member drew of the training set"
+        return
+    if drawn.get("sampling") != asked["sampling"]:
+        yield f"samples were drawn by {drawn.get('sampling')}; the recipe asks for {asked['sampling']}"
+    if asked.get("strata") == "none" and drawn.get("strata"):
+        yield f"samples were drawn from {len(drawn['strata'])} strata; the recipe asks for none"
+    if asked["sampling"] in _AS_MANY and drawn.get("draws") != dataset.get("training_samples"):
+        yield f"{drawn.get('draws')} samples were drawn; {asked['sampling']} draws {dataset.get('training_samples')}"
 
 
 def _metric(recipe: Mapping[str, Any], evaluations: Mapping[int, Event]) -> Iterator[str]:
@@ -106,8 +135,10 @@ def _parallelism(
     started = next((event["value"]["world_size"] for event in events if event["key"] == "run_start"), None)
     if started != ranks:
         yield f"the run was started on {started} rank(s); its recipe asks for {ranks}"
-    batch = policy["batch_size"] * policy.get("accumulation_steps", 1) * ranks
-    samples = datasets[-1].get("training_samples") if datasets else None
+    yield from _statistics(recipe)
+    replicas = ranks // max(1, recipe["programming"].get("stages", 1))
+    batch = policy["batch_size"] * policy.get("accumulation_steps", 1) * replicas
+    samples = _samples_of_an_epoch(datasets[-1]) if datasets else None
     if not isinstance(samples, int) or batch < 1:
         yield f"no number of updates follows from {samples} training samples in global batches of {batch}"
         return
@@ -123,6 +154,18 @@ def _parallelism(
                 f"{_named(wrong)}: {found} {key.replace('_', ' ')}; {samples} samples in global batches of {batch} "
                 f"make {value}"
             )
+
+
+def _statistics(recipe: Mapping[str, Any]) -> Iterator[str]:
+    """Micro-batches are summed up as one batch would be; only batch norm sees which samples are together."""
+    parts, norm = recipe["programming"].get("micro_batches", 1), recipe["workload"].get("norm")
+    if parts == 1 or norm not in _NORMS_OF_A_BATCH:
+        return
+    batch = recipe["hyperparameters"]["batch_size"]
+    yield (
+        f"batch norm took its statistics of micro-batches of {batch // max(1, parts)} samples, where one device takes "
+        f"those of {batch}: not mathematically equivalent (programming.micro_batches=1 is)"
+    )
 
 
 def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterator[str]:

@@ -304,14 +304,15 @@ def _convention_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], con
 
 
 def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]) -> list[str]:
-    """Epochs whose delivered samples were not the training set, once each."""
+    """Epochs whose delivered samples were not the training set, once each, or not what a member drew."""
     expected = _only(events, "dataset")["value"]["coverage"]
     wrong = [number for number, event in sorted(epochs.items()) if event["value"]["coverage"] != expected]
     if not wrong:
         return []
     which = f"epoch {wrong[0]}" if len(wrong) == 1 else f"{len(wrong)} epochs from {wrong[0]} to {wrong[-1]}"
     tail = recipe["workload"].get("tail")
-    return [f"{which}: the samples delivered are not the training set, once each (workload.tail = {tail})"]
+    whole = "the training set, once each" if recipe.get("ensemble") is None else "those that the member drew"
+    return [f"{which}: the samples delivered are not {whole} (workload.tail = {tail})"]
 
 
 def _system_reasons(events: Iterable[Event]) -> list[str]:
@@ -345,6 +346,10 @@ def system_identity(system: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "image": image.get("content_sha256"),
         "code": [package.get(name) for name in ("code_sha256", "core_sha256")],
+        "plug-in": [
+            [one.get(name) for name in ("package", "version", "code_sha256")]
+            for one in installation.get("plugins") or []
+        ],
         "processors": [(node.get("cpu") or {}).get("Model name") for node in system["nodes"]],
         "accelerators": [[device["name"] for device in node["accelerators"]] for node in system["nodes"]],
         "software versions": [

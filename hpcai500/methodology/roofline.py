@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpcai500.errors import UsageError
+from hpcai500.methodology.arithmetic import arithmetic_of
 from hpcai500.methodology.sent_bytes import BYTES_A_VALUE, TOPOLOGIES, Topology, gradient_bytes
 
 Kind = Literal["computation", "communication"]
@@ -141,14 +142,15 @@ def flops_ceiling(precision: str, ceilings: Mapping[str, float]) -> Ceiling:
     """The ceiling of a convolutional network in `precision`: CONV where it was measured, or GEMM, or the peak.
 
     Args:
-        precision: `fp32`, `tf32`, `bf16`, `fp16` or `mixed`.
+        precision: `fp32`, `tf32`, `bf16`, `fp16`, `int8` (whose arithmetic is fp32's) or `mixed`.
         ceilings: FLOPS by name: `CONV fp32`, `GEMM mixed`, `peak fp32`.
 
     Raises:
         UsageError: there is none in this precision.
     """
+    computed = arithmetic_of(precision)
     for kernel in _KERNELS:
-        for same in (precision, *_SAME_PRECISION.get(precision, ())):
+        for same in (computed, *_SAME_PRECISION.get(computed, ())):
             if (name := f"{kernel} {same}") in ceilings:
                 return Ceiling(name, ceilings[name])
     raise UsageError(

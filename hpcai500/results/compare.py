@@ -214,7 +214,7 @@ def _system_differences(one: Subject, other: Subject) -> list[tuple[str, str, st
     return rows
 
 
-_COMPANY = ("ranks", "nodes", "backend", "library", "image", "code", "compiled core")
+_COMPANY = ("ranks", "nodes", "backend", "library", "image", "code", "compiled core", "plug-in")
 
 
 def _company(subject: Subject) -> tuple[Any, ...]:
@@ -226,6 +226,7 @@ def _company(subject: Subject) -> tuple[Any, ...]:
         table(installation.get("image")).get("content_sha256"),
         package.get("code_sha256"),
         package.get("core_sha256"),
+        [one.get("code_sha256") for one in tables(installation.get("plugins"))] or None,
     )
 
 

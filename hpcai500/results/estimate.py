@@ -133,7 +133,12 @@ def require_known_data(recipe: Recipe) -> None:
     Raises:
         UsageError: it is not.
     """
-    dataset = benchmark_rules(recipe.edition, recipe.benchmark)["dataset"]
+    dataset = benchmark_rules(recipe.edition, recipe.benchmark).get("dataset")
+    if dataset is None:
+        raise UsageError(
+            f"{recipe.benchmark}: edition {recipe.edition} has no such benchmark, so nothing tells how many samples "
+            f"{recipe.problem.dataset} has before a run: a plug-in's runs cannot be estimated"
+        )
     if recipe.problem.dataset != dataset:
         raise UsageError(
             f"problem.dataset is {recipe.problem.dataset}: how many samples it has is not known before a run; an "

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def global_batch(tables: Mapping[str, Any]) -> int:
-    """Samples of one update over all processes."""
+    """Samples of one update over all replicas of the model."""
     policy, hardware = tables["hyperparameters"], tables["hardware"]
-    ranks = hardware["nodes"] * hardware["accelerators_per_node"]
-    return int(policy["batch_size"] * policy["accumulation_steps"] * ranks)
+    replicas = hardware["nodes"] * hardware["accelerators_per_node"] // tables["programming"].get("stages", 1)
+    return int(policy["batch_size"] * policy["accumulation_steps"] * replicas)

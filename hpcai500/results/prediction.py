@@ -137,7 +137,7 @@ def predict_scaling(
     each = measured[0].flops_per_sample if measured else facts.training_flops
     curves = {name: tuple(predicted_curve(plan, each, facts.samples, most_nodes)) for name, plan in plans.items()}
     rules = benchmark_rules(recipe.edition, recipe.benchmark)
-    known = recipe.problem.dataset == rules["dataset"]
+    known = recipe.problem.dataset == rules.get("dataset")
     limits = Limits(
         facts.samples,
         rules["training_samples"] if known else None,

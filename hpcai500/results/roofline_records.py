@@ -28,6 +28,11 @@ class _Run:
     def path(self) -> Path:
         return self.record.path
 
+    @property
+    def stages(self) -> int:
+        """Parts of its model: 1 in records that are older than they."""
+        return int(self.record.tables["programming"].get("stages", 1))
+
     def setting(self, table: str, key: str) -> Any:
         return self.record.tables[table][key]
 
@@ -90,6 +95,11 @@ def _workload(run: _Run, model: Model, per_node: int) -> Workload:
     precision = str(run.setting("accelerator", "precision"))
     if result.world_size == 1:
         return Workload(model, precision, None)
+    if run.stages > 1:
+        raise UsageError(
+            f"{run.path}: its model is cut into {run.stages} stages: the roofline is of data parallelism, in which "
+            "ranks send gradients only"
+        )
     if result.bytes_per_step is None or not result.bytes_per_step.sent:
         raise RecordError(f"{run.path}: its events do not tell what its ranks sent: no event communication")
     topology = _topology(run, per_node)

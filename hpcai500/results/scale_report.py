@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.results.figure_files import write_figures
-from hpcai500.results.scaling import Scaling, read_scaling
+from hpcai500.results.scaling import read_scaling
 from hpcai500.results.scaling_figure import draw_scaling
+
+
+class Table(Protocol):
+    """A weak scaling that can be told."""
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+
+    def figure_of_merit_lines(self) -> Iterator[str]:
+        """The stable lines for harnesses."""
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
 
 
 @dataclass(frozen=True)
 class ScaleReport:
     """A weak scaling and its pictures; what ended it early, if anything did."""
 
-    scaling: Scaling | None
+    scaling: Table | None
     figures: Sequence[Path] = ()
     error: str | None = None
     error_code: int = ExitCode.PASS

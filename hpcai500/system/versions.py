@@ -16,6 +16,8 @@ from typing import Any
 import hpcai500
 from hpcai500 import _core
 from hpcai500.editions import editions
+from hpcai500.plugins.code import facts_of
+from hpcai500.plugins.finding import installed_plugins
 from hpcai500.system.accelerator import Torch
 from hpcai500.system.container import IMAGE_FILE, Container, image_description
 
@@ -25,12 +27,13 @@ _DATA_FOLDERS = ("recipes", "docs")
 _LIBRARIES = ("torch", "horovod", "numpy", "h5py", "pydantic")
 
 
-def version_document(container: Container | None, mpi: str | None) -> dict[str, Any]:
+def version_document(container: Container | None, mpi: str | None, benchmark: str | None = None) -> dict[str, Any]:
     """All of it; what is not known is None.
 
     Args:
         container: that of this process.
         mpi: the MPI here, as `mpi.installed_mpi` says.
+        benchmark: that runs: of plug-ins, only the one that brings it is told; None: all that are installed.
     """
     torch = installed_torch()
     return {
@@ -42,6 +45,7 @@ def version_document(container: Container | None, mpi: str | None) -> dict[str, 
             "code_sha256": code_hash(_PACKAGE),
             "core_sha256": core_hash(),
         },
+        "plugins": [facts_of(one) for one in installed_plugins() if benchmark in (None, one.name)],
         "editions": {name: file_hash(_PACKAGE / "editions" / f"{name}.toml") for name in editions()},
         "software": {
             "python": platform.python_version(),
@@ -61,6 +65,8 @@ def version_lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"core      {package['core_sha256']}"
     for name, digest in document["editions"].items():
         yield f"edition   {name} {digest}"
+    for plugin in document["plugins"]:
+        yield f"plug-in   {plugin['name']} {plugin['package']} {plugin['version']} {plugin['code_sha256'] or 'unknown'}"
     for name, version in document["software"].items():
         yield f"{name:8}  {version or 'none'}"
     if image is None:

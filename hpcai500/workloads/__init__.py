@@ -1,4 +1,4 @@
-"""The benchmarks, by name. CONTRIBUTING.md lists what a new one needs."""
+"""The benchmarks, by name: those of hpcai500, and what plug-ins bring. CONTRIBUTING.md lists what a new one needs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from torch import Tensor, nn
 
 from hpcai500.editions import benchmark_rules
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
+from hpcai500.plugins.loading import function_of
 from hpcai500.workloads.base import WorkloadFactory
 
 
 def factory(benchmark: str) -> WorkloadFactory:
-    """The builder of `benchmark`, imported when it is needed."""
+    """The builder of `benchmark`, imported when it is needed.
+
+    Raises:
+        EnvironmentLacksError: the benchmark is of a plug-in that cannot be used.
+    """
     match benchmark:
         case "ic":
             from hpcai500.workloads.ic import ImageClassificationWorkload  # noqa: PLC0415 - one benchmark a run
@@ -21,13 +26,17 @@ def factory(benchmark: str) -> WorkloadFactory:
 
             return ExtremeWeatherWorkload
         case _:
-            raise AssertionError(f"a validated recipe named the unknown benchmark {benchmark!r}")
+            built: WorkloadFactory = function_of(benchmark, "workload")
+            return built
 
 
 def model_of(recipe: Recipe, classes: int | None = None) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model of `recipe` and example inputs, without any data: for counting operations.
 
     `classes` are those of the data; by default those of the edition's data set.
+
+    Raises:
+        EnvironmentLacksError: the benchmark is of a plug-in that cannot say.
     """
     match recipe.benchmark:
         case "ic":
@@ -44,4 +53,5 @@ def model_of(recipe: Recipe, classes: int | None = None) -> tuple[nn.Module, tup
             detector = CountedDetector(ewa_model.build_model(recipe.workload))
             return detector, ewa_model.example_inputs(recipe.workload, *ewa_model.REFERENCE_GRID)
         case _:
-            raise AssertionError(f"a validated recipe named the unknown benchmark {recipe.benchmark!r}")
+            model, inputs = function_of(recipe.benchmark, "model")(recipe, classes)
+            return model, tuple(inputs)

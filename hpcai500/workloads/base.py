@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -71,6 +72,7 @@ class Place:
         communicator: the other ranks; a workload may talk through it while it is built and while it evaluates.
         total_shares: backward passes of an update over all ranks (`data.shares`).
         shares: numbers of those that this rank does, one after the other.
+        replicas: the ranks that hold the same part of the model; None where each holds all of it.
         tracker: shows what takes long before training.
     """
 
@@ -80,11 +82,13 @@ class Place:
     communicator: Communicator = field(default_factory=LocalCommunicator)
     total_shares: int = 1
     shares: tuple[int, ...] = (0,)
+    replicas: Communicator | None = None
     tracker: Tracker = track
 
     def second_conversation(self) -> Communicator | None:
-        """All ranks once more, for what talks during backward passes while gradients are summed; None for one rank."""
-        return self.communicator.group(range(self.communicator.size)) if self.communicator.size > 1 else None
+        """All replicas once more, for what talks during backward passes while gradients are summed; None for one."""
+        replicas = self.replicas or self.communicator
+        return replicas.group(range(replicas.size)) if replicas.size > 1 else None
 
     @property
     def rank(self) -> int:
@@ -113,6 +117,7 @@ class Workload(Protocol):
     model: nn.Module
     metric: str
     steps_per_epoch: int
+    drawn: npt.NDArray[np.int64] | None
 
     def dataset(self) -> dict[str, Any]:
         """Facts of the data set for the record: root, fingerprint, counts, the digest of a complete epoch."""
@@ -142,6 +147,16 @@ class Workload(Protocol):
         """Quality of `model` over the whole evaluation set, the same on every rank; each rank looks at its share.
 
         Calls `on_batch(samples so far)` after each batch, which may raise where there is one rank.
+        """
+
+    def predictions(
+        self, model: nn.Module, samples: npt.NDArray[np.int64] | None, on_batch: Callable[[int], None]
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        """What a member of an ensemble says of each sample, for the vote: arrays as its voter takes them.
+
+        Of the training samples with these ids, ascending, read as in an evaluation; where None, of the evaluation set,
+        so that the quality of the predictions is exactly that of the evaluation. Each rank looks at its share; rank 0
+        gets all, the others nothing. `on_batch` as for `evaluate`.
         """
 
     def pictures(self) -> dict[str, bytes]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
@@ -25,16 +26,18 @@ from hpcai500.data.climate.year_file import YearFile
 from hpcai500.data.samplers import SampleIds, evaluation_shard, windowed_order
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.training_samples import training_samples
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
-from hpcai500.methodology.coverage import Coverage
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
+from hpcai500.workloads.chains import Chain, detector_chain
 from hpcai500.workloads.ewa_model import build_model, example_inputs
 from hpcai500.workloads.ewa_picture import Scene, draw
-from hpcai500.workloads.ewa_targets import as_arrays, padded_targets, seed_of
+from hpcai500.workloads.ewa_targets import as_arrays, as_image, padded_targets, seed_of
 from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
 from hpcai500.workloads.models.targets import Targets
 from hpcai500.workloads.quality.average_precision import AveragePrecision
+from hpcai500.workloads.voting.detections import flat
 
 _PICTURES = 4
 # The number of an image, and the boxes, scores and labels that were found in it.
@@ -74,36 +77,40 @@ class ExtremeWeatherWorkload:
                 )
         conversation = place.second_conversation() if options.norm == "sync-batch" else None
         self.model: nn.Module = build_model(options, conversation)
+        images_of_year = [year.images for year in training]
+        self._samples = training_samples(recipe, len(self._training_truths), {"year": images_of_year})
+        self.drawn = self._samples.drawn
         batch_size = recipe.hyperparameters.batch_size
-        self._shares = Shares(len(self._training_truths), batch_size, place.total_shares, place.shares, options.tail)
+        self._shares = Shares(len(self._samples), batch_size, place.total_shares, place.shares, options.tail)
         self.steps_per_epoch = self._shares.steps_per_epoch
         # Of both sets: a damaged chunk or a NaN in the evaluation years would show after the first epoch only.
         with leader_first(place.communicator):
             measured = load_or_measure([*training, *evaluation], channels=channels, progress=place.tracker)
         values = combined(measured[: len(training)])
         require_varied(values, channels, str(data))
-        self._training: ClimateBatches | MemoryClimateBatches
-        self._training, self._evaluation = (
-            ClimateBatches(
-                [(year.path, year.storage) for year in years],
-                _places(years),
-                batch_size=batch_size,
-                threads=place.input_threads,
-                channels=channels,
-                mean=values.mean[channels],
-                std=values.std[channels],
-                dtype=place.input_name,
-                width=width,
-                roll=roll,
-                depth=recipe.accelerator.prefetch_batches,
-                pin_memory=place.device.type == "cuda",
-            )
-            for years, width, roll in (
-                (training, self._training_width, options.longitude_roll),
-                (evaluation, self._image_size[1], False),
-            )
+        all_places = _places(training)
+        # Each repeat of an image is a sample of its own, with its own roll.
+        drawn_places = all_places if self.drawn is None else all_places[self.drawn]
+        batches = partial(
+            ClimateBatches,
+            batch_size=batch_size,
+            threads=place.input_threads,
+            channels=channels,
+            mean=values.mean[channels],
+            std=values.std[channels],
+            dtype=place.input_name,
+            depth=recipe.accelerator.prefetch_batches,
+            pin_memory=place.device.type == "cuda",
         )
-        self._windows = windows_of([year.storage for year in training], _places(training))
+        of_training, of_evaluation = ([(year.path, year.storage) for year in years] for years in (training, evaluation))
+        self._training: ClimateBatches | MemoryClimateBatches
+        self._training = batches(of_training, drawn_places, width=self._training_width, roll=options.longitude_roll)
+        # Whole images, as they are.
+        self._evaluation = batches(of_evaluation, _places(evaluation), width=self._image_size[1])
+        self._unmoved = partial(batches, of_training, all_places, width=self._image_size[1])
+        storages = [year.storage for year in training]
+        self._images_per_window = int(np.bincount(windows_of(storages, all_places)).max())
+        self._windows = windows_of(storages, drawn_places)
         self._shard = evaluation_shard(len(self._evaluation_truths), batch_size, place.world_size, place.rank)
         seen = sum(len(ids) for ids in self._shard)
         # The first rank's share begins with the first image, and it is the first rank that draws.
@@ -128,9 +135,10 @@ class ExtremeWeatherWorkload:
             "evaluation_samples": len(self._evaluation_truths),
             "classes": len(CLASSES),
             "grid": list(self._image_size),
-            "images_per_window": int(np.bincount(self._windows).max()),
-            "coverage": Coverage.expected(len(self._training_truths)).digest,
+            "images_per_window": self._images_per_window,
+            "coverage": self._samples.coverage,
             "synthetic": (self._index.root / MANIFEST).is_file(),
+            **self._samples.facts,
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -152,7 +160,7 @@ class ExtremeWeatherWorkload:
         images = self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)
         for share, batch in zip(shares, images, strict=True):
             yield TrainingBatch(
-                samples=share.ids[: share.real],
+                samples=self._samples.ids(share.ids[: share.real]),
                 padded=len(share.ids) - share.real,
                 payload=(batch.images, self._targets(batch, epoch)),
                 wait_seconds=batch.wait_seconds,
@@ -163,6 +171,15 @@ class ExtremeWeatherWorkload:
         images, targets = payload
         losses = model(self._on_device(images), targets.to(self._place.device))
         return cast(Tensor, sum(losses.values()))
+
+    def chain(self) -> Chain:
+        """Backbone block by block, pyramid, and the two stages that judge it, which are a part of the loss."""
+        return detector_chain(
+            cast(FasterRCNN, self.model),
+            (self._image_size[0], self._training_width),
+            self._place.device,
+            inputs=lambda payload: self._on_device(payload[0]),
+        )
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
         """Mean average precision over the detections of all ranks together."""
@@ -181,6 +198,38 @@ class ExtremeWeatherWorkload:
         gathered = ranks.gather_objects(found)
         result = self._precision(gathered) if ranks.rank == 0 else None
         return cast(Evaluation, ranks.broadcast_object(result))
+
+    def predictions(
+        self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        """Of each image its true boxes and those that the model finds, as in an evaluation."""
+        if samples is None:
+            ids = np.arange(len(self._evaluation_truths))
+            return self._predicted(self._evaluation, ids, self._evaluation_truths, model, on_batch)
+        batches = self._unmoved()
+        try:
+            return self._predicted(batches, samples, self._training_truths, model, on_batch)
+        finally:
+            batches.close()
+
+    def _predicted(
+        self,
+        batches: ClimateBatches,
+        samples: SampleIds,
+        truths: Sequence[Truth],
+        model: nn.Module,
+        on_batch: Callable[[int], None],
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        ranks, found = self._place.communicator, list[Found]()
+        shard = evaluation_shard(len(samples), self._shares.batch_size, ranks.size, ranks.rank)
+        for batch in batches.epoch([samples[places] for places in shard], seed=self._seed, epoch=0):
+            for sample, detections in zip(batch.samples, model(self._on_device(batch.images)), strict=True):
+                found.append((int(sample), as_arrays(detections)))
+            on_batch(len(found) * ranks.size)
+        gathered = ranks.gather_objects(found)
+        if ranks.rank != 0:
+            return {}
+        return flat([as_image(sample, truths[sample], seen) for sample, seen in chain.from_iterable(gathered)])
 
     def _precision(self, gathered: Sequence[Sequence[Found]]) -> Evaluation:
         """Average precision of all ranks' detections, in the order of the images: as one process has them."""
@@ -203,9 +252,9 @@ class ExtremeWeatherWorkload:
     def _targets(self, batch: ClimateBatch, epoch: int) -> Targets:
         truths = [
             moved(self._training_truths[sample], int(roll), self._image_size[1], self._training_width)
-            for sample, roll in zip(batch.samples, batch.rolls, strict=True)
+            for sample, roll in zip(self._samples.ids(batch.samples), batch.rolls, strict=True)
         ]
-        return padded_targets(truths, [seed_of(self._seed, epoch, int(sample)) for sample in batch.samples])
+        return padded_targets(truths, [seed_of(self._seed, epoch, int(place)) for place in batch.samples])
 
     def _on_device(self, images: Tensor) -> Tensor:
         layout = torch.channels_last if self._channels_last else torch.contiguous_format

@@ -12,6 +12,7 @@ import torch
 from hpcai500.data.climate.truth import Truth
 from hpcai500.workloads.models.roi_heads import Detections
 from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.voting.detections import Image, Seen
 
 
 def seed_of(seed: int, epoch: int, sample: int) -> int:
@@ -33,3 +34,8 @@ def as_arrays(found: Detections) -> tuple[npt.NDArray[Any], npt.NDArray[Any], np
     """Boxes (D, 4), scores (D,) and labels (D,) on the host."""
     boxes, scores, labels = (tensor.float().cpu().numpy() for tensor in (found.boxes, found.scores, found.labels))
     return boxes, scores, labels.astype(np.int64)
+
+
+def as_image(sample: int, truth: Truth, found: tuple[npt.NDArray[Any], ...]) -> Image:
+    """An image with its truth and what `as_arrays` gave of it, for a file of predictions."""
+    return Image(sample, Seen(truth.boxes, np.empty(0), truth.labels), Seen(*found))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,15 +17,19 @@ from torch.nn import functional as F
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.turns import leader_first
 from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
+from hpcai500.data.imagenet.image_index import Split, make_split
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
-from hpcai500.data.samplers import epoch_order, evaluation_shard
+from hpcai500.data.samplers import SampleIds, epoch_order, evaluation_shard
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.training_samples import training_samples
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.methodology.coverage import Coverage
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
+from hpcai500.workloads.chains import Chain
+from hpcai500.workloads.gathering import gather_rows
 from hpcai500.workloads.models.normalisation import norm_factory
+from hpcai500.workloads.models.parts import classifier_parts
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet
 from hpcai500.workloads.quality.top1 import Top1
 
@@ -62,8 +68,11 @@ class ImageClassificationWorkload:
             self._index = load_index(data, progress=place.tracker)
         conversation = place.second_conversation() if options.norm == "sync-batch" else None
         self.model: nn.Module = build_model(options, len(self._index.classes), conversation)
-        batch_size, samples = recipe.hyperparameters.batch_size, len(self._index.train.paths)
-        self._shares = Shares(samples, batch_size, place.total_shares, place.shares, options.tail)
+        images_of_class = np.bincount(self._index.train.labels, minlength=len(self._index.classes)).tolist()
+        self._samples = training_samples(recipe, len(self._index.train), {"class": images_of_class})
+        self.drawn = self._samples.drawn
+        batch_size = recipe.hyperparameters.batch_size
+        self._shares = Shares(len(self._samples), batch_size, place.total_shares, place.shares, options.tail)
         self.steps_per_epoch = self._shares.steps_per_epoch
         batches = partial(
             JpegBatches,
@@ -78,13 +87,14 @@ class ImageClassificationWorkload:
             pin_memory=place.device.type == "cuda",
         )
         self._training: Batches = batches(
-            self._index.train,
+            self._index.train if self.drawn is None else _drawn_from(self._index.train, self.drawn),
             mode="random",
             area=options.crop_area,
             ratio=options.crop_ratio,
             flip_probability=options.flip_probability,
         )
-        self._evaluation = batches(self._index.val, mode="centre", resize_shorter=options.evaluation_resize)
+        self._centred = partial(batches, mode="centre", resize_shorter=options.evaluation_resize)
+        self._evaluation = self._centred(self._index.val)
 
     def hold_in_memory(self, count: int) -> None:
         """Decode `count` training batches now and repeat them from then on: training without the cost of input."""
@@ -103,8 +113,9 @@ class ImageClassificationWorkload:
             "training_samples": len(self._index.train.paths),
             "evaluation_samples": len(self._index.val.paths),
             "classes": len(self._index.classes),
-            "coverage": Coverage.expected(len(self._index.train.paths)).digest,
+            "coverage": self._samples.coverage,
             "synthetic": (self._index.root / MANIFEST).is_file(),
+            **self._samples.facts,
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -124,7 +135,7 @@ class ImageClassificationWorkload:
         images = self._training.epoch([share.ids for share in shares], seed=self._seed, epoch=epoch)
         for share, batch in zip(shares, images, strict=True):
             yield TrainingBatch(
-                samples=share.ids[: share.real],
+                samples=self._samples.ids(share.ids[: share.real]),
                 padded=len(share.ids) - share.real,
                 payload=(batch.images, batch.labels),
                 warnings=batch.warnings,
@@ -134,7 +145,22 @@ class ImageClassificationWorkload:
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
         """Cross entropy with label smoothing."""
         images, labels = self._on_device(payload)
-        return F.cross_entropy(model(images), labels, label_smoothing=self._options.label_smoothing)
+        return self._loss_of((model(images),), labels)
+
+    def chain(self) -> Chain:
+        """The residual network, block by block."""
+        return Chain(
+            parts=classifier_parts(cast(ResNet, self.model)),
+            inputs=lambda payload: self._on_device(payload)[0],
+            targets=lambda payload: payload[1],
+            pick=lambda labels, which: labels[which],
+            loss=self._loss_of,
+        )
+
+    def _loss_of(self, outputs: tuple[Tensor, ...], labels: Tensor) -> Tensor:
+        (scores,) = outputs
+        labels = labels.to(self._place.device, non_blocking=True)
+        return F.cross_entropy(scores, labels, label_smoothing=self._options.label_smoothing)
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
         """Top-1 over the evaluation images, centre crops; right answers are counted over all ranks."""
@@ -146,6 +172,35 @@ class ImageClassificationWorkload:
             on_batch(top1.samples * ranks.size)
         top1.combine(ranks)
         return Evaluation(top1.value, top1.samples)
+
+    def predictions(
+        self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        """Of each image its label and the model's scores (logits, float32) of its centre crop, as in an evaluation."""
+        if samples is None:
+            return self._predicted(self._evaluation, self._index.val, model, on_batch)
+        chosen = _drawn_from(self._index.train, samples)
+        batches = self._centred(chosen)
+        try:
+            return {**self._predicted(batches, chosen, model, on_batch), "samples": samples}
+        finally:
+            batches.close()
+
+    def _predicted(
+        self, batches: JpegBatches, split: Split, model: nn.Module, on_batch: Callable[[int], None]
+    ) -> dict[str, npt.NDArray[Any]]:
+        ranks = self._place.communicator
+        shard = evaluation_shard(len(split), self._shares.batch_size, ranks.size, ranks.rank)
+        scores, done = torch.empty(sum(map(len, shard)), len(self._index.classes)), 0
+        for batch in batches.epoch(shard, seed=self._seed, epoch=0):
+            images, _ = self._on_device((batch.images, batch.labels))
+            scores[done : done + len(batch.samples)] = model(images)
+            done += len(batch.samples)
+            on_batch(done * ranks.size)
+        logits = gather_rows(scores, ranks)
+        if logits is None:
+            return {}
+        return {"samples": np.arange(len(split)), "labels": split.labels, "logits": logits.numpy()}
 
     def pictures(self) -> dict[str, bytes]:
         """None: a wrong class is not worth a look."""
@@ -160,3 +215,9 @@ class ImageClassificationWorkload:
         images, labels = payload
         device = self._place.device
         return images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+def _drawn_from(split: Split, drawn: SampleIds) -> Split:
+    """The images that were drawn, one after the other: each repeat is a sample of its own, with its own crop."""
+    paths = tuple(split.paths[sample] for sample in drawn)
+    return make_split(split.name, paths, split.sizes_bytes[drawn], split.labels[drawn])

@@ -25,8 +25,8 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["resnet"], "expected ic or ewa, got resnet"),
-        (["ic", "ewa"], "expected ic or ewa, got ic ewa; folders are drawn with --draw"),
+        (["resnet"], "profile: expected one of ic, ewa, got 'resnet'"),
+        (["ic", "ewa"], "expected one benchmark, got ic ewa; folders are drawn with --draw"),
         (["ic", "--steps", "0"], "--steps"),
         (["ewa", "--recipe", "ic/smoke"], "ic/smoke: a recipe of ic; run `hpcai500 profile ic …`"),
         (["--draw", *"abcdefg"], "at most 6 profiles fit a figure, got 7"),

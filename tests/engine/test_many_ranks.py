@@ -168,14 +168,15 @@ def test_an_error_of_one_rank_is_what_all_of_them_say(images: Path, tmp_path: Pa
     assert "another data fingerprint" in (out / "ERROR").read_text()
 
 
-def wait_for(record: Path, key: str, log: Path, after: str = "init_start") -> None:
-    """Until the record has an event `key` after one named `after`."""
+def wait_for(record: Path, key: str, log: Path, after: str = "init_start", starts: int = 1) -> None:
+    """Until the record has an event `key` after the `starts`-th one named `after`."""
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
         path = record / "events.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         keys = [json.loads(line)["key"] for line in lines if line.endswith("}")]
-        if after in keys and key in keys[keys.index(after) :]:
+        found = [place for place, one in enumerate(keys) if one == after]
+        if len(found) >= starts and key in keys[found[starts - 1] :]:
             return
         time.sleep(0.05)
     raise AssertionError(f"no {key} after {after}:\n{log.read_text()}")

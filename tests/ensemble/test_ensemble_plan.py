@@ -111,6 +111,17 @@ def test_too_few_hosts_are_told_before_anything_is_written() -> None:
         member_jobs(Shape(4, 2, 4), 1, ["a"])
 
 
+def test_a_host_that_stands_there_twice_is_told() -> None:
+    with pytest.raises(UsageError, match="a stands there twice"):
+        member_jobs(Shape(2, 4, 4), 1, ["a", "a"])
+
+
+@pytest.mark.parametrize("numbers", [{"members": 10**9}, {"scale": 10**9}, {"members": 10**5, "degree": 8 * 10**5}])
+def test_a_slip_of_the_finger_is_told_before_it_fills_the_memory(numbers: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="1000000 at most"):
+        shape_of(8, **numbers)
+
+
 def test_nothing_follows_from_nothing() -> None:
     with pytest.raises(UsageError, match="needs two of --scale, --members and --degree"):
         shape_of(4)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import TINY
 
+from hpcai500.chain import iterate
 from hpcai500.ensemble.local import LocalScheduler, slots
 from hpcai500.ensemble.plan import member_jobs, shape_of
 from hpcai500.ensemble.reading import Ensemble, read_ensemble
@@ -19,17 +20,20 @@ from hpcai500.ensemble.writing import create_ensemble
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
 from hpcai500.launch.child import SignalRelay
 from hpcai500.recipe import load_recipe
+from hpcai500.record import read_record
 
 SMALL = (*TINY, "problem.epochs=2", "ensemble.out_of_bag_samples=0")
 
 
-def planned(folder: Path, data: Path, members: int, *settings: str, degree: int = 1) -> Ensemble:
+def planned(
+    folder: Path, data: Path, members: int, *settings: str, degree: int = 1, stage: str | None = None
+) -> Ensemble:
     shape = shape_of(degree, members=members, degree=degree)
     backend = "local" if degree == 1 else "torch"
     fixed = [f"hardware.accelerators_per_node={degree}", f"communication.backend={backend}"]
     changes = [*SMALL, f"ensemble.members={members}", *fixed, *settings]
     recipe = load_recipe("ic/smoke", changes, edition="v3.0")
-    return create_ensemble(folder, recipe, shape, member_jobs(shape, 1), data, None)
+    return create_ensemble(folder, recipe, shape, member_jobs(shape, 1), data, stage)
 
 
 def descendants(process: int) -> list[int]:
@@ -118,6 +122,17 @@ def test_members_of_two_ranks_run_on_this_machine(tmp_path: Path, images: Path) 
     ensemble = planned(tmp_path / "e", images, 1, "problem.epochs=1", degree=2)
     assert run_ensemble(RunOrder(ensemble.path)).jobs[0].state == "ended"
     assert is_done(read_ensemble(ensemble.path), 0)
+
+
+def test_members_train_on_copies_of_what_they_drew_which_are_gone_after(tmp_path: Path, images: Path) -> None:
+    ensemble = planned(tmp_path / "e", images, 1, "problem.epochs=1", stage=str(tmp_path / "node"))
+    assert run_ensemble(RunOrder(ensemble.path)).jobs[0].state == "ended"
+    campaign = ensemble.campaign(0)
+    assert campaign is not None
+    events = read_record(campaign.record(campaign.done()[0])).events
+    (dataset,) = (event["value"] for event in iterate(events, "dataset"))
+    assert Path(dataset["root"]).parent == tmp_path / "node"
+    assert list((tmp_path / "node").iterdir()) == []
 
 
 def test_slots_share_the_cores_and_overlap_nowhere(tmp_path: Path, images: Path) -> None:

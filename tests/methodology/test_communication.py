@@ -74,6 +74,15 @@ def test_waiting_for_others_makes_no_straggler() -> None:
     assert merge([summary(0, wait=9.0), summary(1, wait=0.0)])["stragglers"] == []
 
 
+def test_a_stage_with_more_to_do_holds_nobody_up_but_its_slower_replica_does() -> None:
+    ranks = [summary(0, own=0.2), summary(1, own=0.9), summary(2, own=0.2), summary(3, own=0.91)]
+    value = merge(ranks, stages=2)
+    assert (value["stragglers"], value["overlap"]) == ([], None)
+    slow = [*ranks[:3], summary(3, own=1.5)]
+    assert merge(slow, stages=2)["stragglers"] == ["rank 3 on n1"]
+    assert "rank 1 on n1" in merge(ranks)["stragglers"]
+
+
 def test_too_few_steps_or_one_rank_tell_nothing_about_stragglers() -> None:
     assert merge([summary(0, own=5.0), summary(1, steps=4)])["stragglers"] is None
     assert merge([summary(0)])["stragglers"] is None

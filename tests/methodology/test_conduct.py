@@ -121,6 +121,38 @@ def test_accumulated_passes_are_one_update() -> None:
     assert "equivalent parallelism" in broken(log)
 
 
+STAGES = ("programming.parallel_mode=mixed", "programming.stages=2")
+
+
+def test_stages_share_the_batch_of_one_model() -> None:
+    def of_half_the_batch(value: dict[str, Any]) -> None:
+        value.update(steps=2503, padded_samples=2503 * 512 - 1_281_167)
+
+    log = alter(complete(), "epoch_stop", of_half_the_batch)
+    assert broken(log, tables(*STAGES)) == {}
+    assert "equivalent parallelism" in broken(log)
+    assert "equivalent parallelism" in broken(complete(), tables(*STAGES))
+
+
+@pytest.mark.parametrize(
+    ("norm", "micro_batches", "holds"), [("batch", 1, True), ("batch", 4, False), ("sync-batch", 4, False)]
+)
+def test_batch_norm_of_micro_batches_is_not_that_of_one_device(norm: str, micro_batches: int, holds: bool) -> None:
+    recipe = tables(*STAGES, f"programming.micro_batches={micro_batches}", f"workload.norm={norm}")
+    found = [problem for problem in broken(complete(), recipe)["equivalent parallelism"] if "micro-batches" in problem]
+    assert (not found) == holds
+    if found:
+        assert "micro-batches of 32 samples, where one device takes those of 128: not mathematically" in found[0]
+
+
+@pytest.mark.parametrize("norm", ["group", "frozen-batch", None])
+def test_a_norm_that_sees_no_batch_may_see_micro_batches(norm: str | None) -> None:
+    recipe = tables(*STAGES, "programming.micro_batches=4")
+    recipe["workload"]["norm"] = norm
+    found = broken(complete(), recipe)["equivalent parallelism"]
+    assert not [problem for problem in found if "micro-batches" in problem]
+
+
 def test_more_ranks_than_the_recipe_asks_for_are_another_batch() -> None:
     recipe = tables("hardware.accelerators_per_node=4")
     assert broken(complete(), recipe)["equivalent parallelism"][0] == (
@@ -193,3 +225,48 @@ def test_a_change_that_no_level_allows_is_a_reason() -> None:
 def test_operations_that_are_counted_as_the_paper_did_are_not_ranked() -> None:
     (reason,) = complete().result(convention="paper").reasons
     assert reason == "operations are counted by the convention paper; edition v2.0 ranks by analytic"
+
+
+DRAWN = {"sampling": "poisson", "strata": [], "draws": 1_280_000, "distinct": 800_000, "share": 0.6}
+MEMBER = {"ensemble": {"sampling": "poisson"}}
+
+
+def member(**changes: Any) -> Log:
+    """A run of 1,280,000 draws in 1250 whole batches."""
+    log = alter(complete(), "dataset", lambda value: value.update(drawn=DRAWN | changes))
+    return alter(log, "epoch_stop", lambda value: value.update(steps=1250, samples=1_280_000, padded_samples=0))
+
+
+def test_a_member_makes_the_updates_of_its_draws() -> None:
+    assert broken(member(), tables() | MEMBER) == {}
+    (problem,) = broken(complete(), tables() | MEMBER)["data set"]
+    assert problem == "the record does not tell what the member drew of the training set"
+    (problem,) = broken(member(draws=1_270_000), tables() | MEMBER)["equivalent parallelism"][:1]
+    assert "1250 steps; 1270000 samples in global batches of 1024 make 1241" in problem
+
+
+@pytest.mark.parametrize("sampling", ["bootstrap", "all"])
+def test_as_many_are_drawn_as_the_sampling_says(sampling: str) -> None:
+    recipe = tables() | {"ensemble": {"sampling": sampling}}
+    assert broken(member(sampling=sampling), recipe)["data set"] == (
+        f"1280000 samples were drawn; {sampling} draws 1281167",
+    )
+    assert broken(member(), recipe)["data set"][0] == f"samples were drawn by poisson; the recipe asks for {sampling}"
+
+
+def test_who_draws_from_the_whole_set_draws_from_no_strata() -> None:
+    recipe = tables() | {"ensemble": {"sampling": "poisson", "strata": "none"}}
+    assert broken(member(), recipe) == {}
+    (problem,) = broken(member(strata=[1_281_166, 1]), recipe)["data set"]
+    assert problem == "samples were drawn from 2 strata; the recipe asks for none"
+
+
+def test_one_model_draws_nothing_and_no_start_draws_anew() -> None:
+    assert broken(member())["data set"] == (
+        "samples were drawn, although the recipe is that of one model: it has no [ensemble]",
+    )
+    log = restarted(60)
+    starts = [event["value"] for event in log.events if event["key"] == "dataset"]
+    for draws, start in zip((DRAWN, DRAWN | {"distinct": 1}), starts, strict=True):
+        start["drawn"] = draws
+    assert "the data set changed during the run: drawn differs between its starts" in broken(log)["data set"]

@@ -63,6 +63,10 @@ def why_no_slurm() -> str | None:
 class Slurm:
     """A Slurm cluster of all hosts of `site`. It ends with the site.
 
+    Attributes:
+        site: the hosts.
+        environment: with which its commands find it.
+
     Raises:
         AssertionError: its nodes are not idle after 30 s, with what its daemons said.
     """
@@ -77,9 +81,9 @@ class Slurm:
         (folder / "slurm.conf").write_text(_CONF.format(folder=folder, nodes=nodes, router=ROUTER) + accounting.CONF)
         # Without it, slurmd looks for a hierarchy that a container may not have.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        self._environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         self._start_munge()
-        accounting.start_accounting(site, folder, self._environment)
+        accounting.start_accounting(site, folder, self.environment)
         # Slurm takes no records of a cluster that its accounting does not know.
         self.call("sacctmgr", "--immediate", "--quiet", "add", "cluster", "site")
         self._daemon(ROUTER, "slurmctld", "-D", "-i")
@@ -91,18 +95,39 @@ class Slurm:
         self, *words: str | Path, environment: Mapping[str, str] | None = None, timeout: float = 60
     ) -> tuple[str, int]:
         """Output and exit code of `srun words…`, called on the controller's host."""
-        variables = {**self._environment, **(environment or {})}
+        variables = {**self.environment, **(environment or {})}
         return self.site.attempt(ROUTER, ["srun", *words], timeout, environment=variables)
 
     def sbatch(self, script: Path, *words: str | Path, environment: Mapping[str, str] | None = None) -> Job:
         """Submit `script`, with `words` as its arguments, to run in the script's folder."""
-        variables = {**self._environment, **(environment or {})}
+        variables = {**self.environment, **(environment or {})}
         command = ["sbatch", "--parsable", f"--chdir={script.parent}", script, *words]
         return Job(self, self.site.run(ROUTER, command, environment=variables).strip().partition(";")[0])
 
     def call(self, *command: str | Path) -> str:
         """What one of Slurm's commands printed on the controller's host."""
-        return self.site.run(ROUTER, command, environment=self._environment)
+        return self.site.run(ROUTER, command, environment=self.environment)
+
+    def states(self, job: str) -> set[str]:
+        """States of a job, or of the elements of an array; empty once Slurm has forgotten it."""
+        words = ["--noheader", "--states=all", "--format=%T", f"--jobs={job}"]
+        output, code = self.site.attempt(ROUTER, ["squeue", *words], environment=self.environment)
+        return set(output.split()) if code == 0 else set()
+
+    def power_off(self, node: str) -> None:
+        """Let a node disappear."""
+        self.site.power_off(node)
+
+    def power_on(self, node: str) -> None:
+        """Start it again, and wait until all nodes can be used."""
+        self.site.plug_in(node)
+        self._daemon(node, "slurmd", "-D", "-N", node)
+        self._wait_until_idle()
+
+    def restart_controller(self) -> None:
+        """Kill the controller, and start it again from what it has saved."""
+        self.site.run(ROUTER, ["sh", "-c", f"kill -KILL $(cat {self._folder}/slurmctld.pid)"])
+        self._daemon(ROUTER, "slurmctld", "-D")
 
     def _start_munge(self) -> None:
         """All hosts share one munged, by its socket: files are shared on this site."""
@@ -114,13 +139,13 @@ class Slurm:
 
     def _daemon(self, host: str, *words: str) -> None:
         with (self._folder / f"{words[0]}.{host}.out").open("wb") as output:
-            self.site.start(host, words, self._environment, stdout=output, stderr=output)
+            self.site.start(host, words, self.environment, stdout=output, stderr=output)
 
     def _wait_until_idle(self) -> None:
         limit = time.monotonic() + 30
         command: Sequence[str] = ["sinfo", "--noheader", "--Node", "--format=%T"]
         while True:
-            output, _ = self.site.attempt(ROUTER, command, environment=self._environment)
+            output, _ = self.site.attempt(ROUTER, command, environment=self.environment)
             if output.split() == ["idle"] * len(self.site.names):
                 return
             assert time.monotonic() < limit, f"{output}\n{self._logs()}"

@@ -30,7 +30,8 @@ def plan(
         typer.Option(min=1, metavar="A", help="Accelerators (on CPUs, ranks) of a node.  [default: the recipe's]"),
     ] = None,
     hosts: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Names of the nodes: n[1-8].  [default: the scheduler chooses]")
+        str | None,
+        typer.Option(metavar="LIST", help="Names of the nodes, n[1-8], for DIR/plan.toml; Slurm chooses by itself."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data set, the same on every node.  [default: made, if synthetic]")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpcai500.cli.ensemble.options import AtOnce, Folder, Members
 from hpcai500.cli.options import Json, Power
-from hpcai500.errors import ExitCode, RunError
+from hpcai500.errors import ExitCode, RunError, UsageError
+
+if TYPE_CHECKING:
+    from hpcai500.ensemble.collect import Collected
+    from hpcai500.ensemble.running import RunEnd
 
 
 def run(
@@ -24,18 +29,30 @@ def run(
     The same command goes on after whatever has stopped it. What a member prints goes to DIR/members/NNNNN/output.txt. A
     member that fails is tried again, from its checkpoint.
     """
-    from hpcai500.cli.ensemble.collect import report_collected  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.cli.ensemble.collect import report  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.ensemble.collect import CollectOrder, collect_ensemble  # noqa: PLC0415
     from hpcai500.ensemble.live import Live  # noqa: PLC0415
     from hpcai500.ensemble.reading import read_ensemble  # noqa: PLC0415
     from hpcai500.ensemble.running import RunOrder, run_ensemble  # noqa: PLC0415
+    from hpcai500.progress import track  # noqa: PLC0415
     from hpcai500.system.power.choice import parse_power  # noqa: PLC0415
 
-    ensemble = read_ensemble(folder)
-    order = RunOrder(folder, members, at_once, str(parse_power(power).from_anywhere()))
-    with Live(ensemble, ensemble.shape.members) as live:
-        end = run_ensemble(order, lambda _, jobs: live.update(jobs))
-    if end.stopped:
-        raise RunError(f"stopped; nothing is lost: go on with `hpcai500 ensemble run {folder}`")
-    if not collect:
-        raise typer.Exit(ExitCode.RUN_FAILED if end.failed else ExitCode.PASS)
-    raise typer.Exit(report_collected(folder, as_json))
+    if as_json and not collect:
+        raise UsageError("--json --no-collect: --json prints what was collected: leave one of them out")
+
+    def trained() -> RunEnd:
+        ensemble = read_ensemble(folder)
+        order = RunOrder(folder, members, at_once, str(parse_power(power).from_anywhere()))
+        with Live(ensemble, ensemble.shape.members) as live:
+            end = run_ensemble(order, lambda _, jobs: live.update(jobs))
+        if end.stopped:
+            raise RunError(f"stopped; nothing is lost: go on with `hpcai500 ensemble run {shlex.quote(str(folder))}`")
+        return end
+
+    def collected() -> Collected:
+        trained()
+        return collect_ensemble(CollectOrder(folder), track)
+
+    if collect:
+        raise typer.Exit(report(collected, as_json))
+    raise typer.Exit(ExitCode.RUN_FAILED if trained().failed else ExitCode.PASS)

@@ -12,6 +12,7 @@ from hpcai500.data.climate.layout import BOXES, CLASSES, file_name, year_of
 from hpcai500.data.climate.storage_cache import LONG, load_storages, store_storages
 from hpcai500.data.climate.values.content import boxes_digest, content_fingerprint, load_contents
 from hpcai500.data.climate.year_file import YearFile, identity_of, open_year
+from hpcai500.data.staging.reading import require_described
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
@@ -50,13 +51,15 @@ def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> Clima
 
     Raises:
         DataError: no folder, no years, a file that does not follow the format, years on different grids, boxes of the
-            swapped variant or of an unknown class.
+            swapped variant or of an unknown class; a staged folder in which years are still missing.
     """
     years = open_years(Path(root), year_paths(Path(root)), progress)
     for year in years:
         if reasons := refusals(year):
             raise DataError(f"{year.path}: {reasons[0]}")
-    return build_index(Path(root), years)
+    index = build_index(Path(root), years)
+    require_described(index.root, index.fingerprint)
+    return index
 
 
 def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:

@@ -14,6 +14,7 @@ from hpcai500.data.climate.hdf5_errors import DAMAGED, leads_nowhere, open_hdf5,
 from hpcai500.data.climate.layout import BOX_COLUMNS, BOXES, CHANNELS, IMAGES, MOST_BOXES, file_name, year_of
 from hpcai500.data.climate.storage import Storage, may_be_of, storage_of
 from hpcai500.data.climate.variant import Variant, variant_of
+from hpcai500.data.staging.reading import staged_year
 from hpcai500.errors import DataError
 
 _CHANNELS = len(CHANNELS)
@@ -99,11 +100,16 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """Return size and modification time of the file at `path`. Raises DataError when there is none."""
+    """Return size and modification time of the file at `path`; of a staged one, those of its original.
+
+    Raises DataError when there is none.
+    """
     try:
         status = path.stat()
     except OSError as error:
         raise DataError(f"{path}: unreadable: {error.strerror}") from error
+    if (staged := staged_year(path)) is not None:
+        return FileIdentity(staged.size_bytes, staged.mtime_ns)
     return FileIdentity(status.st_size, status.st_mtime_ns)
 
 

@@ -16,6 +16,7 @@ from hpcai500.data.imagenet.content_fingerprint import ContentDigest, store_cont
 from hpcai500.data.imagenet.file_check import FileCheck, Verdict, check_file
 from hpcai500.data.imagenet.image_index import ImageIndex, Split
 from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.staging.reading import require_all_files
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
@@ -89,6 +90,7 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
     if workers < 1:
         raise DataError(f"cannot check with {workers} threads: --workers must be at least 1")
     index = load_index(root, refresh=True, progress=progress)
+    require_all_files(index.root, len(index.train) + len(index.val))
     start_seconds = time.monotonic()
     tally = _Tally()
     with progress(len(index.train) + len(index.val), "checking images", "images") as bar:

@@ -8,7 +8,7 @@ import json
 from hpcai500.data.derived import derived_paths, write_derived
 from hpcai500.data.imagenet.image_index import ImageIndex, pack_names
 
-_FILE = ".hpcai500-content.json"
+CONTENT = ".hpcai500-content.json"
 _FORMAT = "hpcai500 image content 1"
 
 
@@ -30,7 +30,7 @@ class ContentDigest:
 def store_content_fingerprint(index: ImageIndex, fingerprint: str) -> None:
     """Keep `fingerprint` (hex) as that of the files that `index` lists."""
     document = {"format": _FORMAT, "index_fingerprint": index.fingerprint, "content_fingerprint": fingerprint}
-    write_derived(index.root, _FILE, (json.dumps(document, indent=1) + "\n").encode())
+    write_derived(index.root, CONTENT, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def load_content_fingerprint(index: ImageIndex) -> str | None:
@@ -39,7 +39,7 @@ def load_content_fingerprint(index: ImageIndex) -> str | None:
     Paths and sizes must be those of the check. A file overwritten since with as many bytes is not noticed: only
     another check reads all of them.
     """
-    for path in derived_paths(index.root, _FILE):
+    for path in derived_paths(index.root, CONTENT):
         try:
             document = json.loads(path.read_bytes())
             if (document["format"], document["index_fingerprint"]) == (_FORMAT, index.fingerprint):

@@ -10,8 +10,9 @@ import io
 import time
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from hpcai500.data.imagenet.image_index import (
     unpack_names,
 )
 
-_INDEX_FILE = ".hpcai500-index.npz"
+INDEX_FILE = ".hpcai500-index.npz"
 # File systems keep times in steps of up to 2 s (FAT; NFS and Lustre 1 s).
 _SETTLED_NS = 2_000_000_000
 # What NumPy and zipfile were seen to raise on damaged files; tests/data/test_index.py flips bits to find more.
@@ -51,7 +52,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 def load(root: Path) -> ImageIndex | None:
     """Return the cached index of the set at `root`, or None when there is none that still holds."""
-    for path in derived_paths(root, _INDEX_FILE):
+    for path in derived_paths(root, INDEX_FILE):
         try:
             index = _read(root, path)
         except _DAMAGED:
@@ -69,6 +70,11 @@ def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
     """
     if max(folder_times_ns.values()) > time.time_ns() - _SETTLED_NS:
         return
+    write_derived(index.root, INDEX_FILE, pack_index(index, folder_times_ns))
+
+
+def pack_index(index: ImageIndex, folder_times_ns: Mapping[str, int]) -> bytes:
+    """What `unpack_index` makes an index of, with the times at which folders were listed."""
     stream = io.BytesIO()
     arrays = {
         "format": np.array([INDEX_FORMAT]),
@@ -84,7 +90,18 @@ def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
     # Compressed: a thousand ranks read this file at once, and names compress tenfold.
     # NumPy's stub takes the arrays for its keyword allow_pickle.
     np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-    write_derived(index.root, _INDEX_FILE, stream.getvalue())
+    return stream.getvalue()
+
+
+def unpack_index(root: Path, content: bytes) -> ImageIndex:
+    """The index in `content`, of a set at `root`, whatever the folders' times. Raises ValueError when it is damaged."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            if arrays["format"].tolist() == [INDEX_FORMAT]:
+                return _unpack(root, arrays)
+    except _DAMAGED as error:
+        raise ValueError(f"the index is damaged: {error}") from error
+    raise ValueError("the index has another format")
 
 
 def _read(root: Path, path: Path) -> ImageIndex | None:
@@ -95,12 +112,16 @@ def _read(root: Path, path: Path) -> ImageIndex | None:
         times_ns = arrays["folder_times_ns"].tolist()
         if any((root / folder).stat().st_mtime_ns != time for folder, time in zip(folders, times_ns, strict=True)):
             return None
-        classes = tuple(unpack_names(arrays["classes"].tobytes()))
-        train, val = (
-            _read_split(name, classes, arrays[f"{name}_names"], arrays[f"{name}_sizes_bytes"], arrays[f"{name}_labels"])
-            for name in SPLIT_NAMES
-        )
-        return build_index(root, classes, train, val, int(arrays["ignored_files"][0]))
+        return _unpack(root, arrays)
+
+
+def _unpack(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> ImageIndex:
+    classes = tuple(unpack_names(arrays["classes"].tobytes()))
+    train, val = (
+        _read_split(name, classes, arrays[f"{name}_names"], arrays[f"{name}_sizes_bytes"], arrays[f"{name}_labels"])
+        for name in SPLIT_NAMES
+    )
+    return build_index(root, classes, train, val, int(arrays["ignored_files"][0]))
 
 
 def _read_split(

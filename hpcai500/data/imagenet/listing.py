@@ -13,6 +13,7 @@ import numpy as np
 from hpcai500.data.imagenet import folder_scan, index_cache
 from hpcai500.data.imagenet.folder_scan import ClassFolder
 from hpcai500.data.imagenet.image_index import SPLIT_NAMES, ImageIndex, Split, build_index, make_split
+from hpcai500.data.imagenet.staged_index import staged_index
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
@@ -25,10 +26,13 @@ def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = s
     """Return the index of the set at `root`, from the cache where that is still valid.
 
     The cache is valid while no class folder changed its modification time; a file that is overwritten in place is
-    noticed only by `refresh=True`, which lists everything again. Raises DataError (one line) when the layout is not
-    as expected, a class is empty, `val` has a class that `train` has not, or a folder cannot be read.
+    noticed only by `refresh=True`, which lists everything again. A staged folder has the index of the whole set,
+    however much of it is there. Raises DataError (one line) when the layout is not as expected, a class is empty, `val`
+    has a class that `train` has not, or a folder cannot be read.
     """
     root = Path(root)
+    if (staged := staged_index(root)) is not None:
+        return staged
     if not refresh:
         cached = index_cache.load(root)
         if cached is not None:

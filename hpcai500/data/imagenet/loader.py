@@ -20,6 +20,8 @@ from hpcai500.data.held_slots import HeldSlots
 from hpcai500.data.imagenet.image_index import Split
 from hpcai500.data.imagenet.odd_files import decode_odd
 from hpcai500.data.samplers import SampleIds
+from hpcai500.data.staging.layout import is_staged
+from hpcai500.data.staging.reading import not_staged
 from hpcai500.errors import DataError
 
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
@@ -208,8 +210,11 @@ class JpegBatches:
             list(pool.map(decode, finished.failures))
 
     def _undecodable(self, sample: int, reason: str) -> DataError:
+        path = self._split.paths[sample]
+        if is_staged(self._root) and not (self._root / path).exists():
+            return not_staged(self._root, path)
         return DataError(
-            f"cannot decode {self._root / self._split.paths[sample]}: {reason}; "
+            f"cannot decode {self._root / path}: {reason}; "
             f"replace or remove it, and run `hpcai500 data check ic {self._root}` to find all such files"
         )
 

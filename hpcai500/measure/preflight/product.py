@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcai500.measure.repetition import Effort, repeat
+from hpcai500.methodology.arithmetic import arithmetic_of
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 # Large enough for the speed that large layers reach, small enough for a second.
@@ -46,7 +47,7 @@ def measure_product(
     device: torch.device, precision: str, side: int, multiply: Multiply = torch.matmul, effort: Effort = _EFFORT
 ) -> Product:
     """Check `multiply` on `device` in the `precision` of a recipe, then time it."""
-    dtype = _TYPES[precision]
+    dtype = _TYPES[arithmetic_of(precision)]
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     wrong_rows = count_wrong_rows(device, dtype, side, multiply)
     generator = torch.Generator().manual_seed(_SEED)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hpcai500.machine import Machine
 from hpcai500.measure.preflight.everyone import Answer, failures, listed, values
 from hpcai500.measure.preflight.product import Product
+from hpcai500.methodology.cost.rates import names_of
 from hpcai500.system.checks import Check
 from hpcai500.system.preflight import GEMM
 
@@ -63,7 +64,7 @@ def judge_products(
 def expected_flops(machine: Machine, precision: str) -> float | None:
     """Measured matrix products of one accelerator of `machine`, or None."""
     level = machine.node or machine.system
-    names = [f"gemm {precision}", *(["gemm mixed"] if precision in ("bf16", "fp16") else [])]
+    names = [f"gemm {name}" for name in names_of(precision)]
     ceilings = {name.lower(): value for name, value in level.ceilings.items()} if level else {}
     found = next((ceilings[name] for name in names if name in ceilings), None)
     return found / level.accelerators if found and level else None

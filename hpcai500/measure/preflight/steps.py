@@ -11,7 +11,7 @@ import torch
 
 from hpcai500.comm.base import Communicator
 from hpcai500.hostlist import is_first_of_host
-from hpcai500.layers import Recipe
+from hpcai500.layers import RECIPE_TYPES, Recipe
 from hpcai500.machine import Machine
 from hpcai500.measure.host import capture_nodes
 from hpcai500.measure.preflight.clocks import judge_clocks, measure_clocks
@@ -170,6 +170,9 @@ class Steps:
         data, recipe = self._stage.data, self._stage.recipe
         if data is None:
             return Check(READING, "skip", f"{recipe.problem.dataset}: hpcai500 makes it when the run starts")
+        if recipe.benchmark not in RECIPE_TYPES:
+            fix = f"hpcai500 data check {recipe.benchmark} {data}"
+            return Check(READING, "skip", f"how a plug-in's data lie, it alone knows: {fix}")
         costs = self._model_costs()
         samples = ask_everyone(self._world, lambda: choose(recipe, data, self._world.rank))
         mine = samples[self._world.rank].value

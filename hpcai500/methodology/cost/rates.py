@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpcai500.methodology.arithmetic import arithmetic_of
+
 # Lowest and highest share of an accelerator's peak that published trainings of these two workloads reached; analytic
 # count of operations (24.3 and 1070 GFLOP a sample). docs/cost-model.md has each.
 ACHIEVED = {"fp32": (0.41, 0.57), "tf32": (0.146, 0.233), "mixed": (0.139, 0.233)}
@@ -43,7 +45,8 @@ class Span:
 
 def names_of(precision: str) -> tuple[str, ...]:
     """By which a machine's file may call the precision of a recipe, the closest first."""
-    return (precision, "mixed") if precision in ("bf16", "fp16") else (precision,)
+    name = arithmetic_of(precision)
+    return (name, "mixed") if name in ("bf16", "fp16") else (name,)
 
 
 def ceiling_of(ceilings: Mapping[str, float], precision: str) -> tuple[str, float] | None:
@@ -57,5 +60,5 @@ def ceiling_of(ceilings: Mapping[str, float], precision: str) -> tuple[str, floa
 
 def achieved_span(ceiling: float, precision: str) -> Span:
     """FLOPS that training may reach under `ceiling`; the guess is the geometric mean of `ACHIEVED`."""
-    low, high = ACHIEVED["mixed" if precision in ("bf16", "fp16") else precision]
+    low, high = ACHIEVED[names_of(precision)[-1]]
     return Span(low * ceiling, math.sqrt(low * high) * ceiling, high * ceiling)

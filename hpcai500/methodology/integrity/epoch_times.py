@@ -42,7 +42,7 @@ def untold_times(passes: Iterable[Pass]) -> Iterator[str]:
 
 def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
     """Where the sums over each rank's steps since the last start are not those of the epochs."""
-    resumed = [moment for moment in log.named("epoch_start") if moment.line > log.sessions[-1][0].line][:1]
+    resumed = [moment for moment in log.named("epoch_start") if moment.line > log.trained[-1][0].line][:1]
     told = log.values(Steps, "steps")
     if not told or not resumed:
         return
@@ -53,7 +53,7 @@ def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
         if row.steps != counted:
             yield f"rank {row.rank} tells {row.steps} steps, its epochs {counted}"
     mean = sum(row.seconds for row in rows) / len(rows) if rows else 0.0
-    is_whole = len(log.sessions) == 1
+    is_whole = len(log.trained) == 1
     low = seconds / (1 + _TOLERANCE) - _TOLERANCE_SECONDS if is_whole else 0.0
     if not low <= mean <= _at_most(seconds):
         yield f"ranks tell {mean:.3f} s of steps on average, the epochs {seconds:.3f} s"
@@ -64,7 +64,7 @@ def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
 
 def _since(log: Log, epochs: dict[int, Pass]) -> tuple[int, float]:
     """Steps, and at most how many seconds, of the epochs since the last process began."""
-    first = log.sessions[-1][0].line
+    first = log.trained[-1][0].line
     here = [one for one in epochs.values() if one.line > first]
     begun = next(moment for moment in log.named("epoch_start") if moment.line > first)
     already = getattr(begun.value, "step", 0)

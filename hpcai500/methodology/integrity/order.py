@@ -1,7 +1,8 @@
 """The order of a run's events: which may follow which, and the numbers of epochs that must go on.
 
 A run is training and evaluation in turns. Its process may end at any moment (a kill leaves nothing but silence), and go
-on from a checkpoint that the log knows.
+on from a checkpoint that the log knows. A member of an ensemble then says what it thinks of each sample: outside of the
+clock, so that another process may still do it when the run has come to its end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hpcai500.methodology.integrity.values import Checkpoint, EpochStop, Place, 
 
 # What may follow an event within one process; any may be followed by an error, or by silence and the next start.
 _FOLLOWERS: dict[str, set[str]] = {
-    "init_start": {"system"},
+    "init_start": {"system", "prediction_start"},
     "system": {"system_differences", "dataset"},
     "system_differences": {"dataset"},
     "dataset": {"model"},
@@ -39,12 +40,16 @@ _FOLLOWERS: dict[str, set[str]] = {
     "steps": {"communication", "trace", "power"},
     "communication": {"trace", "power"},
     "trace": {"power"},
-    "power": {"picture", "picture_error"},
-    "picture": {"picture", "picture_error"},
-    "picture_error": set(),
+    "power": {"picture", "picture_error", "predictions"},
+    "picture": {"picture", "picture_error", "predictions"},
+    "picture_error": {"predictions"},
+    "prediction_start": {"predictions"},
+    "predictions": {"predictions", "out_of_bag"},
+    "out_of_bag": set(),
     "run_error": set(),
 }
 _AFTER_THE_END = {"run_stop", "steps", "communication", "trace", "power", "picture", "picture_error"}
+_AFTER_THE_END |= {"predictions", "out_of_bag"}
 
 
 @dataclass
@@ -59,6 +64,7 @@ class _Position:
         is_interrupted: whether a signal ended this process.
         has_started: whether the clock runs.
         has_ended: whether it was stopped.
+        is_member: whether it owes predictions then.
     """
 
     epochs: int
@@ -68,18 +74,20 @@ class _Position:
     is_interrupted: bool = False
     has_started: bool = False
     has_ended: bool = False
+    is_member: bool = False
 
 
-def order_violations(moments: Iterable[Moment], epochs: int) -> Iterator[str]:
+def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool = False) -> Iterator[str]:
     """What in the order of the events no run could have done, a sentence each, with the line in the log.
 
     Args:
         moments: all events.
         epochs: that the recipe asks for.
+        is_member: whether the recipe is that of a member of an ensemble.
     """
-    position, before = _Position(epochs), ""
+    position, before = _Position(epochs, is_member=is_member), ""
     for moment in moments:
-        if not _may_follow(moment.key, before):
+        if not _may_follow(moment.key, before, position):
             yield f"line {moment.line}: {moment.key} after {before or 'nothing'}"
         step = _STEPS.get(moment.key)
         wrong = step(moment, position) if step else None
@@ -93,9 +101,9 @@ def unknown_keys(moments: Iterable[Moment]) -> list[str]:
     return sorted({moment.key for moment in moments} - _FOLLOWERS.keys())
 
 
-def _may_follow(key: str, before: str) -> bool:
+def _may_follow(key: str, before: str, position: _Position) -> bool:
     if key == "init_start":
-        return before not in _AFTER_THE_END
+        return position.is_member or before not in _AFTER_THE_END
     if not before:
         return False
     if key == "run_error":
@@ -106,7 +114,17 @@ def _may_follow(key: str, before: str) -> bool:
 
 def _open(_: Moment, position: _Position) -> str | None:
     position.is_interrupted = False
+    return "after the end of the run" if position.has_ended and not position.is_member else None
+
+
+def _prepare(_: Moment, position: _Position) -> str | None:
     return "after the end of the run" if position.has_ended else None
+
+
+def _predict(_: Moment, position: _Position) -> str | None:
+    if not position.is_member:
+        return "in a run of one model"
+    return None if position.has_ended else "before the end of the run"
 
 
 def _begin(_: Moment, position: _Position) -> str | None:
@@ -176,6 +194,10 @@ def _words(place: tuple[int, int]) -> str:
 # Going on by one event; what each returns is wrong with its numbers.
 _STEPS: dict[str, Callable[[Moment, _Position], str | None]] = {
     "init_start": _open,
+    "system": _prepare,
+    "prediction_start": _predict,
+    "predictions": _predict,
+    "out_of_bag": _predict,
     "run_start": _begin,
     "run_resume": _go_on,
     "epoch_start": _start_epoch,

@@ -33,6 +33,16 @@ class InitStart(Value):
     campaign: dict[str, Any] | None = None
 
 
+class Drawn(Value):
+    """`dataset.drawn`: the training samples that a member of an ensemble drew."""
+
+    sampling: Text
+    strata: list[Number]
+    draws: Number
+    distinct: Number
+    share: Amount
+
+
 class Dataset(Value):
     """`dataset`: what is trained on."""
 
@@ -40,6 +50,13 @@ class Dataset(Value):
     training_samples: Number
     evaluation_samples: Number
     coverage: Text
+    classes: Count | None = None
+    drawn: Drawn | None = None
+
+    @property
+    def samples_of_an_epoch(self) -> int:
+        """How many an epoch trains on: the whole training set, or a member's draws."""
+        return self.training_samples if self.drawn is None else self.drawn.draws
 
 
 class Model(Value):
@@ -187,6 +204,22 @@ class File(Value):
     sha256: Text
 
 
+class Predictions(File):
+    """`predictions`: a file of what a member of an ensemble says of so many samples."""
+
+    kind: Text
+    samples: Count
+
+
+class OutOfBag(Value):
+    """`out_of_bag`: quality of a member on samples that it has not drawn; None where there were none."""
+
+    metric: Text
+    value: Annotated[float, Field(allow_inf_nan=False)] | None
+    samples: Count
+    per_class: dict[str, Annotated[float, Field(allow_inf_nan=False)] | None] | None = None
+
+
 VALUES: dict[str, type[Value]] = {
     "init_start": InitStart,
     "dataset": Dataset,
@@ -209,4 +242,7 @@ VALUES: dict[str, type[Value]] = {
     "communication": Communication,
     "picture": File,
     "trace": File,
+    "prediction_start": Company,
+    "predictions": Predictions,
+    "out_of_bag": OutOfBag,
 }

@@ -21,7 +21,7 @@ from hpcai500.results.replication.side import Side
 HIGHEST_SYSTEM_LAYER = 4
 # On other numbers of accelerators these keep the global batch, and so the mathematics of an update.
 BATCH_FIELDS = ("hyperparameters.batch_size", "hyperparameters.accumulation_steps")
-_SOFTWARE = ("image", "code", "software versions")
+_SOFTWARE = ("image", "code", "plug-in", "software versions")
 _COMPANY = {"world_size": "ranks", "nodes": "nodes", "backend": "backend"}
 
 

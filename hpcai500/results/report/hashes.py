@@ -38,6 +38,8 @@ def _hashes(subject: Subject) -> Iterator[tuple[str, str]]:
     yield "image", listed(image.get("content_sha256")) if image else "none: the run was made by an installation"
     yield "code", listed(package.get("code_sha256"))
     yield "compiled core", listed(package.get("core_sha256"))
+    for plugin in tables(installation.get("plugins"))[:10]:
+        yield f"plug-in {short(plugin.get('package'), 40)}", listed(plugin.get("code_sha256"))
     yield "source revision", listed(package.get("revision"))
     for edition, content in list(table(installation.get("editions")).items())[:10]:
         yield f"rules {short(edition, 40)}", listed(content)

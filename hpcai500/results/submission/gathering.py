@@ -19,7 +19,7 @@ from hpcai500.system.versions import code_files
 Content = Path | bytes
 
 _CHECKPOINTS = "checkpoints"
-_FOLDERS = ("pictures", "power", "trace")
+_FOLDERS = ("pictures", "power", "predictions", "trace")
 _FOREIGN = "no file of a record or a campaign"
 NOT_LAST = "of checkpoints only the last one of a run that is done is needed"
 

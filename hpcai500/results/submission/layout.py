@@ -64,6 +64,7 @@ KINDS = (
     _kind(f"{_RUN}/ERROR", "text", limits.TEXT_BYTES, "why a run ended without a result"),
     _kind(f"{_RUN}/power/NAME", "csv", limits.POWER_BYTES, "power samples of a node"),
     _kind(f"{_RUN}/pictures/NAME", "bytes", limits.PICTURE_BYTES, "what the last evaluation saw"),
+    _kind(f"{_RUN}/predictions/NAME", "bytes", limits.PREDICTION_BYTES, "what a member of an ensemble says"),
     _kind(f"{_RUN}/trace/NAME", "bytes", limits.TRACE_BYTES, "timeline of the communication"),
     _kind(f"{_RUN}/checkpoints/NAME", "checkpoint", None, "the last one of a run that is done; stored, not deflated"),
     _kind(f"{CODE}/MODULE.py", "text", limits.TEXT_BYTES, "the Python sources that ran", MODULE=_MODULES),

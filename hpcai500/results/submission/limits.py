@@ -44,6 +44,8 @@ CELL_BYTES = 64 * KIB
 """A row of samples: 8 devices take 200 bytes."""
 PICTURE_BYTES = 64 * MIB
 """A picture of detections has 2 MB."""
+PREDICTION_BYTES = 512 * MIB
+"""What a member says of the 50,000 images of ImageNet's evaluation set: 200 MB."""
 TRACE_BYTES = 512 * MIB
 """A timeline of 4,096 ranks."""
 ATTACHED_LOG_BYTES = 256 * MIB

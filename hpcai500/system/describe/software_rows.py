@@ -92,6 +92,9 @@ def system_rows(nodes: Sequence[Node], installation: Mapping[str, Any] | None) -
     yield "Horovod", software.get("horovod") or "none"
     yield "image", short_image(image) if image else "none"
     yield "code", known(package.get("revision"), (package.get("code_sha256") or UNKNOWN)[:12])
+    for plugin in found.get("plugins") or []:
+        code = (plugin.get("code_sha256") or UNKNOWN)[:12]
+        yield "plug-in", known(plugin.get("package"), plugin.get("version"), code)
 
 
 def network_rows(node: Node) -> Iterator[Row]:

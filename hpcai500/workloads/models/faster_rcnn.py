@@ -27,8 +27,12 @@ class FasterRCNN(nn.Module):
 
     def forward(self, images: Tensor, targets: Targets | None = None) -> dict[str, Tensor] | list[Detections]:
         """Images (N, C, H, W) and, in training mode, their targets -> the four losses; else what is in each image."""
-        size = (images.shape[-2], images.shape[-1])
-        levels = self.backbone(images)
+        return self.judge(self.backbone(images), (images.shape[-2], images.shape[-1]), targets)
+
+    def judge(
+        self, levels: Sequence[Tensor], size: tuple[int, int], targets: Targets | None
+    ) -> dict[str, Tensor] | list[Detections]:
+        """All behind the backbone: its levels for images of `size` (H, W) -> as `forward`."""
         logits, codes = self.rpn.head(levels)
         anchors = self.rpn.anchors(levels)
         proposals = self.rpn.propose(logits, codes, anchors, size)

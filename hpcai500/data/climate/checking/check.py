@@ -26,6 +26,7 @@ from hpcai500.data.climate.values.moments import ChannelStatistics, combined
 from hpcai500.data.climate.values.scan import ImageScan, processes, scan_years
 from hpcai500.data.climate.values.statistics import constant_channels
 from hpcai500.data.climate.year_file import YearFile
+from hpcai500.data.staging.reading import require_all_images
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
@@ -131,6 +132,7 @@ class _Check:
         """Open all files, and note those that do not follow the format or cannot be trained on."""
         paths = year_paths(self.root)
         self._files = len(paths)
+        require_all_images(paths)
         self.years = open_years(self.root, paths, progress, self.add)
         for year in self.years:
             for reason in refusals(year):

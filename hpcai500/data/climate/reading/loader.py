@@ -21,6 +21,7 @@ from hpcai500.data.climate.reading.windows import WindowBuffers, window_images
 from hpcai500.data.climate.storage import Located, Storage
 from hpcai500.data.held_slots import HeldSlots
 from hpcai500.data.samplers import SampleIds
+from hpcai500.data.staging.reading import images_here, not_staged
 from hpcai500.errors import DataError
 
 DType = Literal["float32", "float16", "bfloat16"]
@@ -128,13 +129,14 @@ class ClimateBatches:
 
         Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
         ends when another begins. Raises DataError, naming file, dataset, image and chunk, in the place of the first
-        batch with an image that cannot be read.
+        batch with an image that cannot be read; at once where an image was not staged into the folder.
         """
         if self._closed:
             raise ValueError("the input pipeline is closed")
         for ids in batches:
             if not 1 <= len(ids) <= self._batch_size:
                 raise ValueError(f"a batch must have 1 to {self._batch_size} samples, got {len(ids)}")
+        self._require_staged(batches)
         if self._running is not None:
             self._running.close()
         self._running = self._run(batches, seed, epoch)
@@ -191,6 +193,18 @@ class ClimateBatches:
             files, images = self._samples[ids[places]].T
             visits.append(Visit(window, files, images, places, rolls[ids[places]]))
         return visits
+
+    def _require_staged(self, batches: Sequence[SampleIds]) -> None:
+        """In a staged file, an image that is not there is a hole, and a hole is zeros: no values of any image."""
+        for file, path in enumerate(self._paths):
+            here = images_here(path)
+            if here is None or here.all():
+                continue
+            for ids in batches:
+                files, images = self._samples[ids].T
+                missing = images[files == file][~here[images[files == file]]]
+                if missing.size:
+                    raise not_staged(path.parent, f"image {missing[0]} of {path.name}")
 
     def _unreadable(self, error: ClimateError) -> DataError:
         return unreadable(error, self._paths[error.file], self._storages[error.file].shape[1])

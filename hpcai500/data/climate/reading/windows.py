@@ -27,13 +27,18 @@ def window_images(storage: Storage) -> int:
 def windows_of(storages: Sequence[Storage], samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Number the window that each sample is in; no two files share one.
 
-    `samples` has a row (file, image) for each sample. What `samplers.windowed_order` takes.
+    `samples` has a row (file, image) for each sample; repeats follow one another. Those of an image that is read
+    without its neighbours have numbers of their own: nothing is saved where they meet. What `samplers.windowed_order`
+    takes.
     """
     sizes = np.array([window_images(storage) for storage in storages], np.int64)
     counts = np.array([-(-storage.shape[0] // window_images(storage)) for storage in storages], np.int64)
     first = np.concatenate(([0], np.cumsum(counts)[:-1]))
     files, images = samples[:, 0], samples[:, 1]
-    return np.asarray(first[files] + images // sizes[files], np.int64)
+    windows = np.asarray(first[files] + images // sizes[files], np.int64)
+    again = 1 + np.flatnonzero((samples[1:] == samples[:-1]).all(axis=1) & (sizes[files[1:]] == 1))
+    windows[again] = counts.sum() + np.arange(again.size)
+    return windows
 
 
 class WindowBuffers:

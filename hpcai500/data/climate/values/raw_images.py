@@ -14,6 +14,7 @@ from hpcai500.data.climate.reading.unreadable import unreadable
 from hpcai500.data.climate.storage import Located
 from hpcai500.data.climate.values.chunk_faults import Fault, find_faults
 from hpcai500.data.climate.year_file import YearFile
+from hpcai500.data.staging.reading import require_images
 from hpcai500.errors import DataError
 
 FloatArray = npt.NDArray[np.float32]
@@ -46,8 +47,9 @@ def read_images(
 
     Raises:
         UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
-        DataError: the file is gone or no longer the one that was opened.
+        DataError: the file is gone or no longer the one that was opened; images were not staged.
     """
+    require_images(year.path, first, count)
     shape = (count, channels.stop - channels.start, *year.grid)
     values = np.empty(shape, np.float32) if out is None else out
     assert values.shape == shape
@@ -71,6 +73,7 @@ def read_images(
 
 def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> FloatArray:
     """As `read_images`, by HDF5's own library: slower, and independent of the core's reader."""
+    require_images(year.path, first, count)
     with open_hdf5(year.path) as file:
         try:
             values: FloatArray = file[IMAGES][first : first + count, channels]

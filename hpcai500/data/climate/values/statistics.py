@@ -13,6 +13,7 @@ from hpcai500.data.climate.values.moments import ChannelStatistics
 from hpcai500.data.climate.values.raw_images import UnreadableImagesError
 from hpcai500.data.climate.values.scan import ImageScan, processes, scan_years
 from hpcai500.data.climate.year_file import YearFile
+from hpcai500.data.staging.reading import require_all_images
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
@@ -71,7 +72,9 @@ def measure(
 
     Raises:
         UnreadableImagesError: chunks cannot be read.
+        DataError: the years are staged in part.
     """
+    require_all_images(year.path for year in years)
     contents: dict[int, YearContent] = {}
     scans: list[ImageScan] = []
     by_year = {year.year: year for year in years}

@@ -13,10 +13,12 @@ from hpcai500.record import Record
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, guarded, note
 from hpcai500.results.verification.records.company import check_company, check_replicas
+from hpcai500.results.verification.records.drawn import check_drawn
 from hpcai500.results.verification.records.evidence import check_evidence
 from hpcai500.results.verification.records.losses import check_losses
 from hpcai500.results.verification.records.model import check_model
 from hpcai500.results.verification.records.order import check_order
+from hpcai500.results.verification.records.predictions import check_predictions
 from hpcai500.results.verification.records.quality import check_quality
 from hpcai500.results.verification.records.rates import check_rates
 from hpcai500.results.verification.records.run import Run, RunCheck
@@ -33,12 +35,14 @@ CHECKS: tuple[RunCheck, ...] = (
     check_times,
     check_speed,
     check_rates,
+    check_drawn,
     check_samples,
     check_model,
     check_company,
     check_replicas,
     check_losses,
     check_quality,
+    check_predictions,
 )
 
 

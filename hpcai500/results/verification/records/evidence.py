@@ -34,8 +34,9 @@ def _before_training(run: Run) -> Iterator[str]:
     for number, start in enumerate(run.log.starts, 1):
         if "boot_id" not in start.model_fields_set:
             yield f"start {number} does not tell which start of its machine it is of (boot_id)"
-    # Synchronised batch norm talks within a step: without it, no step could be compared.
-    talks = run.record.tables["workload"].get("norm") == "sync-batch"
+    # Synchronised batch norm and stages talk within a step: without it, no step could be compared.
+    tables = run.record.tables
+    talks = tables["workload"].get("norm") == "sync-batch" or tables["programming"].get("stages", 1) > 1
     for session, company in zip(run.log.trained, run.log.companies, strict=False):
         told = {moment.key for moment in session}
         for key in ("rehearsal", *(() if talks else ("parallel_efficiency",))):

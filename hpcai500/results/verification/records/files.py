@@ -1,4 +1,4 @@
-"""Pictures and traces of a record are those that its events name."""
+"""Pictures, traces and predictions of a record are those that its events name."""
 
 from __future__ import annotations
 
@@ -8,28 +8,34 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hpcai500.chain import iterate
+from hpcai500.methodology.member_predictions import FOLDER
 from hpcai500.methodology.result import Result
 from hpcai500.record import Record
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, skipped
 
 _NAME = "files"
-_FOLDERS = {"picture": "pictures", "trace": "trace"}
+_FOLDERS = {"picture": "pictures", "trace": "trace", "predictions": FOLDER}
 
 
 def check_files(record: Record, result: Result | None, rules: Mapping[str, Any]) -> Iterator[Finding]:
-    """The hash of each file that the chain vouches for; one that is not here says nothing of the result."""
+    """The hash of each file that the chain vouches for.
+
+    A picture or a trace that is not here says nothing of the result; without its predictions no member can vote.
+    """
     del result, rules
     for key, folder in _FOLDERS.items():
-        for event in iterate(record.events, key):
-            file, sha256 = event["value"]["file"], event["value"]["sha256"]
+        # A file that was made again has the last hash that is told of it.
+        told = {event["value"]["file"]: event["value"]["sha256"] for event in iterate(record.events, key)}
+        for file, sha256 in told.items():
             parts = PurePosixPath(file).parts
             if len(parts) != 2 or parts[0] != folder or parts[1] == ".." or "\0" in file:
                 yield fail(_NAME, f"{file}: not a file in {folder}/")
                 continue
             path = record.path / folder / parts[1]
             if not path.is_file():
-                yield skipped(_NAME, f"{file} is not here")
+                missing = fail if folder == FOLDER else skipped
+                yield missing(_NAME, f"{file} is not here")
                 continue
             with path.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -25,7 +25,7 @@ def check_rates(run: Run) -> Iterator[Finding]:
         "images a second x seconds": (result.images_per_second * result.seconds, images),
         "FLOPS x seconds": (result.flops * result.seconds, images * result.flops_per_image),
     }
-    if len(run.log.sessions) == 1:
+    if len(run.log.trained) == 1:
         pairs["seconds"] = (result.seconds, moments["run_stop"].clock_s - begun.clock_s)
     wrong = (
         f"{what} are {one:.9g} in the result, {other:.9g} by the events"

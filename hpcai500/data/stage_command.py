@@ -1,0 +1,189 @@
+"""`hpcai500 data stage ic|ewa`: options, and how results are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from hpcai500.data.staging.releasing import Released, release
+from hpcai500.data.staging.staging import Order, Report, stage
+from hpcai500.data.staging.together import together
+from hpcai500.data.text_table import size
+from hpcai500.errors import ExitCode, UsageError
+from hpcai500.files import expand_variables
+from hpcai500.placement import find_placement
+from hpcai500.progress import silent, track
+from hpcai500.recipe import load_recipe
+from hpcai500.system.process_token import is_here, owner_of
+
+_ANYBODY = "default"
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+# What is copied, checked and removed as one.
+_PIECES = {"ic": "files", "ewa": "pieces"}
+
+
+def add_staging(parser: argparse.ArgumentParser, benchmark: str, example: str) -> None:
+    """Add the arguments of `data stage BENCHMARK`; `example` is a folder that people may have."""
+    parser.description = (
+        "Copy the set at SOURCE into the folder DEST of this node's own storage, where it is read as the same set: the "
+        "same samples, numbers and fingerprint. With --recipe, only what a run of it reads: all evaluation samples, "
+        "and of the training samples those that a member of an ensemble draws or is judged on. Several members may "
+        "stage into one DEST, each with a name of its own (--for), also at once: what they share is there once. Each "
+        "copy is read back and compared. Killed at any time, the same command goes on."
+    )
+    parser.epilog = (
+        f"Example: hpcai500 data stage {benchmark} {example} /local/set --recipe member.toml --for member-3, then "
+        f"hpcai500 {benchmark} --data /local/set, and in the end hpcai500 data stage {benchmark} {example} /local/set "
+        "--for member-3 --release"
+    )
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="folder of the set, on a shared file system")
+    parser.add_argument("dest", metavar="DEST", type=Path, help="folder of this node; made when missing")
+    parser.add_argument(
+        "--recipe", metavar="FILE", action="append", default=[], help="what is read; several are joined (default: all)"
+    )
+    parser.add_argument("--for", metavar="NAME", dest="name", help="who needs it, until NAME is released")
+    parser.add_argument(
+        "--release",
+        action="store_true",
+        help="remove what nobody but NAME needs; without --for, all that was staged; DEST goes with the last",
+    )
+    parser.add_argument("--limit", metavar="BYTES", type=_bytes, help="that DEST may take, as 200G (default: no limit)")
+    parser.add_argument("--verify", action="store_true", help="read again what is there, and copy anew what is damaged")
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="that share the work (default: two a core, at least 4)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
+    # For `ensemble member`: with whose end the need ends, and what rank 0 has made of the $VARIABLES in DEST.
+    parser.add_argument("--owner", help=argparse.SUPPRESS)
+    parser.add_argument("--expand", metavar="PATH", type=Path, help=argparse.SUPPRESS)
+    parser.set_defaults(run=_run, benchmark=benchmark)
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    placement = find_placement(os.environ)
+    if chosen.threads is not None and chosen.threads < 1:
+        raise UsageError(f"--threads: expected 1 or more, got {chosen.threads}")
+    # One rank of a node speaks for all.
+    speaks = placement.local_rank == 0
+    progress, say = (track, _say) if speaks else (silent, _say_nothing)
+    if chosen.release:
+        root = _root(chosen)
+        released = release(root, chosen.name, progress, say)
+        document, sentence = _released_document(root, released), _released_sentence(root, released)
+    else:
+        with together(placement):
+            order = _order(chosen, _root(chosen))
+            report = stage(order, progress, say)
+        document, sentence = _document(order, report), _sentence(order, report)
+    if speaks:
+        # ASCII only: a folder's name need not be valid UTF-8, and a parser must read it all the same.
+        sys.stdout.write(json.dumps(document, indent=1) + "\n" if chosen.json else f"{sentence}\n")
+    return ExitCode.PASS
+
+
+def _root(chosen: argparse.Namespace) -> Path:
+    if chosen.expand is None:
+        return Path(chosen.dest)
+    root = Path(expand_variables(str(chosen.dest), os.environ))
+    if root != chosen.expand:
+        raise UsageError(
+            f"{chosen.dest}: is {root} on this node and {chosen.expand} on that of rank 0: stage into a folder that "
+            "has the same name on all nodes of a member"
+        )
+    return root
+
+
+def _order(chosen: argparse.Namespace, root: Path) -> Order:
+    recipes = [load_recipe(name) for name in chosen.recipe]
+    for name, recipe in zip(chosen.recipe, recipes, strict=True):
+        if recipe.benchmark != chosen.benchmark:
+            raise UsageError(f"--recipe {name}: a recipe of {recipe.benchmark}, but {chosen.benchmark} is staged")
+    owner = ""
+    if chosen.owner is not None:
+        # On another node, what has started this process lives as long as the member does.
+        owner = chosen.owner if is_here(chosen.owner) else owner_of(os.getppid())
+    return Order(
+        benchmark=chosen.benchmark,
+        source=chosen.source,
+        root=root,
+        name=chosen.name if chosen.name is not None else _ANYBODY,
+        recipes=recipes,
+        owner=owner,
+        limit_bytes=chosen.limit,
+        threads=chosen.threads,
+        verify=chosen.verify,
+    )
+
+
+def _document(order: Order, report: Report) -> dict[str, Any]:
+    return {
+        "root": str(order.root),
+        "source": str(order.source),
+        "benchmark": order.benchmark,
+        "name": order.name,
+        "fingerprint": report.fingerprint,
+        "pieces": report.total,
+        "needed": report.needed,
+        "needed_bytes": report.needed_bytes,
+        "copied": report.copied,
+        "copied_bytes": report.copied_bytes,
+        "seconds": report.seconds,
+        "bytes_per_second": report.copied_bytes / report.seconds if report.copied_bytes else None,
+        "verified": report.verified,
+        "damaged": report.damaged,
+    }
+
+
+def _sentence(order: Order, report: Report) -> str:
+    pieces = _PIECES[order.benchmark]
+    text = f"{order.root}: {report.needed} of {report.total} {pieces}, {size(report.needed_bytes)}, for {order.name}"
+    if report.verified:
+        text += f"; {report.verified} that were there read again, {report.damaged} of them damaged and copied anew"
+    if not report.copied:
+        return f"{text}; all of it was there; fingerprint {report.fingerprint}"
+    rate = size(int(report.copied_bytes / max(report.seconds, 1e-9)))
+    return (
+        f"{text}; {report.copied} {pieces}, {size(report.copied_bytes)} copied in {report.seconds:.1f} s ({rate}/s), "
+        f"read back and equal; fingerprint {report.fingerprint}"
+    )
+
+
+def _released_document(root: Path, released: Released) -> dict[str, Any]:
+    return {
+        "root": str(root),
+        "released": list(released.names),
+        "needed_by": list(released.others),
+        "removed": released.removed,
+        "left": list(released.left),
+    }
+
+
+def _released_sentence(root: Path, released: Released) -> str:
+    if released.others:
+        others = ", ".join(released.others[:3]) + (" and others" if len(released.others) > 3 else "")
+        return f"{root}: {released.removed} removed; the rest is needed by {others}"
+    if released.left:
+        return f"{root}: {released.removed} removed; the folder stays: {released.left[0]} was not staged"
+    return f"{root}: {released.removed} removed, and the folder"
+
+
+def _bytes(text: str) -> int:
+    """`200G` -> 200000000000."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text, re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} are no bytes: write 200G, 1.5T or a plain number")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"hpcai500: {line}\n")
+    sys.stderr.flush()
+
+
+def _say_nothing(line: str) -> None:
+    """Another rank of this node speaks."""

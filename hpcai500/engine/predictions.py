@@ -1,0 +1,227 @@
+"""What a member of an ensemble says of each sample, its vote (V3.0 section 3.1), written once the clock has stopped.
+
+A process that is killed in here leaves a record that is complete but for these files. Another one then makes them of
+the last checkpoint, which holds the very weights that were judged last; nothing is trained again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import hpcai500
+from hpcai500.comm.identity import RECIPE, code_facts, plugin_code, require_same
+from hpcai500.comm.monitor_rules import EVALUATING, WRITING
+from hpcai500.engine.journal import Journal
+from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.signals import StopRequest
+from hpcai500.errors import DataError, RecordError, RunError, StoppedError, WrongAnswerError
+from hpcai500.layers import Recipe
+from hpcai500.measure.host import boot_id
+from hpcai500.methodology.bootstrap import unseen_probe
+from hpcai500.methodology.coverage import SampleIds
+from hpcai500.methodology.member_predictions import EVALUATION, OUT_OF_BAG, expected_kinds, vouched
+from hpcai500.methodology.passes import last_pass
+from hpcai500.recipe import recipe_hash
+from hpcai500.record import Record, read_record
+from hpcai500.workloads.base import Evaluation, Workload
+from hpcai500.workloads.voting import voter
+from hpcai500.workloads.voting.arrays_file import write_arrays
+from hpcai500.workloads.voting.base import Predictions
+
+Judged = Callable[[], AbstractContextManager[nn.Module]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member that is trained.
+
+    Attributes:
+        recipe: its recipe.
+        workload: its problem.
+        judged: gives its model as evaluations see it.
+        ranks: all that have trained it.
+        journal: where files and events go.
+        stop: tells when to stop early.
+    """
+
+    recipe: Recipe
+    workload: Workload
+    judged: Judged
+    ranks: Ranks
+    journal: Journal
+    stop: StopRequest
+
+
+def missing_kinds(recipe: Recipe, record: Record | None) -> tuple[str, ...]:
+    """Which predictions a run still owes, as its record has it (None: a new run).
+
+    Those without an event, and those whose file is not what the event says.
+    """
+    told = vouched(record.events) if record else {}
+    return tuple(
+        kind
+        for kind in expected_kinds(recipe.model_dump(mode="json"))
+        if record is None or kind not in told or not _is_whole(record, told[kind])
+    )
+
+
+def announce_again(
+    journal: Journal, recipe: Recipe, ranks: Ranks, campaign: Mapping[str, Any] | None, how: Mapping[str, Any]
+) -> None:
+    """Write down that a process goes on with a run whose training is over, on which ranks (`how`)."""
+    started = {
+        "benchmark": recipe.benchmark,
+        "edition": recipe.edition,
+        "recipe_hash": recipe_hash(recipe),
+        "version": hpcai500.__version__,
+        "process": os.getpid(),
+        "boot_id": boot_id(),
+        "campaign": campaign,
+    }
+    journal.event("init_start", started)
+    require_same(ranks.world, {**code_facts(), **plugin_code(recipe.benchmark), RECIPE: recipe_hash(recipe)})
+    journal.event("prediction_start", how)
+
+
+def require_same_data(workload: Workload, old: Record) -> None:
+    """Raise DataError unless `workload` reads the data that the run was trained and judged on."""
+    found = workload.dataset()
+    before = [event["value"] for event in old.events if event["key"] == "dataset"]
+    if before and before[-1]["fingerprint"] != found["fingerprint"]:
+        raise DataError(
+            f"{found['root']}: not the data that this run was started on ({before[-1]['root']}): its files differ; "
+            "give the same set with --data DIR"
+        )
+
+
+def require_trained(recipe: Recipe, path: Path, next_epoch: int) -> None:
+    """Raise RecordError unless the checkpoint that was read holds the weights that were judged last."""
+    if next_epoch != recipe.problem.epochs + 1:
+        raise RecordError(
+            f"{path}: the checkpoint of its last epoch is damaged or missing: predictions cannot be made of any other, "
+            "and a run that has come to its end is not trained again: remove it and start anew"
+        )
+
+
+def write_predictions(member: Member, kinds: Sequence[str]) -> None:
+    """Make, check and write predictions of these kinds; called by all ranks.
+
+    Raises:
+        RunError: what the model says is not what it said in the evaluation, or no numbers; the disk is full.
+        StoppedError: a signal asked to stop.
+    """
+    facts = member.workload.dataset()
+    for kind in kinds:
+        _stop_together(member)
+        samples = None if kind == EVALUATION else _unseen(member, facts["training_samples"])
+        ids = np.arange(facts["evaluation_samples"]) if samples is None else samples
+        found = _predictions(member, kind, samples, len(ids))
+        if member.ranks.leads:
+            member.ranks.phase(WRITING)
+            _keep(member, kind, found, ids)
+    member.ranks.world.barrier()
+
+
+def _unseen(member: Member, training_samples: int) -> SampleIds:
+    """The probe's samples that this member has not drawn."""
+    assert member.recipe.ensemble is not None
+    return unseen_probe(member.workload.drawn, training_samples, member.recipe.ensemble.out_of_bag_samples)
+
+
+def _predictions(member: Member, kind: str, samples: SampleIds | None, count: int) -> Predictions:
+    member.ranks.phase(EVALUATING)
+    with member.ranks.tracker()(count, f"predicting, {kind}", "samples") as bar, member.judged() as model:
+        done = 0
+
+        def on_batch(now: int) -> None:
+            nonlocal done
+            member.ranks.progress()
+            bar.advance(min(now, count) - done)
+            done = min(now, count)
+            # Many ranks stop together, between two files.
+            if member.stop.signal and member.ranks.world.size == 1:
+                raise _stopped(member, member.stop.signal.name)
+
+        return member.workload.predictions(model, samples, on_batch)
+
+
+def _keep(member: Member, kind: str, found: Predictions, ids: SampleIds) -> None:
+    recipe, journal = member.recipe, member.journal
+    try:
+        quality = voter(recipe, ids).alone(found)
+    except WrongAnswerError as error:
+        raise RunError(f"the predictions of this member, {kind}: {error}: it cannot vote") from error
+    if kind == EVALUATION:
+        _require_same_quality(quality, journal, recipe)
+    journal.write_predictions(kind, len(ids), partial(write_arrays, arrays=found))
+    if kind == OUT_OF_BAG:
+        journal.event("out_of_bag", _told(recipe, quality))
+
+
+def _told(recipe: Recipe, quality: Evaluation | None) -> dict[str, Any]:
+    """Value of the event `out_of_bag`; nothing is judged where all of the probe was drawn."""
+    value = None if quality is None else quality.value
+    per_class = dict(quality.per_class) or None if quality else None
+    samples = 0 if quality is None else quality.samples
+    return {"metric": recipe.problem.metric, "value": value, "samples": samples, "per_class": per_class}
+
+
+def _require_same_quality(found: Evaluation | None, journal: Journal, recipe: Recipe) -> None:
+    told = last_evaluation(read_record(journal.path))
+    if found is None or not is_same_quality(found, told):
+        value = None if found is None else found.value
+        raise RunError(
+            f"the predictions give {recipe.problem.metric} {value!r}, the last evaluation gave {told['value']!r}: this "
+            "machine, or this number of ranks, does not repeat it to the last bit: go on where the run was trained, "
+            f"with --resume --out {journal.path}"
+        )
+
+
+def last_evaluation(record: Record) -> Mapping[str, Any]:
+    """Value of the last `eval_accuracy` that counts.
+
+    Raises:
+        RecordError: there is none.
+    """
+    evaluations = last_pass(record.events, "eval_accuracy")
+    if not evaluations:
+        raise RecordError(f"{record.path}: the run was never evaluated")
+    value: Mapping[str, Any] = evaluations[max(evaluations)]["value"]
+    return value
+
+
+def is_same_quality(found: Evaluation, told: Mapping[str, Any]) -> bool:
+    """Whether a quality is the one that `eval_accuracy` tells, to the last bit."""
+    of_all = (found.value, found.samples) == (told["value"], told["samples"])
+    return bool(of_all) and dict(found.per_class) == (told.get("per_class") or {})
+
+
+def _stop_together(member: Member) -> None:
+    heard = [name for name in member.ranks.world.gather_objects(member.stop.signal and member.stop.signal.name) if name]
+    if heard:
+        raise _stopped(member, heard[0])
+
+
+def _stopped(member: Member, name: str) -> StoppedError:
+    return StoppedError(
+        f"stopped by {name} after training, before all predictions were written; nothing is lost: go on with "
+        f"`hpcai500 {member.recipe.benchmark} --resume --out {member.journal.path}`"
+    )
+
+
+def _is_whole(record: Record, value: Mapping[str, Any]) -> bool:
+    try:
+        with (record.path / value["file"]).open("rb") as stream:
+            return bool(file_digest(stream, "sha256").hexdigest() == value["sha256"])
+    except OSError:
+        return False

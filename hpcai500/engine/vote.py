@@ -1,0 +1,257 @@
+"""The vote of an ensemble's members (V3.0 section 3.1), from the files of predictions in their records.
+
+Members come one after the other, each read once: memory holds what is counted, one member's file, and nothing that
+grows with their number. A file counts only if its member's chain of events vouches for it, and only if it gives the
+very quality that the member's last evaluation gave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcai500.engine.predictions import is_same_quality, last_evaluation
+from hpcai500.errors import HpcAi500Error, RecordError, RunError, UsageError, WrongAnswerError
+from hpcai500.layers import Recipe
+from hpcai500.methodology.bootstrap import draws, probe, unseen_probe
+from hpcai500.methodology.coverage import SampleIds
+from hpcai500.methodology.member_predictions import EVALUATION, OUT_OF_BAG, expected_kinds, file_of, vouched
+from hpcai500.progress import Tracker, silent
+from hpcai500.recipe_tables import table_differences
+from hpcai500.record import Record, read_record
+from hpcai500.workloads.base import Evaluation
+from hpcai500.workloads.voting import voter
+from hpcai500.workloads.voting.arrays_file import read_arrays
+from hpcai500.workloads.voting.base import SAMPLES, Form, Predictions, Voter
+
+SCHEMA = "hpcai500-vote-1"
+_EVERY_POINT_TO = 16
+_SEED = "hyperparameters.seed"
+# What members of an ensemble have in common of their data.
+_DATA = ("fingerprint", "training_samples", "evaluation_samples")
+# ImageNet has a fiftieth of it.
+_MOST_SAMPLES = 1 << 26
+# What events of other types than ours may raise.
+_ODD = (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A member, by its number, and the folder of its record."""
+
+    number: int
+    record: Path
+
+
+def read_list(path: Path) -> list[Listed]:
+    """The members that the file `path` lists, one a line, `NUMBER<TAB>RECORD`; in the order of their numbers.
+
+    Raises:
+        UsageError: it is no such list, or names a member or a record twice.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--records {path}: cannot be read: {error}") from error
+    found: list[Listed] = []
+    for place, line in enumerate(lines, 1):
+        number, tab, record = line.partition("\t")
+        if not (tab and record and number.isascii() and number.isdecimal()):
+            raise UsageError(
+                f"--records {path}:{place}: expected a member's number, a tab and the folder of its record"
+            )
+        found.append(Listed(int(number), Path(record)))
+    for what in ({one.number for one in found}, {one.record.resolve() for one in found}):
+        if len(what) != len(found):
+            raise UsageError(f"--records {path}: names a member or a record twice: each has one vote")
+    if not found:
+        raise UsageError(f"--records {path}: names no member: nobody votes")
+    return sorted(found, key=lambda one: one.number)
+
+
+def curve_points(members: int) -> set[int]:
+    """Numbers of members that the vote is counted at: each up to 16, then powers of two, and all of them."""
+    powers = {2**power for power in range(math.floor(math.log2(members)) + 1)}
+    return {members, *range(1, min(members, _EVERY_POINT_TO) + 1), *powers}
+
+
+def hold_vote(recipe: Recipe, members: Sequence[Listed], tracker: Tracker = silent) -> dict[str, Any]:
+    """What the members say together: the document of `vote.json`; the same for the same members, byte by byte.
+
+    Args:
+        recipe: of the ensemble, with any member's seed.
+        members: who votes, in the order in which the curve adds them.
+        tracker: shows how many have voted.
+
+    Raises:
+        WrongAnswerError: a member's predictions are not what its record says, or none that a member makes.
+        RecordError: a record cannot be read, is not finished, or is of no member of this ensemble.
+        RunError: boxes cannot be kept: the disk is full.
+    """
+    ballot = _Ballot(recipe, len(members))
+    with tracker(len(members), "voting", "members") as bar:
+        for member in members:
+            with _named(member):
+                ballot.take(member)
+            bar.advance()
+    return ballot.document()
+
+
+class _Ballot:
+    """What was counted so far."""
+
+    def __init__(self, recipe: Recipe, members: int) -> None:
+        self._recipe, self._tables = recipe, recipe.model_dump(mode="json")
+        assert recipe.ensemble is not None
+        self._options = recipe.ensemble
+        self._points = curve_points(members)
+        self._data: dict[str, Any] | None = None
+        self._seeds: dict[int, int] = {}
+        self._evaluation: Voter | None = None
+        self._out_of_bag: Voter | None = None
+        self._members: list[dict[str, Any]] = []
+        self._judged: list[dict[str, Any]] = []
+        self._curve: list[dict[str, Any]] = []
+        self._last: Evaluation | None = None
+
+    def take(self, member: Listed) -> None:
+        """Count one member's votes."""
+        record = read_record(member.record)
+        dataset = self._require_one_of_us(record, member.number)
+        if self._evaluation is None:
+            self._evaluation = voter(self._recipe, np.arange(dataset["evaluation_samples"]))
+        alone, sha256 = self._count(self._evaluation, record, EVALUATION, np.arange(dataset["evaluation_samples"]))
+        if alone is None or not is_same_quality(alone, last_evaluation(record)):
+            raise WrongAnswerError(
+                f"{file_of(EVALUATION)} gives {self._recipe.problem.metric} {alone and alone.value!r}, the record "
+                f"{last_evaluation(record)['value']!r}: predictions are exactly those of the last evaluation"
+            )
+        told = {"member": member.number, "record": str(member.record), "value": alone.value}
+        self._members.append({**told, **_rest(alone), "sha256": sha256})
+        if OUT_OF_BAG in expected_kinds(self._tables):
+            self._take_out_of_bag(member, record, dataset)
+        if len(self._members) in self._points:
+            self._last = self._evaluation.evaluation()
+            assert self._last is not None
+            self._curve.append({"members": len(self._members), "value": self._last.value})
+
+    def document(self) -> dict[str, Any]:
+        """The document of `vote.json`."""
+        assert self._last is not None
+        return {
+            "schema": SCHEMA,
+            "benchmark": self._recipe.benchmark,
+            "metric": self._recipe.problem.metric,
+            "target": self._recipe.problem.target_quality,
+            "vote": self._options.vote,
+            "members": self._members,
+            "curve": self._curve,
+            "value": self._last.value,
+            **_rest(self._last),
+            "out_of_bag": self._out_of_bag_document(),
+        }
+
+    def _take_out_of_bag(self, member: Listed, record: Record, dataset: Mapping[str, Any]) -> None:
+        samples, count = dataset["training_samples"], self._options.out_of_bag_samples
+        if self._out_of_bag is None:
+            self._out_of_bag = voter(self._recipe, probe(samples, count))
+        seed, strata = record.tables["hyperparameters"]["seed"], dataset["drawn"]["strata"]
+        unseen = unseen_probe(draws(samples, seed, self._options.sampling, strata), samples, count)
+        alone, _ = self._count(self._out_of_bag, record, OUT_OF_BAG, unseen)
+        value = None if alone is None else alone.value
+        told = [event["value"] for event in record.events if event["key"] == "out_of_bag"]
+        if not told or told[-1]["value"] != value:
+            raise WrongAnswerError(f"{file_of(OUT_OF_BAG)} gives {value!r}, its event out_of_bag something else")
+        self._judged.append({"member": member.number, "value": value, "samples": int(unseen.size)})
+
+    def _count(self, box: Voter, record: Record, kind: str, samples: SampleIds) -> tuple[Evaluation | None, str]:
+        """Quality of a member's predictions of one kind alone, and the hash of their file, once they are counted."""
+        predictions, sha256 = _predictions(record, kind, box.form)
+        if not np.array_equal(predictions[SAMPLES], samples):
+            raise WrongAnswerError(f"{file_of(kind)} is not of the {samples.size} samples that it should be of")
+        try:
+            alone = box.alone(predictions)
+            box.add(predictions)
+        except WrongAnswerError as error:
+            raise WrongAnswerError(f"{file_of(kind)}: {error}") from error
+        return alone, sha256
+
+    def _require_one_of_us(self, record: Record, number: int) -> Mapping[str, Any]:
+        """Facts of the data of a finished member of this ensemble, which has not voted yet."""
+        if record.status != "done":
+            raise RecordError(f"not finished ({record.status}): only who has finished can vote")
+        others = [one.field for one in table_differences(record.tables, self._tables) if one.field != _SEED]
+        if others:
+            raise RecordError(f"of another recipe than the ensemble's: {', '.join(others[:4])} differ")
+        seed = record.tables["hyperparameters"]["seed"]
+        if seed in self._seeds:
+            raise RecordError(f"has the seed {seed} of member {self._seeds[seed]}: it is the same model once more")
+        dataset: Mapping[str, Any] = [event["value"] for event in record.events if event["key"] == "dataset"][-1]
+        data = {key: dataset[key] for key in _DATA}
+        if self._data is None:
+            self._data = data
+        if not all(0 < int(data[key]) <= _MOST_SAMPLES for key in ("training_samples", "evaluation_samples")):
+            raise RecordError(f"has {data['training_samples']} and {data['evaluation_samples']} samples")
+        if data != self._data:
+            raise RecordError(f"trained on other data than member {min(self._seeds.values())}")
+        self._seeds[seed] = number
+        return dataset
+
+    def _out_of_bag_document(self) -> dict[str, Any] | None:
+        if self._out_of_bag is None:
+            return None
+        found = self._out_of_bag.evaluation()
+        samples = 0 if found is None else found.samples
+        return {
+            "samples": samples,
+            "votes_a_sample": self._out_of_bag.votes / samples if samples else None,
+            "value": None if found is None else found.value,
+            "members": self._judged,
+        }
+
+
+def _predictions(record: Record, kind: str, form: Form) -> tuple[Predictions, str]:
+    """Predictions of one kind that the record's events vouch for, and the hash of their file."""
+    told = vouched(record.events).get(kind)
+    if told is None:
+        raise RecordError(f"has no predictions, {kind}: go on with its run, which then makes them")
+    try:
+        with (record.path / file_of(kind)).open("rb") as stream:
+            sha256 = file_digest(stream, "sha256").hexdigest()
+            if sha256 != told["sha256"]:
+                raise WrongAnswerError(f"{file_of(kind)} was changed: its hash is not the one that its events name")
+            stream.seek(0)
+            return read_arrays(stream, form), sha256
+    except WrongAnswerError as error:
+        named = str(error) if str(error).startswith(file_of(kind)) else f"{file_of(kind)}: {error}"
+        raise WrongAnswerError(named) from error
+    except OSError as error:
+        raise RecordError(f"{file_of(kind)} cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def _named(member: Listed) -> Iterator[None]:
+    """What goes wrong within is told in one line that names the member."""
+    try:
+        yield
+    except HpcAi500Error as error:
+        raise type(error)(f"member {member.number} ({member.record}): {error}") from error
+    except OSError as error:
+        raise RunError(
+            f"member {member.number}: its boxes cannot be kept: {error.strerror}; free some space, or set TMPDIR"
+        ) from error
+    except _ODD as error:
+        raise RecordError(
+            f"member {member.number} ({member.record}): its events lack something: {type(error).__name__} {error}"
+        ) from error
+
+
+def _rest(one: Evaluation) -> dict[str, Any]:
+    return {"per_class": dict(one.per_class) or None, "samples": one.samples}

@@ -1,0 +1,67 @@
+"""Counts the votes of an ensemble's members, from their records, without a GPU and without their data.
+
+`python -m hpcai500.engine.vote_command --recipe FILE --records LIST -o vote.json`, as `hpcai500 ensemble collect` has
+it. LIST has a line for each member: its number, a tab, the folder of its record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcai500.engine.measurement import CommandParser, exit_code_of, let_threads_spin
+from hpcai500.errors import RecipeError, RunError
+from hpcai500.files import write_atomically
+from hpcai500.layers import Recipe
+from hpcai500.progress import track
+from hpcai500.recipe import parse_resolved
+from hpcai500.scratch import scratch
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Vote; returns the exit code: 2 for a member that is refused. Errors are one line on stderr."""
+
+    def command() -> None:
+        options = _options(arguments)
+        recipe = _read_recipe(options.recipe)
+        with scratch(os.environ, options.out.parent):
+            let_threads_spin()
+            from hpcai500.engine.vote import hold_vote, read_list  # noqa: PLC0415 - torch after OpenMP's variables
+
+            vote = hold_vote(recipe, read_list(options.records), track)
+        try:
+            write_atomically(options.out, (json.dumps(vote, indent=2, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            raise RunError(f"{options.out}: cannot be written: {error.strerror}; mend it, then vote again") from error
+
+    return exit_code_of(command)
+
+
+def _read_recipe(path: Path) -> Recipe:
+    try:
+        recipe = parse_resolved(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not a text in UTF-8: {error.reason}") from error
+    if recipe.ensemble is None:
+        raise RecipeError(f"{path}: of one model: without a table [ensemble] nobody votes")
+    return recipe
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser(prog="python -m hpcai500.engine.vote_command", description=__doc__.partition("\n")[0])
+    parser.add_argument("--recipe", type=Path, required=True, help="recipe.toml of the ensemble, or of any member")
+    parser.add_argument(
+        "--records", type=Path, required=True, help="list: a member's number, a tab, its record; a line"
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, help="file that the vote is written to")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,332 @@
+"""What an ensemble amounts to (V3.0 section 3.5): `result.json`, as a pure function of its members and their vote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from hpcai500.ensemble.examining import Member, Missing, members_reasons
+from hpcai500.ensemble.numbers import in_short
+from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.voting import Vote
+from hpcai500.methodology.ensemble import EnsembleNumbers, ensemble_numbers, overlap_reasons, parallel_computation
+from hpcai500.methodology.result import DEFAULT_EXPONENT, Quality
+from hpcai500.methodology.score import penalty_coefficient, valid_flops
+
+SCHEMA = "hpcai500-ensemble-result-1"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class MissingMember(_Frozen):
+    """A member that does not count, and why."""
+
+    member: int
+    reason: str
+
+
+class ParallelComputation(_Frozen):
+    """APC: operations of one update side by side, of one member (V3.0 Eq. 3) and of all (Eq. 4)."""
+
+    member: float
+    ensemble: float
+
+
+class Slowest(_Frozen):
+    """The member that took longest; `slowdown` is how much more than the median of the others, as a part of it."""
+
+    member: int
+    host: str
+    seconds: float
+    slowdown: float | None
+
+
+class CurvePoint(_Frozen):
+    """The quality of the first so many members together."""
+
+    members: int
+    value: float
+
+
+class OutOfBag(_Frozen):
+    """The quality of the vote on training samples, by members that have not drawn them."""
+
+    value: float | None
+    samples: int
+    votes_a_sample: float | None
+
+
+class MemberResult(_Frozen):
+    """One member; `intervals` are when it ran, in seconds after the first member's start."""
+
+    member: int
+    seed: int
+    record: str
+    host: str
+    quality: float | None
+    out_of_bag: float | None
+    images: int
+    padded_images: int
+    images_per_second: float
+    flops: float
+    seconds: float
+    training_seconds: float
+    restarts: int
+    intervals: tuple[tuple[float, float], ...]
+
+
+class EnsembleResult(_Frozen):
+    """All numbers of one ensemble; unknown is None, never 0. Times in seconds, rates a second, FLOPS unscaled.
+
+    `members` were planned, `members_done` count; an ensemble that is not `complete` is never rankable. `seconds` go
+    from the first start to the last stop; `flops` is by V3.0 Eq. 6, `flops_of_members` the sum of the members' own
+    rates, `sustained_flops` all operations by `seconds`. `start` is the first start (UNIX seconds).
+    """
+
+    schema_: str = SCHEMA
+    benchmark: str
+    edition: str
+    level: str | None
+    level_changes: list[str] | None
+    rankable: bool
+    reasons: list[str]
+    complete: bool
+    members: int
+    members_done: int
+    missing: list[MissingMember]
+    degree: int
+    scale: int
+    nodes: int
+    sampling: str
+    strata: str
+    vote: str
+    quality: Quality
+    curve: list[CurvePoint]
+    out_of_bag: OutOfBag | None
+    apc: ParallelComputation | None
+    images: int
+    flops_per_image: float | None
+    flops_convention: str | None
+    images_per_second: float | None
+    flops: float | None
+    flops_of_members: float | None
+    sustained_flops: float | None
+    penalty_coefficient: float | None
+    vflops: float | None
+    start: float | None
+    seconds: float | None
+    epoch_seconds: float | None
+    start_skew_seconds: float | None
+    at_once: int | None
+    overlap: float | None
+    utilisation: float | None
+    slowest_member: Slowest | None
+    restarts: int
+    energy_joules: float | None
+    watts: float | None
+    power_source: str | None
+    power_scope: str | None
+    power_note: str | None
+    flops_per_watt: float | None
+    vflops_per_watt: float | None
+    member_results: list[MemberResult]
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> EnsembleResult:
+        """What `as_json` wrote.
+
+        Raises:
+            ValidationError: it did not.
+        """
+        return cls.model_validate({"schema_": document.get("schema"), **document})
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `result.json`."""
+        fields = self.model_dump(mode="json")
+        return {"schema": fields.pop("schema_"), **fields}
+
+
+def derive_ensemble(
+    ensemble: Ensemble,
+    members: Sequence[Member],
+    missing: Sequence[Missing],
+    vote: Vote | None,
+    rules: Mapping[str, Any],
+) -> EnsembleResult:
+    """The result of what is there of an ensemble.
+
+    Args:
+        ensemble: as it was planned.
+        members: those that count, by number.
+        missing: the others.
+        vote: of `members`; None where none was held.
+        rules: of the ensemble's edition.
+    """
+    problem, options = ensemble.tables["problem"], ensemble.tables["ensemble"]
+    numbers = ensemble_numbers([one.times for one in members]) if members else None
+    first = members[0] if members else None
+    coefficient = (
+        penalty_coefficient(vote.value, problem["target_quality"], rules.get("exponent", DEFAULT_EXPONENT))
+        if vote
+        else None
+    )
+    vflops = valid_flops(numbers.flops, coefficient) if numbers and coefficient is not None else None
+    reasons = list(_reasons(ensemble, members, missing, vote, numbers))
+    return EnsembleResult(
+        benchmark=str(ensemble.start["benchmark"]),
+        edition=str(ensemble.start["edition"]),
+        level=first.result.level if first else None,
+        level_changes=first.result.level_changes if first else None,
+        rankable=not reasons,
+        reasons=reasons,
+        complete=not missing,
+        members=ensemble.shape.members,
+        members_done=len(members),
+        missing=[MissingMember(member=one.number, reason=one.reason) for one in missing],
+        degree=ensemble.shape.degree,
+        scale=ensemble.shape.scale,
+        nodes=ensemble.shape.nodes,
+        sampling=options["sampling"],
+        strata=options["strata"],
+        vote=options["vote"],
+        quality=Quality(
+            metric=problem["metric"],
+            achieved=vote.value if vote else None,
+            target=problem["target_quality"],
+            per_class=dict(vote.per_class) if vote and vote.per_class else None,
+        ),
+        curve=[CurvePoint(members=one.members, value=one.value) for one in vote.curve] if vote else [],
+        out_of_bag=OutOfBag(**vars(vote.out_of_bag)) if vote and vote.out_of_bag else None,
+        apc=_parallel_computation(ensemble, members),
+        images=sum(one.times.images for one in members),
+        flops_per_image=first.result.flops_per_image if first else None,
+        flops_convention=first.result.flops_convention if first else None,
+        penalty_coefficient=coefficient,
+        vflops=vflops,
+        restarts=sum(one.result.restarts for one in members),
+        **_rates(members, numbers),
+        **_power(members, numbers, coefficient),
+        member_results=list(_rows(members)),
+    )
+
+
+def _rates(members: Sequence[Member], numbers: EnsembleNumbers | None) -> dict[str, Any]:
+    names = (
+        "images_per_second", "flops", "flops_of_members", "sustained_flops", "seconds", "epoch_seconds",
+        "start_skew_seconds", "at_once", "overlap", "utilisation",
+    )  # fmt: skip
+    return {
+        **{name: getattr(numbers, name) if numbers else None for name in names},
+        "start": min(one.times.start for one in members) if members else None,
+        "slowest_member": Slowest(**vars(numbers.slowest)) if numbers else None,
+    }
+
+
+def _parallel_computation(ensemble: Ensemble, members: Sequence[Member]) -> ParallelComputation | None:
+    if not members:
+        return None
+    # Members that count have the ensemble's recipe.
+    batch, operations = ensemble.recipe().global_batch, members[0].result.flops_per_image
+    return ParallelComputation(
+        member=parallel_computation([batch], operations),
+        ensemble=parallel_computation([batch] * len(members), operations),
+    )
+
+
+def _power(members: Sequence[Member], numbers: EnsembleNumbers | None, coefficient: float | None) -> dict[str, Any]:
+    """The sum over the members, where each part of it was measured once; the mean is over the slowest member's time."""
+    results = [one.result for one in members]
+    told: dict[str, Any] = {
+        "power_source": ", ".join(sorted({one.power_source for one in results if one.power_source})) or None,
+        "power_scope": ", ".join(sorted({one.power_scope for one in results if one.power_scope})) or None,
+        "power_note": next(_why_no_power(members), None),
+        **dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops_per_watt")),
+    }
+    if numbers is None or told["power_note"]:
+        return told
+    joules = math.fsum(one.energy_joules or 0.0 for one in results)
+    watts = joules / numbers.slowest.seconds
+    per_watt = numbers.flops / watts if watts > 0 else None
+    return told | {
+        "energy_joules": joules,
+        "watts": watts,
+        "flops_per_watt": per_watt,
+        "vflops_per_watt": per_watt * coefficient if per_watt is not None and coefficient is not None else None,
+    }
+
+
+def _why_no_power(members: Sequence[Member]) -> Iterator[str]:
+    scopes: set[str | None] = set()
+    measured_by: dict[str, int] = {}
+    for one in members:
+        if one.result.energy_joules is None:
+            yield f"member {one.number}: {one.result.power_note or 'its power is not known'}"
+            return
+        scopes.add(one.result.power_scope)
+        for host in one.hosts:
+            other = measured_by.setdefault(host, one.number)
+            if other != one.number:
+                yield f"members {other} and {one.number} shared {host}, and each has measured the power of both"
+                return
+    if len(scopes) > 1:
+        yield f"scopes differ between members: {', '.join(sorted(map(str, scopes)))}"
+
+
+def _rows(members: Sequence[Member]) -> Iterator[MemberResult]:
+    first = min((one.times.start for one in members), default=0.0)
+    for one in members:
+        begin = one.times.start - first
+        yield MemberResult(
+            member=one.number,
+            seed=one.seed,
+            record=one.record,
+            host=one.times.host,
+            quality=one.result.quality.achieved,
+            out_of_bag=one.out_of_bag,
+            images=one.result.images,
+            padded_images=one.result.padded_images,
+            images_per_second=one.result.images_per_second,
+            flops=one.result.flops,
+            seconds=one.times.seconds,
+            training_seconds=one.times.training_seconds,
+            restarts=one.result.restarts,
+            intervals=tuple((round(begin + start, 3), round(begin + stop, 3)) for start, stop in one.times.intervals),
+        )
+
+
+def _reasons(
+    ensemble: Ensemble,
+    members: Sequence[Member],
+    missing: Sequence[Missing],
+    vote: Vote | None,
+    numbers: EnsembleNumbers | None,
+) -> Iterator[str]:
+    """Why the ensemble may not be ranked."""
+    planned = ensemble.shape.members
+    if missing:
+        names = in_short(one.number for one in missing)
+        many = "members are" if len(missing) > 1 else "member is"
+        yield f"incomplete: {len(missing)} of {planned} {many} missing: {names}"
+    if vote is None:
+        yield "the members have not voted"
+    if numbers:
+        yield from overlap_reasons(numbers, len(members))
+    yield from _shared(members_reasons(members), len(members))
+
+
+def _shared(found: Iterable[tuple[str, int]], members: int) -> Iterator[str]:
+    """Each sentence once, with the members that it is said of."""
+    told: dict[str, list[int]] = {}
+    for sentence, number in found:
+        told.setdefault(sentence, []).append(number)
+    for sentence, numbers in told.items():
+        names = sorted(set(numbers))
+        if len(names) == members > 1:
+            yield f"all members: {sentence}"
+        else:
+            yield f"member{'s' if len(names) > 1 else ''} {in_short(names)}: {sentence}"

@@ -1,0 +1,103 @@
+"""What shall be submitted, and what all scripts of one submission share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcai500.ensemble.plan import Shape
+from hpcai500.ensemble.slurm_jobs import first_members
+from hpcai500.launch.bash_words import Expression
+from hpcai500.launch.container_command import bind_of, in_container, sources_on_host
+from hpcai500.launch.script_parts import checks
+from hpcai500.launch.site import NO_CONTAINER, Site
+
+FOLDER = "slurm"
+MEMBER, COLLECT, SUBMIT, SITE = "member.sh", "collect.sh", "submit.sh", "site.toml"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What shall be submitted.
+
+    Attributes:
+        folder: of the ensemble, absolute.
+        benchmark: for the names of the jobs.
+        shape: of the ensemble.
+        data: folder of the data set.
+        stage: folder of each node for copies, as its shell reads it; None: there are none.
+        site: where; its image is named, unless it uses no container.
+        members: numbers of those that shall run, ascending.
+        at_once: members side by side at most; None: as many as the cluster has room for.
+        exclude: hosts that must not be used.
+        after: the collecting job that has found members to be run again; None: a person asked.
+        in_queue: arrays that were submitted for some of these members: none of their elements may be left.
+        submits_inside: whether the host where this is submitted reaches hpcai500 only in the image.
+        rendered_by: the command that asked for it.
+    """
+
+    folder: Path
+    benchmark: str
+    shape: Shape
+    data: Path
+    stage: str | None
+    site: Site
+    members: Sequence[int]
+    at_once: int | None = None
+    exclude: Sequence[str] = ()
+    after: str | None = None
+    in_queue: Sequence[str] = ()
+    submits_inside: bool = False
+    rendered_by: Sequence[str] = ()
+
+    @property
+    def first_members(self) -> list[int]:
+        """Of each array, the member that its element 0 is, or would be."""
+        return first_members(self.members)
+
+
+def script_name(first_member: int) -> str:
+    """File of the array whose element 0 is this member."""
+    return MEMBER if first_member == 0 else MEMBER.replace(".", f"-{first_member}.")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as Slurm writes them: `0-3,7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def script_text(*blocks: Sequence[str] | Iterator[str]) -> str:
+    texts = ["\n".join(block) for block in blocks]
+    return "\n\n".join(text for text in texts if text) + "\n"
+
+
+def checks_of(submission: Submission, container: Sequence[str], leave: str) -> Iterator[str]:
+    binds = [bind for bind in binds_of(submission) if not isinstance(bind, Expression)]
+    yield from checks(submission.site, container[0], sources_on_host(container_tokens(submission, binds)), leave)
+
+
+def binds_of(submission: Submission) -> list[str]:
+    if submission.site.container.command == NO_CONTAINER:
+        return []
+    paths = [bind_of(str(path)) for path in (submission.folder, submission.data)]
+    return [*paths, *([read_by_shell(bind_of(submission.stage))] if submission.stage is not None else [])]
+
+
+def read_by_shell(stage: str) -> Expression:
+    """A path in which the node's shell reads variables, and nothing else of what a shell could read."""
+    text = stage
+    for special in ("\\", '"', "`"):
+        text = text.replace(special, f"\\{special}")
+    return Expression(text.replace("$(", "\\$("))
+
+
+def container_tokens(submission: Submission, binds: Sequence[str]) -> list[str]:
+    site = submission.site
+    return in_container(site.container, ["hpcai500"], mpi=site.mpi, binds=binds, folder=str(submission.folder))

@@ -1,0 +1,239 @@
+"""What many members amount to together (V3.0 sections 2.2 and 3.5). Pure: no file, no clock.
+
+    APC   = sum over members of (samples of an update x operations of a sample)              Equations 3 and 4
+    FLOPS = sum over members of the operations of an epoch / time of an epoch                Equation 6
+
+Nothing synchronises members, so the ensemble has done an epoch when its slowest member has: the time of an epoch is the
+longest of the members' mean times. Evaluations, checkpoints and restarts are in it, as in a single run's clock (V2.0
+section 5.3.2), so that an ensemble of one has the FLOPS of its member.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpcai500.errors import UsageError
+from hpcai500.methodology.passes import Event
+from hpcai500.methodology.timeline import Timeline
+
+# Equation 6 is of members that train side by side. Of the time from the first start to the last stop, the slowest one
+# must fill so much: what was sustained is then no less than this part of what is reported.
+LEAST_OVERLAP = 0.9
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class MemberTimes:
+    """What one member did, and when.
+
+    Attributes:
+        member: its number.
+        host: of its rank 0.
+        accelerators: that it trained on (P_degree).
+        epochs: that it trained.
+        images: that it trained on in all epochs.
+        operations: of all epochs.
+        training_seconds: in the training steps alone.
+        start: when its clock began (UNIX seconds).
+        intervals: when it ran, in seconds after `start`: one to its stop, or more with what it was down between them.
+    """
+
+    member: int
+    host: str
+    accelerators: int
+    epochs: int
+    images: int
+    operations: float
+    training_seconds: float
+    start: float
+    intervals: tuple[Interval, ...]
+
+    @property
+    def seconds(self) -> float:
+        """From start to stop: time in which it was down counts."""
+        return self.intervals[-1][1]
+
+
+@dataclass(frozen=True)
+class SlowestMember:
+    """The member that the others waited for.
+
+    Attributes:
+        member: its number.
+        host: of its rank 0.
+        seconds: that it took.
+        slowdown: how much more than the median of the others, as a fraction of it; None where there is no other.
+    """
+
+    member: int
+    host: str
+    seconds: float
+    slowdown: float | None
+
+
+@dataclass(frozen=True)
+class EnsembleNumbers:
+    """An ensemble's rates and times.
+
+    Attributes:
+        flops: by Equation 6.
+        flops_of_members: the sum of the members' own rates, each by its own clock: never less.
+        sustained_flops: all operations by the time from the first start to the last stop: never more.
+        images_per_second: images of an epoch by the time of an epoch, as `flops`.
+        epoch_seconds: time of an epoch, the slowest member's mean.
+        seconds: from the first start to the last stop.
+        start_skew_seconds: from the first start to the last start.
+        at_once: most members that ran at the same moment.
+        overlap: the slowest member's time as a part of `seconds`; 1 where all began together.
+        utilisation: part of the accelerators' time within `seconds` that was spent in training steps.
+        slowest: the member that took longest.
+    """
+
+    flops: float
+    flops_of_members: float
+    sustained_flops: float
+    images_per_second: float
+    epoch_seconds: float
+    seconds: float
+    start_skew_seconds: float
+    at_once: int
+    overlap: float
+    utilisation: float
+    slowest: SlowestMember
+
+
+def parallel_computation(batches: Iterable[int], flops_per_sample: float) -> float:
+    """APC: the operations of one update of all members side by side (Equations 3 and 4).
+
+    Args:
+        batches: samples of one update of each member, over all of its accelerators.
+        flops_per_sample: floating-point operations of one training sample, forward and backward.
+    """
+    return math.fsum(batch * flops_per_sample for batch in batches)
+
+
+def epoch_rate(work: Sequence[float], seconds: Sequence[float]) -> float:
+    """Equation 6 with Equation 4: the work of an epoch of all members by the time of an epoch, that of the slowest.
+
+    Args:
+        work: what each member does in an epoch: operations for FLOPS, images for images a second.
+        seconds: mean time of an epoch of each.
+
+    Raises:
+        UsageError: there is no member, or one took no time.
+    """
+    if not work or len(work) != len(seconds) or not all(math.isfinite(one) and one > 0 for one in seconds):
+        raise UsageError(f"an epoch of an ensemble: expected work and times above 0 of each member, got {seconds}")
+    return math.fsum(work) / max(seconds)
+
+
+def member_intervals(events: Sequence[Event]) -> tuple[Interval, ...]:
+    """When a complete run was at work, in seconds of its own clock after its start.
+
+    Each piece goes from the start or a resumption to the stop or the last sign of life.
+
+    Raises:
+        StopIteration: the run has not come to its end.
+    """
+    timeline = Timeline(events)
+    start = next(event for event in events if event["key"] == "run_start")
+    stop = next(event for event in reversed(events) if event["key"] == "run_stop")
+    return tuple(
+        (timeline.between(start, first), timeline.between(start, last)) for first, last in _stretches(events, stop)
+    )
+
+
+def ensemble_numbers(members: Sequence[MemberTimes]) -> EnsembleNumbers:
+    """The numbers of the members together.
+
+    Raises:
+        UsageError: there is none, or one took no time.
+    """
+    epochs = [one.seconds / one.epochs for one in members]
+    flops = epoch_rate([one.operations / one.epochs for one in members], epochs)
+    first = min(one.start for one in members)
+    span = max(one.start - first + one.seconds for one in members)
+    accelerators = sum(one.accelerators for one in members)
+    trained = math.fsum(one.accelerators * one.training_seconds for one in members)
+    slowest = slowest_member(members)
+    return EnsembleNumbers(
+        flops=flops,
+        flops_of_members=math.fsum(one.operations / one.seconds for one in members),
+        sustained_flops=math.fsum(one.operations for one in members) / span,
+        images_per_second=epoch_rate([one.images / one.epochs for one in members], epochs),
+        epoch_seconds=max(epochs),
+        seconds=span,
+        start_skew_seconds=max(one.start for one in members) - first,
+        at_once=most_at_once(
+            (one.start - first + begin, one.start - first + end) for one in members for begin, end in one.intervals
+        ),
+        overlap=min(1.0, slowest.seconds / span),
+        utilisation=min(1.0, trained / (accelerators * span)),
+        slowest=slowest,
+    )
+
+
+def slowest_member(members: Sequence[MemberTimes]) -> SlowestMember:
+    """The member that took longest, the first of equals."""
+    slowest = max(members, key=lambda one: one.seconds)
+    others = [one.seconds for one in members if one is not slowest]
+    slowdown = slowest.seconds / statistics.median(others) - 1 if others else None
+    return SlowestMember(slowest.member, slowest.host, slowest.seconds, slowdown)
+
+
+def most_at_once(intervals: Iterable[Interval]) -> int:
+    """How many of the intervals have a moment in common, at most; one that begins where another ends adds none."""
+    changes = sorted(change for begin, end in intervals for change in ((begin, 1), (end, -1)))
+    most = now = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+class SideBySide(Protocol):
+    """How far members ran side by side, as `EnsembleNumbers` tells it."""
+
+    @property
+    def at_once(self) -> int:
+        """Most members that ran at the same moment."""
+
+    @property
+    def overlap(self) -> float:
+        """The slowest member's time as a part of that from the first start to the last stop."""
+
+
+def overlap_reasons(numbers: SideBySide, members: int) -> Iterator[str]:
+    """Why Equation 6 claims a rate that these members never had together; nothing where it does not."""
+    if numbers.at_once < members:
+        yield (
+            f"the members did not run at the same time: at most {numbers.at_once} of {members} did, so V3.0 Eq. 6 "
+            "gives a rate that was never there"
+        )
+    elif numbers.overlap < LEAST_OVERLAP:
+        yield (
+            f"the members ran side by side too little: the slowest took {numbers.overlap:.0%} of the time from the "
+            f"first start to the last stop; {LEAST_OVERLAP:.0%} at least makes V3.0 Eq. 6 what was sustained"
+        )
+
+
+def _stretches(events: Sequence[Event], stop: Event) -> Iterator[tuple[Event, Event]]:
+    """First and last event of each piece of a run that nothing interrupted."""
+    first: Event | None = None
+    last: Event = stop
+    for event in events:
+        if event["key"] == "init_start" and first is not None:
+            yield first, last
+            first = None
+        if event["key"] in ("run_start", "run_resume") and first is None:
+            first = event
+        last = event
+        if event is stop:
+            break
+    if first is not None:
+        yield first, stop

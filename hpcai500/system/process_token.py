@@ -1,0 +1,53 @@
+"""Names a process for ever, so that it can be told later whether it still lives.
+
+A token has its host, the boot of that, the namespace of its number, its number and the time of its start: nobody else
+ever has all five. In doubt it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+_PROC = Path("/proc")
+_WORDS = 5
+# Behind the process's name, which ends with the last parenthesis: field 22 of the file is number 19.
+_START_FIELD = 19
+
+
+def boot() -> str:
+    """What names the time since this node was started; "" where the system does not say."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def owner_of(process: int) -> str:
+    """The token of a process of this node; "" where it cannot be told, or is gone."""
+    try:
+        namespace = (_PROC / "self/ns/pid").readlink()
+        start = (_PROC / str(process) / "stat").read_text(encoding="latin-1").rpartition(")")[2].split()[_START_FIELD]
+    except (OSError, IndexError):
+        return ""
+    return " ".join((socket.gethostname(), boot(), str(namespace), str(process), start))
+
+
+def is_here(owner: str) -> bool:
+    """Whether a token is of a process that this node had or has."""
+    words = owner.split(" ")
+    return len(words) == _WORDS and words[1] == boot()
+
+
+def is_gone(owner: str) -> bool:
+    """Whether it is certain that the process of a token has ended."""
+    words = owner.split(" ")
+    if len(words) != _WORDS or words[0] != socket.gethostname() or not boot() or not words[3].isdecimal():
+        return False
+    if words[1] != boot():
+        return True
+    now = owner_of(os.getpid()).split(" ")
+    if len(now) != _WORDS or now[2] != words[2]:
+        return False
+    return owner_of(int(words[3])) != owner

@@ -1,0 +1,193 @@
+"""A workload for plug-ins: a classifier of arrays that fit in memory. Only its model and its data are to be written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hpcai500.data.samplers import SampleIds, epoch_order, evaluation_shard
+from hpcai500.data.shares import Shares
+from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.training_samples import training_samples
+from hpcai500.errors import DataError
+from hpcai500.layers import Recipe
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
+from hpcai500.workloads.gathering import gather_rows
+from hpcai500.workloads.quality.top1 import Top1
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Samples (N, …), floating or whole numbers, and their labels (N,), whole numbers from 0 on."""
+
+    samples: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+
+
+class ArrayClassifier:
+    """Trains a model by cross entropy on arrays; its quality is top-1.
+
+    Everything that the rules ask of a workload is here: orders, shares of ranks, a member's draws (also by class: the
+    training set is put in the order of its labels, and a sample's id is its place there), what an epoch delivered.
+    A subclass may have another `loss`.
+
+    Args:
+        recipe: a `tail` in its layer 7 is honoured; otherwise the last batch is filled up with repeats.
+        place: as the factory got it.
+        model: maps samples (N, …) to a score for each class, (N, classes).
+        training: the training set.
+        evaluation: the evaluation set.
+        root: the folder that both came from.
+
+    Raises:
+        DataError: the arrays do not fit together.
+    """
+
+    metric = "top1"
+
+    def __init__(
+        self, recipe: Recipe, place: Place, model: nn.Module, training: Arrays, evaluation: Arrays, root: Path
+    ) -> None:
+        self.model = model
+        self._place, self._root = place, root
+        self._seed = recipe.hyperparameters.seed
+        self._classes = _checked(training, evaluation, root)
+        self._training, self._evaluation = _by_label(training), evaluation
+        self._fingerprint = _fingerprint(self._training, evaluation)
+        of_class = np.bincount(self._training.labels, minlength=self._classes).tolist()
+        self._samples = training_samples(recipe, len(training.labels), {"class": of_class})
+        self.drawn = self._samples.drawn
+        self._shares = Shares(
+            len(self._samples),
+            recipe.hyperparameters.batch_size,
+            place.total_shares,
+            place.shares,
+            getattr(recipe.workload, "tail", "pad"),
+        )
+        self.steps_per_epoch = self._shares.steps_per_epoch
+        self._held: list[tuple[Tensor, Tensor]] = []
+
+    def dataset(self) -> dict[str, Any]:
+        """Facts of the data set for the record; the fingerprint is that of all values."""
+        return {
+            "root": str(self._root.resolve()),
+            "fingerprint": self._fingerprint,
+            "content_fingerprint": self._fingerprint,
+            "training_samples": len(self._training.labels),
+            "evaluation_samples": len(self._evaluation.labels),
+            "classes": self._classes,
+            "coverage": self._samples.coverage,
+            "synthetic": (self._root / MANIFEST).is_file(),
+            **self._samples.facts,
+        }
+
+    def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """The model and two samples."""
+        return self.model, (self._batch(self._training, np.arange(2) % len(self._training.labels))[0],)
+
+    def blank_payload(self) -> tuple[Tensor, Tensor]:
+        """Noise in the shape of a batch, and labels of class 0; where samples are whole numbers, the first of them."""
+        ids = np.arange(self._shares.batch_size) % len(self._training.labels)
+        samples, labels = self._batch(self._training, ids)
+        values = noise(*samples.shape, dtype=samples.dtype) if samples.is_floating_point() else samples
+        return values, torch.zeros_like(labels)
+
+    def hold_in_memory(self, count: int) -> None:
+        """Repeat the first `count` batches from now on."""
+        self._held = [batch.payload for batch in islice(self.training_batches(1, 0), count)]
+
+    def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
+        """Batches of `epoch` from step `first_step` on; payload: samples (N, …) and labels (N,)."""
+        order = epoch_order(self._shares.samples, self._seed, epoch)
+        for number, share in enumerate(self._shares.of_epoch(order, first_step)):
+            ids = self._samples.ids(share.ids)
+            payload = self._held[number % len(self._held)] if self._held else self._batch(self._training, ids)
+            yield TrainingBatch(samples=ids[: share.real], padded=len(ids) - share.real, payload=payload)
+
+    def loss(self, model: nn.Module, payload: Any) -> Tensor:
+        """Cross entropy."""
+        samples, labels = payload
+        return F.cross_entropy(model(samples.to(self._place.device)), labels.to(self._place.device))
+
+    def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
+        """Top-1 over the evaluation set; right answers are counted over all ranks."""
+        top1, ranks, device = Top1(self._place.device), self._place.communicator, self._place.device
+        shard = evaluation_shard(len(self._evaluation.labels), self._shares.batch_size, ranks.size, ranks.rank)
+        for ids in shard:
+            samples, labels = self._batch(self._evaluation, ids)
+            top1.update(model(samples.to(device)).float(), labels.to(device))
+            on_batch(top1.samples * ranks.size)
+        top1.combine(ranks)
+        return Evaluation(top1.value, top1.samples)
+
+    def predictions(
+        self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        """Of each sample its label and the model's scores (logits, float32)."""
+        arrays = self._evaluation if samples is None else self._training
+        ids = np.arange(len(arrays.labels)) if samples is None else samples
+        ranks, device = self._place.communicator, self._place.device
+        shard = evaluation_shard(len(ids), self._shares.batch_size, ranks.size, ranks.rank)
+        scores, done = torch.empty(sum(map(len, shard)), self._classes), 0
+        for positions in shard:
+            values, _ = self._batch(arrays, ids[positions])
+            scores[done : done + len(positions)] = model(values.to(device))
+            done += len(positions)
+            on_batch(done * ranks.size)
+        logits = gather_rows(scores, ranks)
+        if logits is None:
+            return {}
+        return {"samples": ids, "labels": arrays.labels[ids].astype(np.int64), "logits": logits.numpy()}
+
+    def pictures(self) -> dict[str, bytes]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing runs beside the training loop."""
+
+    def _batch(self, arrays: Arrays, ids: SampleIds) -> tuple[Tensor, Tensor]:
+        samples = torch.from_numpy(np.ascontiguousarray(arrays.samples[ids]))
+        labels = torch.from_numpy(np.ascontiguousarray(arrays.labels[ids], np.int64))
+        return samples.to(self._place.input_dtype) if samples.is_floating_point() else samples, labels
+
+
+def _checked(training: Arrays, evaluation: Arrays, root: Path) -> int:
+    """How many classes there are."""
+    for name, arrays in (("training", training), ("evaluation", evaluation)):
+        labels = arrays.labels
+        if labels.ndim != 1 or not len(labels) or len(labels) != len(arrays.samples):
+            shapes = f"samples {arrays.samples.shape}, labels {labels.shape}"
+            raise DataError(f"{root}: the {name} set needs as many labels as samples, one at least; got {shapes}")
+        if labels.dtype.kind not in "iu" or labels.min() < 0:
+            raise DataError(f"{root}: labels of the {name} set: expected whole numbers from 0 on, got {labels.dtype}")
+    classes = int(training.labels.max()) + 1
+    if int(evaluation.labels.max()) >= classes:
+        raise DataError(f"{root}: the evaluation set has the label {int(evaluation.labels.max())}; training has none")
+    return classes
+
+
+def _by_label(arrays: Arrays) -> Arrays:
+    """In the order of labels, so that the samples of a class have ids that follow one another."""
+    order = np.argsort(arrays.labels, kind="stable")
+    return Arrays(arrays.samples[order], arrays.labels[order])
+
+
+def _fingerprint(*sets: Arrays) -> str:
+    """SHA-256 (hex) over types, shapes and values."""
+    digest = hashlib.sha256()
+    for arrays in sets:
+        for values in (arrays.samples, arrays.labels):
+            digest.update(f"{values.dtype.str}{values.shape}".encode())
+            digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()

@@ -1,0 +1,52 @@
+"""Orders for staging, and what lies in folders, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hpcai500.data.staging.layout import FOLDER
+from hpcai500.data.staging.staging import Order, Report, stage
+
+
+def staged(source: Path, root: Path, benchmark: str = "ic", name: str = "somebody", **options: Any) -> Report:
+    """Stage the set at `source` in `root`."""
+    return stage(Order(benchmark, source, root, name, **options))
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    """Path and content of all files of a folder that are data."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.relative_to(root).parts[0].startswith(".")
+    }
+
+
+def parts_of(root: Path) -> list[str]:
+    """Files that are not whole."""
+    return [path.name for path in (root / FOLDER / "part").iterdir()]
+
+
+class Counting:
+    """A tracker that stops the work after so many megabytes."""
+
+    def __init__(self, stop_after: int) -> None:
+        self._left = stop_after
+
+    def advance(self, n: int = 1) -> None:
+        self._left -= n
+        if self._left < 0:
+            raise KeyboardInterrupt
+
+
+def interrupting(after: int) -> Any:
+    """A tracker for `stage` that behaves as Ctrl-C after so many megabytes."""
+
+    @contextmanager
+    def tracker(total: int, description: str, unit: str) -> Iterator[Counting]:
+        yield Counting(after if description == "staging" else 10**9)
+
+    return tracker

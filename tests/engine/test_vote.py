@@ -1,0 +1,302 @@
+"""The vote of real members: what it writes, that nothing of it depends on chance or order, and whom it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_members import member_arguments, member_recipe
+from written_campaign import edit_record
+
+from hpcai500 import train
+from hpcai500.chain import Event
+from hpcai500.engine import vote_command
+from hpcai500.engine.vote import curve_points, read_list
+from hpcai500.errors import ExitCode, UsageError
+from hpcai500.methodology.bootstrap import draws, probe
+from hpcai500.recipe import to_toml
+from hpcai500.workloads.voting.arrays_file import write_arrays
+from hpcai500.workloads.voting.softmax_mean import softmax
+
+MEMBERS = 3
+
+
+def made(benchmark: str, folder: Path, data: Path) -> list[Path]:
+    records = [folder / f"member-{number}" for number in range(MEMBERS)]
+    for number, record in enumerate(records):
+        assert train.main(member_arguments(record, member_recipe(benchmark, seed=1 + number), data)) == 0
+    return records
+
+
+@pytest.fixture(scope="module")
+def classifiers(images: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return made("ic", tmp_path_factory.mktemp("classifiers"), images)
+
+
+@pytest.fixture(scope="module")
+def detectors(weather: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return made("ewa", tmp_path_factory.mktemp("detectors"), weather)
+
+
+Vote = Callable[..., tuple[int, Path]]
+
+
+@pytest.fixture
+def vote(tmp_path: Path) -> Vote:
+    """`vote(records, "ensemble.vote=nms")`: exit code, and the file."""
+
+    def hold(records: list[Path] | dict[int, Path], *settings: str) -> tuple[int, Path]:
+        named = records if isinstance(records, dict) else dict(enumerate(records))
+        first = next(iter(named.values()))
+        recipe, listed, out = tmp_path / "recipe.toml", tmp_path / "list", tmp_path / "vote.json"
+        benchmark = "ewa" if "detectors" in str(first) else "ic"
+        recipe.write_text(to_toml(member_recipe(benchmark, *settings)))
+        listed.write_text("".join(f"{number}\t{record}\n" for number, record in named.items()))
+        out.unlink(missing_ok=True)
+        return vote_command.main(["--recipe", str(recipe), "--records", str(listed), "-o", str(out)]), out
+
+    return hold
+
+
+def arrays(record: Path, kind: str) -> dict[str, Any]:
+    with np.load(record / "predictions" / f"{kind}.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def result(record: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((record / "result.json").read_text())
+    return document
+
+
+def test_the_vote_of_classifiers_is_the_mean_of_their_softmax_outputs(classifiers: list[Path], vote: Vote) -> None:
+    code, out = vote(classifiers)
+    assert code == 0
+    found = json.loads(out.read_text())
+    predicted = [arrays(record, "evaluation") for record in classifiers]
+    labels = predicted[0]["labels"]
+    for count, point in enumerate(found["curve"], 1):
+        mean = np.mean([softmax(one["logits"]) for one in predicted[:count]], axis=0)
+        assert point == {"members": count, "value": float((mean.argmax(axis=1) == labels).mean())}
+    assert found["value"] == found["curve"][-1]["value"]
+    assert [one["value"] for one in found["members"]] == [result(one)["quality"]["achieved"] for one in classifiers]
+    assert [(one["member"], one["record"]) for one in found["members"]] == list(enumerate(map(str, classifiers)))
+    files = [hashlib.sha256((one / "predictions/evaluation.npz").read_bytes()).hexdigest() for one in classifiers]
+    assert [one["sha256"] for one in found["members"]] == files
+    facts = {key: found[key] for key in ("schema", "benchmark", "metric", "target", "vote", "samples", "per_class")}
+    assert facts == {
+        "schema": "hpcai500-vote-1",
+        "benchmark": "ic",
+        "metric": "top1",
+        "target": 0.01,
+        "vote": "mean",
+        "samples": 12,
+        "per_class": None,
+    }
+
+
+def test_out_of_bag_each_training_sample_is_judged_by_members_that_have_not_drawn_it(
+    classifiers: list[Path], vote: Vote
+) -> None:
+    found = json.loads(vote(classifiers)[1].read_text())["out_of_bag"]
+    sums: dict[int, Any] = {}
+    labels, votes = {}, 0
+    for number, record in enumerate(classifiers):
+        one = arrays(record, "out-of-bag")
+        unseen = set(probe(33, 20).tolist()) - set(draws(33, 1 + number, "bootstrap").tolist())
+        assert set(one["samples"].tolist()) == unseen
+        for sample, label, row in zip(one["samples"].tolist(), one["labels"], softmax(one["logits"]), strict=True):
+            sums[sample], labels[sample] = sums.get(sample, 0) + row, label
+            votes += 1
+        assert found["members"][number]["samples"] == len(unseen)
+    right = sum(int(total.argmax() == labels[sample]) for sample, total in sums.items())
+    assert (found["samples"], found["value"]) == (len(sums), right / len(sums))
+    assert found["votes_a_sample"] == votes / len(sums)
+
+
+def test_the_vote_of_detectors_has_the_precision_of_each_class(detectors: list[Path], vote: Vote) -> None:
+    code, out = vote(detectors)
+    found = json.loads(out.read_text())
+    assert (code, found["metric"], found["samples"]) == (0, "map50", 10)
+    assert len(found["per_class"]) == 4
+    occurring = [value for value in found["per_class"].values() if value is not None]
+    assert found["value"] == pytest.approx(np.mean(occurring))
+    assert [one["value"] for one in found["members"]] == [result(one)["quality"]["achieved"] for one in detectors]
+    assert found["curve"][0]["value"] == found["members"][0]["value"]
+    assert found["out_of_bag"]["samples"] > 0
+
+
+def test_the_same_vote_comes_byte_by_byte_and_listed_in_any_order(classifiers: list[Path], vote: Vote) -> None:
+    before = vote(classifiers)[1].read_bytes()
+    assert vote({number: classifiers[number] for number in (2, 0, 1)})[1].read_bytes() == before
+
+
+def test_numbers_of_members_do_not_change_what_all_of_them_say(classifiers: list[Path], vote: Vote) -> None:
+    one = json.loads(vote(classifiers)[1].read_text())
+    other = json.loads(vote({0: classifiers[2], 1: classifiers[0], 2: classifiers[1]})[1].read_text())
+    assert (one["value"], one["out_of_bag"]["value"]) == (other["value"], other["out_of_bag"]["value"])
+
+
+@pytest.mark.parametrize("kind", ["classifiers", "detectors"])
+def test_an_ensemble_of_one_is_its_member(kind: str, vote: Vote, request: pytest.FixtureRequest) -> None:
+    member = request.getfixturevalue(kind)[1]
+    found = json.loads(vote({7: member})[1].read_text())
+    assert found["value"] == result(member)["quality"]["achieved"]
+    assert found["curve"] == [{"members": 1, "value": found["value"]}]
+    assert found["out_of_bag"]["value"] == found["out_of_bag"]["members"][0]["value"]
+
+
+def test_the_curve_has_each_member_at_first_and_then_powers_of_two() -> None:
+    assert curve_points(1) == {1}
+    assert curve_points(3) == {1, 2, 3}
+    assert curve_points(16) == set(range(1, 17))
+    assert curve_points(100) == {*range(1, 17), 32, 64, 100}
+    assert curve_points(10_000) == {*range(1, 17), *(2**power for power in range(5, 14)), 10_000}
+
+
+@pytest.fixture
+def harmed(classifiers: list[Path], tmp_path: Path) -> list[Path]:
+    """Members of which the second may be changed."""
+    copy = Path(shutil.copytree(classifiers[1], tmp_path / "harmed"))
+    return [classifiers[0], copy, classifiers[2]]
+
+
+def refused(vote: Vote, records: list[Path], capfd: pytest.CaptureFixture[str], *settings: str) -> tuple[int, str]:
+    capfd.readouterr()
+    code, out = vote(records, *settings)
+    assert not out.exists()
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    return code, line
+
+
+def rewrite(record: Path, kind: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a member's predictions, and all that vouches for them, as a member that lies would."""
+    found = arrays(record, kind)
+    change(found)
+    path = record / "predictions" / f"{kind}.npz"
+    with path.open("wb") as stream:
+        write_arrays(stream, found)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def name(events: list[Event]) -> None:
+        for event in events:
+            if event["key"] == "predictions" and event["value"]["kind"] == kind:
+                event["value"]["sha256"] = sha256
+
+    edit_record(record, name)
+
+
+def all_right(one: dict[str, Any]) -> None:
+    one["logits"] = np.eye(3, dtype=np.float32)[one["labels"]]
+
+
+def test_a_changed_file_is_refused(harmed: list[Path], vote: Vote, capfd: pytest.CaptureFixture[str]) -> None:
+    file = harmed[1] / "predictions/evaluation.npz"
+    content = bytearray(file.read_bytes())
+    content[-200] ^= 1
+    file.write_bytes(content)
+    code, line = refused(vote, harmed, capfd)
+    assert code == ExitCode.WRONG_ANSWER
+    assert f"member 1 ({harmed[1]}): predictions/evaluation.npz was changed: its hash is not the one" in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        ("evaluation", all_right, "predictions are exactly those of the last evaluation"),
+        ("evaluation", lambda one: one["logits"].fill(np.nan), "the scores of 12 samples are no numbers"),
+        ("evaluation", lambda one: one.update(samples=one["samples"] + 1), "not of the 12 samples"),
+        ("evaluation", lambda one: one.update(samples=one["samples"][:-1]), "not of the 12 samples"),
+        ("evaluation", lambda one: one.update(labels=one["labels"][::-1]), "other labels than members before it"),
+        ("evaluation", lambda one: one.update(logits=one["logits"][:, :2]), "labels beyond its 2 classes"),
+        ("evaluation", lambda one: one.update(logits=one["logits"].astype(float)), "float64 in 2 dimensions, expected"),
+        ("evaluation", lambda one: one.pop("labels"), "expected samples.npy, labels.npy, logits.npy"),
+        ("out-of-bag", all_right, "its event out_of_bag something else"),
+        ("out-of-bag", lambda one: one.update(samples=np.arange(len(one["samples"]))), "samples that it should be of"),
+    ],
+)  # fmt: skip
+def test_a_member_that_lies_is_refused_in_one_line_that_names_it(
+    harmed: list[Path],
+    vote: Vote,
+    capfd: pytest.CaptureFixture[str],
+    kind: str,
+    change: Callable[[dict[str, Any]], object],
+    reason: str,
+) -> None:
+    rewrite(harmed[1], kind, change)
+    code, line = refused(vote, harmed, capfd)
+    assert (code, f"member 1 ({harmed[1]}): predictions/{kind}.npz" in line) == (ExitCode.WRONG_ANSWER, True), line
+    assert reason in line
+
+
+def unfinished(record: Path) -> None:
+    (record / "DONE").unlink()
+
+
+def no_file(record: Path) -> None:
+    (record / "predictions/evaluation.npz").unlink()
+
+
+def no_events(record: Path) -> None:
+    def drop(events: list[Event]) -> None:
+        events[:] = [event for event in events if event["key"] != "predictions"]
+
+    edit_record(record, drop)
+
+
+def other_data(record: Path) -> None:
+    def change(events: list[Event]) -> None:
+        next(event for event in events if event["key"] == "dataset")["value"]["fingerprint"] = "0" * 64
+
+    edit_record(record, change)
+
+
+def broken_chain(record: Path) -> None:
+    log = record / "events.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"ceilings"', b'"ceilingz"'))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (unfinished, "not finished (unfinished): only who has finished can vote"),
+        (no_file, "predictions/evaluation.npz cannot be read: No such file or directory"),
+        (no_events, "has no predictions, evaluation: go on with its run"),
+        (other_data, "trained on other data than member 0"),
+        (broken_chain, "the chain is broken here"),
+        (shutil.rmtree, "not a record"),
+    ],
+)
+def test_who_is_no_finished_member_of_this_ensemble_is_refused(
+    harmed: list[Path], vote: Vote, capfd: pytest.CaptureFixture[str], harm: Callable[[Path], object], reason: str
+) -> None:
+    harm(harmed[1])
+    code, line = refused(vote, harmed, capfd)
+    assert code == ExitCode.USAGE
+    assert f"member 1 ({harmed[1]}): " in line
+    assert reason in line
+
+
+def test_nobody_votes_twice_and_nobody_with_another_recipe(
+    harmed: list[Path], vote: Vote, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, line = refused(vote, [harmed[0], harmed[1], harmed[0]], capfd)
+    assert (code, "names a member or a record twice" in line) == (ExitCode.USAGE, True)
+    twin = Path(shutil.copytree(harmed[0], harmed[1].parent / "twin"))
+    code, line = refused(vote, [harmed[0], twin], capfd)
+    assert (code, "has the seed 1 of member 0: it is the same model once more" in line) == (ExitCode.USAGE, True)
+    code, line = refused(vote, harmed, capfd, "hyperparameters.momentum=0.8")
+    assert (code, "of another recipe than the ensemble's: hyperparameters.momentum" in line) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize("text", ["", "0 /a", "x\t/a", "-1\t/a", "0\t", "0\t/a\n0\t/b", "0\t/a\n1\t/a", "²\t/a"])
+def test_a_list_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "list"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="--records"):
+        read_list(path)

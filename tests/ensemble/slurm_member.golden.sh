@@ -1,0 +1,155 @@
+#!/bin/bash
+# hpcai500 ic: one element a member, 8 ranks each on 2 nodes.
+#
+#     bash slurm/submit.sh                           submits it, and the job that collects
+#     hpcai500 ensemble status '/runs/big ensemble'  how all members stand
+#     hpcai500 ensemble cancel '/runs/big ensemble'  ends all, with checkpoints
+#     scancel --signal=USR1 --batch JOB_3            stops member 3 with a checkpoint; it comes back through the queue
+#
+# Change what you like; what shall stay belongs into the site file. Written by hpcai500 VERSION.
+
+#SBATCH --job-name=hpcai500-ic-member
+#SBATCH --partition=gpu
+#SBATCH --account=project123
+#SBATCH --qos=normal
+#SBATCH --time=04:00:00
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=16
+#SBATCH --gres=gpu:a100:4
+#SBATCH --exclusive
+#SBATCH --array=0-7%4
+#SBATCH --output=slurm/member-%A-%a.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@300
+#SBATCH --constraint=a100
+#SBATCH --hint=nomultithread
+
+set -euo pipefail
+say() { echo "hpcai500: $*" >&2; }
+
+# `module` is a function of login shells, and was not written for set -u.
+set +u
+type module >/dev/null 2>&1 || . /etc/profile || true
+module load openmpi/4.1 apptainer
+set -u
+
+export GLOO_SOCKET_IFNAME=ib0
+export NCCL_SOCKET_IFNAME=ib0
+export OMPI_MCA_btl_tcp_if_include=ib0
+export APPTAINERENV_LD_LIBRARY_PATH=/opt/openmpi/lib:/opt/ucx/lib
+export APPTAINERENV_OPAL_PREFIX=/opt/openmpi
+export NCCL_DEBUG=WARN
+
+ensemble='/runs/big ensemble'
+member=$SLURM_ARRAY_TASK_ID
+folder=$ensemble/members/$(printf %05d "$member")
+# Always both numbers: the number of one element alone is that of the whole array, too.
+element=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+mkdir -p -- "$folder"
+exec >>"$folder/output.txt" 2>&1
+say "member $member: job $element on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}"
+
+# Failures of this member in this array; and of such lines, how many there are of each host.
+mine() { grep -F "\"job\":\"$SLURM_ARRAY_JOB_ID\"" -- "$folder/failures.jsonl"; }
+hosts_of() { sed 's/.*"host":"\([^"]*\)".*/\1/' | tr , '\n' | sort | uniq -c; }
+
+# A failure of the member's own: it is written down, and ends here, or goes back to the queue.
+fail() {
+    local code=$1 hosts count most on_a_host bad exclude
+    hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
+    printf '{"time_ms":%s,"host":"%s","exit_code":%s,"restart":%s,"job":"%s"}\n' "$(date +%s%3N)" "$hosts" \
+        "$code" "${SLURM_RESTART_COUNT:-0}" "$SLURM_ARRAY_JOB_ID" >>"$folder/failures.jsonl"
+    if (( code == 2 )); then
+        say "member $member: it diverged, which no other try takes back"
+        exit "$code"
+    fi
+    count=$(mine | wc -l) most=3 on_a_host=2
+    if (( code == 64 || code == 69 )); then
+        # Another node may have what this one lacks.
+        on_a_host=1 most=2 count=$(mine | grep -cE '"exit_code":(64|69),')
+    fi
+    if (( count >= most )); then
+        say "member $member: has failed $count times (the last time with exit code $code): given up"
+        exit "$code"
+    fi
+    # Hosts on which it has failed too often are left out, unless no others could run it, as sbatch judges.
+    exclude=''
+    bad=$(mine | hosts_of | awk -v most="$on_a_host" '$1 >= most {print $2}' | paste -sd,)
+    if [[ $bad ]]; then
+        if sbatch --test-only --exclude="$bad${exclude:+,$exclude}" "$0" 2>/dev/null; then
+            exclude=$bad${exclude:+,$exclude}
+        elif (( code == 64 || code == 69 )); then
+            say "member $member: cannot be run on $bad (exit code $code), and there is no other node: given up"
+            exit "$code"
+        else
+            bad=''
+        fi
+    fi
+    # What ends this job must not end what is said to Slurm about it.
+    trap '' TERM
+    if scontrol requeue "$element"; then
+        say "member $member: failed (exit code $code, failure $count): job $element goes back to the queue"
+        if [[ $bad ]] && scontrol update JobId="$element" ExcNodeList="$exclude"; then
+            say "member $member: no more on $bad"
+        fi
+    fi
+    exit "$code"
+}
+
+if ! command -v apptainer >/dev/null; then
+    say 'apptainer: no such command on this node: load its module, or give its path in the site file'
+    fail 69
+fi
+needed=(/apps/hpcai500.sif /scratch /etc/site /opt/openmpi /opt/ucx/lib '/runs/big ensemble' /data/imagenet)
+for path in "${needed[@]}"; do
+    [[ -e $path ]] || { say "$path: not on $HOSTNAME: image, binds, data must be on all nodes"; fail 69; }
+done
+
+launcher=(
+    srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --mpi=pmix
+    --kill-on-bad-exit=1 --export=ALL
+)
+
+hpcai500=(
+    apptainer exec --nv --bind /scratch --bind /etc/site:/etc/site:ro --bind /apps/hpcai500.sif:/image.sif:ro
+    --bind /opt/openmpi:/opt/openmpi:ro --bind /opt/ucx/lib:/opt/ucx/lib:ro --bind '/runs/big ensemble'
+    --bind /data/imagenet --pwd '/runs/big ensemble' /apps/hpcai500.sif hpcai500
+)
+
+ended=''
+
+# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as USR1: at TERM,
+# launchers kill their ranks.
+warned='' heard='' ranks=''
+pass_on() { heard=yes; if [[ $ranks ]]; then kill -USR1 "$ranks" 2>/dev/null || true; fi; }
+trap 'warned=yes; pass_on' USR1
+trap 'ended=yes; pass_on' TERM
+"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member" &
+ranks=$!
+if [[ $heard ]]; then pass_on; fi
+while true; do
+    heard='' code=0
+    wait "$ranks" || code=$?
+    # A signal ends the wait, not the ranks.
+    [[ $heard ]] || break
+done
+
+if (( code == 0 )); then exit 0; fi
+
+# Stopped, with a checkpoint. At an end (scancel, a node that fails), Slurm itself decides what comes then.
+if [[ $ended ]]; then exit 1; fi
+if [[ $warned ]] && (( code == 1 || code > 128 )); then
+    # What ends this job must not end what is said to Slurm about it.
+    trap '' TERM
+    most=20
+    if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
+        say "member $member: has come back $most times already: no more"
+    elif scontrol requeue "$element"; then
+        say "member $member: time is up: job $element goes back to the queue"
+    fi
+    exit 1
+fi
+
+fail "$code"

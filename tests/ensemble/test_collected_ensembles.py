@@ -1,0 +1,268 @@
+"""Collecting an ensemble: who counts and who does not, what is written, and what is said. Votes are made up here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_campaign import edit_record, rewrite_recipe, values
+from written_ensemble import Made, made_up_vote, write_ensemble, write_member
+
+from hpcai500.ensemble.collect import Collected, CollectOrder, collect_ensemble
+from hpcai500.ensemble.examining import Member
+from hpcai500.ensemble.reading import Ensemble, read_ensemble
+from hpcai500.ensemble.show import CollectReport
+from hpcai500.errors import RecordError, RunError
+from hpcai500.methodology.ensemble import parallel_computation
+from hpcai500.methodology.score import penalty_coefficient
+
+FILES = ("vote.json", "result.json", "DONE", "quality.svg", "training.png")
+
+
+def collect(folder: Path, *, accept: bool = False) -> Collected:
+    return collect_ensemble(CollectOrder(folder, accept), voting=made_up_vote)
+
+
+def said(collected: Collected, *, accepted: bool = False) -> str:
+    return "\n".join(CollectReport(collected, accepted).lines())
+
+
+def events(ensemble: Ensemble, key: str) -> list[dict[str, Any]]:
+    return [event["value"] for event in ensemble.events if event["key"] == key]
+
+
+def test_a_complete_ensemble_is_voted_counted_and_told(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made(), Made(late=0.5, rate=80), Made(late=0.25)], "problem.target_quality=0.71")
+    collected = collect(tmp_path / "e")
+    result = collected.result
+    assert (result.complete, result.members, result.members_done, result.missing) == (True, 3, 3, [])
+    assert (result.degree, result.scale, result.nodes) == (8, 24, 3)
+    assert result.quality.achieved == pytest.approx(0.72)
+    assert [(one.members, one.value) for one in result.curve] == [(1, 0.7), (2, 0.71), (3, 0.72)]
+    assert [one.quality for one in result.member_results] == [0.7, 0.7, 0.7]
+    assert [one.out_of_bag for one in result.member_results] == pytest.approx([0.67] * 3)
+    slowest = result.member_results[1]
+    assert (result.slowest_member.member, result.slowest_member.host) == (1, "node-1")  # type: ignore[union-attr]
+    assert result.epoch_seconds == pytest.approx(slowest.seconds / 2)
+    # Equation 6: three times the operations of an epoch of 640 samples, by the slowest member's epoch.
+    assert result.flops == pytest.approx(3 * 640 * 24_299_077_632 / (slowest.seconds / 2))
+    assert result.vflops == pytest.approx(result.flops * penalty_coefficient(0.72, 0.71, 5))
+    # Equation 4: batches of 8 on 8 accelerators of each member.
+    assert result.apc.ensemble == parallel_computation([64] * 3, 24_299_077_632)  # type: ignore[union-attr]
+    assert result.start_skew_seconds == pytest.approx(0.5, abs=0.01)
+    text = said(collected)
+    assert "3 members x 8 = 24 accelerators" in text
+    assert "slowest     member 1 on node-1" in text
+    assert "HPCAI500 FOM vflops=" in text
+    assert text.endswith("HPCAI500 RESULT PASS")
+    (told,) = events(collected.ensemble, "collect")
+    assert (told["status"], told["missing"], sorted(told["heads"])) == ("complete", [], ["0", "1", "2"])
+    assert all((tmp_path / "e" / name).is_file() for name in FILES)
+    assert (tmp_path / "e" / "DONE").read_text() == f"{collected.ensemble.head}\n"
+    assert json.loads((tmp_path / "e" / "result.json").read_text()) == result.as_json()
+
+
+def test_an_ensemble_of_one_has_the_rate_of_its_member(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made()])
+    result = collect(tmp_path / "e").result
+    (member,) = result.member_results
+    assert (result.flops, result.images_per_second) == pytest.approx((member.flops, member.images_per_second))
+    assert result.overlap == 1.0
+
+
+def test_collecting_again_gives_the_same_and_a_late_member_joins(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), None])
+    first = collect(tmp_path / "e")
+    assert first.result.missing[0].reason == "has not begun"
+    write_member(ensemble, 1, Made())
+    second = collect(tmp_path / "e")
+    assert second.result.complete
+    files = {name: (tmp_path / "e" / name).read_bytes() for name in FILES}
+    third = collect(tmp_path / "e")
+    assert third.result == second.result
+    assert {name: (tmp_path / "e" / name).read_bytes() for name in FILES} == files
+    assert [one["status"] for one in events(third.ensemble, "collect")] == ["incomplete", "complete"]
+
+
+def test_a_missing_member_is_never_counted_silently(tmp_path: Path) -> None:
+    members = [Made(), None, Made(outcome="failed"), Made(outcome="running"), Made(predicts=False), Made()]
+    write_ensemble(tmp_path / "e", members)
+    collected = collect(tmp_path / "e")
+    result, report = collected.result, CollectReport(collected)
+    reasons = {one.member: one.reason for one in result.missing}
+    assert reasons[1] == "has not begun"
+    assert reasons[2].startswith("failed: node-2 was lost")
+    assert reasons[3].startswith("runs still, or was killed")
+    assert reasons[4].endswith("holds no predictions on the evaluation set, so it cannot vote")
+    assert (result.complete, result.members_done, result.rankable) == (False, 2, False)
+    assert result.reasons[0] == "incomplete: 4 of 6 members are missing: 1-4"
+    assert (result.quality.achieved, result.vflops, result.curve) == (None, None, [])
+    assert (report.exit_code, report.verdict) == (1, "INVALID")
+    text = said(collected)
+    assert "INCOMPLETE: 2 of 6 members count" in text
+    assert "HPCAI500 FOM" not in text
+    assert "hpcai500 ensemble collect" in text
+    (told,) = events(collected.ensemble, "collect")
+    assert (told["status"], told["missing"], told["vote_sha256"]) == ("incomplete", [1, 2, 3, 4], None)
+    assert not (tmp_path / "e" / "DONE").exists()
+    assert not (tmp_path / "e" / "vote.json").exists()
+    assert json.loads((tmp_path / "e" / "result.json").read_text())["complete"] is False
+
+
+def test_an_incomplete_ensemble_that_is_accepted_votes_and_says_so_everywhere(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made(), None, Made()], "problem.target_quality=0.7")
+    collected = collect(tmp_path / "e", accept=True)
+    result, report = collected.result, CollectReport(collected, accepted=True)
+    assert (result.complete, result.rankable) == (False, False)
+    assert result.quality.achieved == pytest.approx(0.71)
+    # Two members' operations, and no more.
+    assert result.images == 2 * 2 * 640
+    text = said(collected, accepted=True)
+    assert "INCOMPLETE: 2 of 3 members count" in text
+    assert "NOTE not rankable: incomplete: 1 of 3 member is missing: 1" in text
+    assert "HPCAI500 FOM members_done=2 members" in text
+    assert (report.exit_code, text.splitlines()[-1]) == (0, "HPCAI500 RESULT PASS")
+    assert "INCOMPLETE" in (tmp_path / "e" / "quality.svg").read_text()
+    assert "INCOMPLETE" in (tmp_path / "e" / "training.svg").read_text()
+    # Without that word it is none again, and nothing of the vote stays behind.
+    assert CollectReport(collect(tmp_path / "e")).verdict == "INVALID"
+    assert not (tmp_path / "e" / "vote.json").exists()
+    assert not (tmp_path / "e" / "DONE").exists()
+
+
+def test_an_ensemble_that_has_not_begun_is_told_as_such(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [None, None])
+    collected = collect(tmp_path / "e", accept=True)
+    assert (collected.result.members_done, collected.result.flops, collected.figures) == (0, None, [])
+    assert said(collected, accepted=True).endswith("HPCAI500 RESULT INVALID")
+
+
+def test_a_missed_target_ends_with_2(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made(), Made()])
+    collected = collect(tmp_path / "e")
+    assert CollectReport(collected).exit_code == 2
+    assert "FAILED: top1 0.71 is below the target 0.763" in said(collected)
+
+
+def test_members_of_another_recipe_seed_or_data_do_not_count(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(), Made(dataset={"fingerprint": "0" * 64}), Made()])
+    rewrite_recipe(ensemble.folder(1) / "trial-01", "hyperparameters.momentum=0.5")
+    rewrite_recipe(ensemble.folder(3) / "trial-01", "hyperparameters.seed=77")
+    reasons = {one.member: one.reason for one in collect(tmp_path / "e").result.missing}
+    assert reasons[1].endswith("its recipe is not the ensemble's: hyperparameters.momentum differs")
+    assert reasons[2].endswith("trained on other data than member 0: their fingerprints differ")
+    assert reasons[3].endswith(f"hyperparameters.seed is 77; member 3 was planned with {ensemble.seed(3)}")
+
+
+def test_a_record_that_its_journal_does_not_vouch_for_does_not_count(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(), Made()])
+    journal = ensemble.folder(1) / "campaign.jsonl"
+    before = journal.read_bytes()
+    edit_record(ensemble.folder(1) / "trial-01", lambda told: values(told, "eval_accuracy")[-1].update(value=0.9))
+    journal.write_bytes(before)
+    ensemble.folder(0).rename(tmp_path / "moved")
+    ensemble.folder(2).rename(ensemble.folder(0))
+    reasons = {one.member: one.reason for one in collect(tmp_path / "e").result.missing}
+    assert reasons[0].endswith("not member 0 of this ensemble: its journal names another plan")
+    assert "its last event is not the one that the journal vouches for" in reasons[1]
+    assert reasons[2] == "has not begun"
+
+
+def test_members_in_waves_are_collected_and_not_rankable(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made(), Made(), Made(late=1000), Made(late=1000)])
+    result = collect(tmp_path / "e").result
+    assert result.at_once == 2
+    assert any("at most 2 of 4 did, so V3.0 Eq. 6" in reason for reason in result.reasons)
+    assert result.sustained_flops < result.flops / 2  # type: ignore[operator]
+
+
+def test_a_member_that_began_before_the_plan_has_a_wrong_clock(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made(), Made(late=-3600)])
+    reasons = collect(tmp_path / "e").result.reasons
+    assert any(reason.startswith("member 1: began before the ensemble was planned: the clock") for reason in reasons)
+
+
+def test_members_on_other_systems_and_other_code_are_told(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(), Made()])
+
+    def change(told: list[Any]) -> None:
+        (system,) = values(told, "system")
+        system["installation"]["package"]["code_sha256"] = "f" * 64
+        system["nodes"][0]["cpu"]["Model name"] = "Pentium"
+
+    edit_record(ensemble.folder(2) / "trial-01", change)
+    reasons = collect(tmp_path / "e").result.reasons
+    assert "member 2: differs from member 0 in processors" in reasons
+    assert "member 2: ran other code of hpcai500 than the ensemble was planned with (ffffffffffff…)" in reasons
+
+
+def test_a_vote_of_other_members_or_of_none_is_refused(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
+    with pytest.raises(RecordError, match="not of the 2 members that were collected"):
+        collect_ensemble(
+            CollectOrder(ensemble.path), voting=lambda ensemble, members, out: made_up_vote(ensemble, members[:1], out)
+        )
+    with pytest.raises(RecordError, match="no vote of ours: KeyError"):
+        collect_ensemble(CollectOrder(ensemble.path), voting=lambda ensemble, members, out: out.write_text("{}"))  # type: ignore[arg-type,return-value]
+
+
+def test_a_vote_that_fails_leaves_no_result_of_before(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
+    collect(ensemble.path)
+
+    def fail(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+        raise RunError("the vote failed (see above)")
+
+    with pytest.raises(RunError):
+        collect_ensemble(CollectOrder(ensemble.path), voting=fail)
+    assert not any((ensemble.path / name).exists() for name in ("vote.json", "result.json", "DONE"))
+
+
+def test_power_of_members_that_share_a_node_is_not_counted_twice(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
+
+    def measured(host: str) -> Any:
+        def change(told: list[Any]) -> None:
+            told[-1]["key"] = "power"
+            node = {"host": host, "covers": [host], "source": "nvml", "scope": "device", "energy_joules": 1000.0}
+            told[-1]["value"] = {"nodes": [{**node, "file": None, "sha256": None}], "reason": None, "note": None}
+
+        return change
+
+    for number in (0, 1):
+        edit_record(ensemble.folder(number) / "trial-01", measured(f"node-{number}"))
+    result = collect(ensemble.path).result
+    assert result.energy_joules == 2000.0
+    assert result.watts == pytest.approx(2000 / max(one.seconds for one in result.member_results))
+    # Operations of all members by the energy of all.
+    assert result.flops_per_watt == pytest.approx(2 * 2 * 640 * 24_299_077_632 / 2000)
+    shared = write_ensemble(tmp_path / "shared", [Made(host="n"), Made(host="n")], degree=4)
+    for number in (0, 1):
+        edit_record(shared.folder(number) / "trial-01", measured("n"))
+    told = collect(shared.path).result
+    assert told.energy_joules is None
+    assert told.power_note == "members 0 and 1 shared n, and each has measured the power of both"
+
+
+def test_a_table_of_many_members_shows_some_and_the_slowest(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made(rate=50 if k == 28 else 100) for k in range(30)], degree=1)
+    collected = collect(tmp_path / "e")
+    lines = list(CollectReport(collected).lines())
+    assert any(line.split()[:1] == ["28"] for line in lines)
+    assert "… 6 more in result.json" in lines
+    assert len(collected.result.member_results) == 30
+    assert read_ensemble(tmp_path / "e").head == collected.ensemble.head
+
+
+def test_a_complete_ensemble_of_the_reference_may_be_ranked(tmp_path: Path) -> None:
+    members = [Made(late=float(k), quality=0.345, rate=600) for k in range(2)]
+    write_ensemble(tmp_path / "e", members, recipe="ewa/ensemble", few=False)
+    result = collect(tmp_path / "e").result
+    assert (result.rankable, result.reasons, result.level) == (True, [], "hardware")
+    # Equation 8 with n = 10, as V3.0 section 3.5 has it for Extreme Weather Analytics.
+    achieved = result.quality.achieved
+    assert achieved is not None
+    assert result.penalty_coefficient == pytest.approx((achieved / 0.35) ** 10)

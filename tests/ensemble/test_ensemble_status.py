@@ -1,0 +1,347 @@
+"""How members stand, from what their scheduler says and what their logs tell: also where these are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_members import START_S, MadeCluster, MadeMember, plan
+
+from hpcai500.ensemble.member_status import MemberStatus
+from hpcai500.ensemble.memory import Memory
+from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.scheduler import MemberJob, State
+from hpcai500.ensemble.status import Status, read_status
+from hpcai500.ensemble.writing import append
+from hpcai500.errors import ExitCode
+
+NOW = START_S + 100
+
+
+def submitted(folder: Path, members: int = 3, scheduler: str = "slurm") -> Ensemble:
+    told = {"scheduler": scheduler, "jobs": ["7"], "members": list(range(members)), "at_once": None, "exclude": []}
+    return append(plan(folder / "e", members), "submit", told)
+
+
+def look(ensemble: Ensemble, *jobs: MemberJob, memory: Memory | None = None, now_s: float = NOW) -> Status:
+    return read_status(ensemble, {job.member: job for job in jobs}, memory or Memory(clock=lambda: now_s))
+
+
+def alone(ensemble: Ensemble, now_s: float = NOW) -> Status:
+    """By the records alone."""
+    return read_status(ensemble, None, Memory(clock=lambda: now_s))
+
+
+def running(ensemble: Ensemble, member: int = 0, epochs: int = 0) -> MadeMember:
+    one = MadeMember(ensemble, member)
+    one.begin(START_S, "n7")
+    for epoch in range(epochs):
+        one.finish_epoch(START_S + 20 * (epoch + 1), 16.0, 0.1 * (epoch + 1))
+    return one
+
+
+def job(state: State, member: int = 0, reason: str = "") -> MemberJob:
+    return MemberJob(member, state, f"7_{member}", ("n7",), 0, reason)
+
+
+def test_a_row_has_what_scheduler_and_record_tell(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path)
+    running(ensemble, epochs=2)
+    assert look(ensemble, MemberJob(0, "running", "7_0", ("n7", "n8"), 2)).rows[0] == MemberStatus(
+        0,
+        "running",
+        ("n7", "n8"),
+        "7_0",
+        restarts=2,
+        attempts=1,
+        epoch=3,
+        epochs_done=2,
+        step=0,
+        steps=100,
+        quality=0.2,
+        images_per_second=6400 / 16,
+        pace_seconds=20.0,
+        can_go_on=True,
+        started_ms=int(START_S * 1000),
+        last_ms=int(START_S * 1000) + 40_000,
+        looked_s=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "expected"),
+    [
+        ("waiting", "running", "waiting"),
+        ("running", "running", "running"),
+        ("running", "failed", "running"),
+        ("running", "done", "done"),
+        ("ended", "done", "done"),
+        ("ended", "failed", "failed"),
+        ("ended", "stopped", "stopped"),
+        ("ended", "running", "lost"),
+        ("failed", "failed", "failed"),
+        ("failed", "stopped", "stopped"),
+        ("failed", "running", "failed"),
+        ("cancelled", "stopped", "cancelled"),
+        ("unknown", "done", "done"),
+        ("unknown", "running", "running"),
+    ],
+)
+def test_scheduler_and_journal_together_say_how_a_member_stands(
+    tmp_path: Path, state: State, status: str, expected: str
+) -> None:
+    ensemble = submitted(tmp_path)
+    one = running(ensemble, epochs=1)
+    if status != "running":
+        one.end(NOW, status, "why")
+    assert look(ensemble, job(state)).rows[0].state == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "wrong"),
+    [
+        ("waiting", "waiting", None),
+        ("running", "running", None),
+        ("ended", "lost", "before it began"),
+        ("failed", "failed", "NODE_FAIL"),
+        ("cancelled", "cancelled", "NODE_FAIL"),
+        ("unknown", "waiting", None),
+    ],
+)
+def test_of_a_member_without_a_record_the_scheduler_alone_tells(
+    tmp_path: Path, state: State, expected: str, wrong: str | None
+) -> None:
+    row = look(submitted(tmp_path), job(state, reason="NODE_FAIL" if wrong else "")).rows[0]
+    assert row.state == expected
+    assert (wrong is None) == (row.wrong is None)
+    assert wrong is None or wrong in str(row.wrong)
+
+
+def test_why_a_member_waits_is_told_where_it_may_wait_for_ever(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path)
+    rows = look(ensemble, job("waiting", 0, "Priority"), job("waiting", 1, "launch failed requeued held")).rows
+    assert [row.wrong for row in rows[:2]] == [None, "waits: launch failed requeued held"]
+
+
+def test_what_diverged_is_lost_for_good_whatever_its_job_does(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path)
+    one = running(ensemble, epochs=1)
+    one.events.add(NOW, ("diverged", {"epoch": 2, "step": 7, "rank": 0, "what": "the loss is nan"}))
+    one.end(NOW, "failed", "the loss is nan")
+    status = look(ensemble, job("failed"))
+    assert (status.rows[0].state, status.rows[0].can_go_on) == ("diverged", False)
+    assert status.rows[0].wrong == "diverged: the loss is nan at epoch 2, step 7"
+
+
+def test_a_new_attempt_is_read_from_its_beginning(tmp_path: Path) -> None:
+    ensemble, memory = submitted(tmp_path), Memory(clock=lambda: NOW)
+    one = running(ensemble, epochs=3)
+    assert look(ensemble, job("running"), memory=memory).rows[0].epochs_done == 3
+    one.end(NOW, "failed", "node lost")
+    one.begin(NOW)
+    one.finish_epoch(NOW)
+    row = look(ensemble, MemberJob(0, "running", "8_0", ("n9",), 1), memory=memory).rows[0]
+    assert (row.attempts, row.epochs_done, row.wrong) == (2, 1, None)
+
+
+def test_an_attempt_that_is_gone_on_with_is_no_contradiction(tmp_path: Path) -> None:
+    ensemble, memory = submitted(tmp_path), Memory(clock=lambda: NOW)
+    one = running(ensemble, epochs=1)
+    one.end(NOW, "stopped", "stopped by SIGTERM")
+    assert look(ensemble, job("ended"), memory=memory).rows[0].state == "stopped"
+    one.journal.add(NOW, ("attempt_resume", {"trial": 1, "attempt": 1, "command": [], "slurm_job_id": "8"}))
+    one.finish_epoch(NOW)
+    row = look(ensemble, job("running"), memory=memory).rows[0]
+    assert (row.state, row.epochs_done, row.wrong) == ("running", 2, None)
+
+
+def test_failures_of_its_own_are_told_with_their_host(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path)
+    one = running(ensemble)
+    told = [{"time_ms": 1, "host": f"n{number}", "exit_code": 1, "restart": number} for number in (1, 2)]
+    (one.folder / "failures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told) + '{"time_ms":')
+    row = look(ensemble, MemberJob(0, "running", "7_0", ("n3",), 2)).rows[0]
+    assert row.wrong == "failed 2 times by itself, last on n2 (exit code 1)"
+
+
+def test_records_alone_tell_where_there_is_no_scheduler(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path, 5, "local")
+    running(ensemble, 0, epochs=5).end(NOW)
+    running(ensemble, 1, epochs=2)
+    running(ensemble, 2, epochs=1).end(NOW, "stopped", "stopped by SIGTERM")
+    running(ensemble, 3).end(NOW, "failed", "disk full")
+    status = alone(ensemble)
+    assert [row.state for row in status.rows] == ["done", "running", "stopped", "failed", "waiting"]
+    assert [row.wrong for row in status.rows] == [None, None, "stopped by SIGTERM", "disk full", None]
+    assert status.rows[1].hosts == ("n7",)
+    assert status.is_going_on
+
+
+def test_members_that_nobody_was_asked_to_run_do_not_go_on(tmp_path: Path) -> None:
+    status = alone(plan(tmp_path / "e", 2))
+    assert [(row.state, row.wrong) for row in status.rows] == [("waiting", "not submitted")] * 2
+    assert not status.is_going_on
+
+
+def test_after_a_cancel_those_that_had_not_begun_are_cancelled(tmp_path: Path) -> None:
+    ensemble = append(submitted(tmp_path, 2), "cancel", {"jobs": ["7"]})
+    running(ensemble, 0, epochs=5).end(NOW)
+    assert [row.state for row in alone(ensemble).rows] == ["done", "cancelled"]
+
+
+def test_one_that_was_killed_on_this_machine_is_lost_and_not_shown_as_running(tmp_path: Path) -> None:
+    ensemble, boot = submitted(tmp_path, 2, "local"), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for member, process in enumerate((dead.pid, os.getpid())):
+        one = MadeMember(ensemble, member, boot=boot, process=process)
+        one.begin(START_S)
+    rows = alone(ensemble).rows
+    assert [row.state for row in rows] == ["lost", "running"]
+    assert "killed: nothing on" in str(rows[0].wrong)
+
+
+@pytest.mark.parametrize("damage", ["chain", "head", "gone", "folder", "plan", "campaign", "types", "outside"])
+def test_what_is_damaged_is_wrong_in_its_row_and_nowhere_else(tmp_path: Path, damage: str) -> None:
+    ensemble, memory = submitted(tmp_path, 2), Memory(clock=lambda: NOW)
+    bad, good = running(ensemble, 0, epochs=1), running(ensemble, 1, epochs=1)
+    if damage in ("gone", "folder"):
+        look(ensemble, job("running", 0), job("running", 1), memory=memory)
+    words = _damage(bad, good, damage)
+    state: State = "ended" if damage == "head" else "running"
+    # One look reads the record, the next one the journal as well.
+    for _ in range(2):
+        status = look(ensemble, job(state, 0), MemberJob(1, "running", "7_1", ("n8",)), memory=memory)
+        assert [row.state for row in status.rows] == ["lost", "running"]
+        assert words in str(status.rows[0].wrong)
+        assert status.rows[1].wrong is None
+    assert status.exit_code == ExitCode.WRONG_ANSWER
+    assert "\n".join(status.lines())
+    assert json.dumps(status.document(), allow_nan=False)
+
+
+def _damage(bad: MadeMember, good: MadeMember, damage: str) -> str:
+    log = bad.events.path
+    match damage:
+        case "chain":
+            log.write_bytes(log.read_bytes().replace(b'"step":0', b'"step":1', 1))
+            words = "the chain is broken here"
+        case "head":
+            bad.stop(NOW, "done")
+            bad.events.add(NOW, ("run_stop", {}))
+            words = "not the record that the campaign's journal vouches for"
+        case "gone":
+            log.unlink()
+            words = "it was there, and is gone"
+        case "folder":
+            shutil.rmtree(bad.folder)
+            words = "it was there, and is gone"
+        case "plan":
+            shutil.rmtree(bad.folder)
+            bad.attempts, bad.journal = 0, type(bad.journal)(bad.journal.path)
+            bad.begin(NOW, plan={"id": "another", "member": 0})
+            words = "it names another plan"
+        case "campaign":
+            shutil.copy(good.events.path, log)
+            words = "the record of another campaign"
+        case "types":
+            bad.events.add(NOW, ("eval_accuracy", {"epoch": "two", "metric": None}))
+            words = "eval_accuracy: epoch: Input should be a valid integer"
+        case _:
+            bad.journal.add(NOW, ("attempt_start", {"trial": 1, "attempt": 2, "record": "../../../etc"}))
+            words = "expected the name of a folder as record"
+    return words
+
+
+def test_a_record_that_was_mended_is_read_again(tmp_path: Path) -> None:
+    ensemble, memory = submitted(tmp_path, 1), Memory(clock=lambda: NOW)
+    one = running(ensemble, epochs=1)
+    content = one.events.path.read_bytes()
+    one.events.path.write_bytes(content.replace(b'"step":0', b'"step":1', 1))
+    assert look(ensemble, job("running"), memory=memory).rows[0].state == "lost"
+    one.events.path.write_bytes(content)
+    assert look(ensemble, job("running"), memory=memory).rows[0].state == "running"
+
+
+@pytest.mark.parametrize("time_ms", [-1, 10**400, 2**60])
+def test_moments_that_are_none_are_wrong_in_their_row(tmp_path: Path, time_ms: int) -> None:
+    ensemble = submitted(tmp_path, 1)
+    one = running(ensemble)
+    one.events.add(time_ms / 1000 if time_ms < 2**61 else 0, ("flops", {}))
+    if time_ms > 2**61:
+        lines = one.events.path.read_bytes().splitlines(keepends=True)
+        lines[-1] = lines[-1].replace(b'"time_ms":0', b'"time_ms":' + str(time_ms).encode())
+        one.events.path.write_bytes(b"".join(lines))
+    status = look(ensemble, job("running"))
+    assert status.rows[0].state == "lost"
+    assert list(status.lines(100))
+
+
+def test_what_may_not_be_read_is_told_and_is_not_lost(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path, 1)
+    one = running(ensemble)
+    # As little to be read by the superuser as by others.
+    one.journal.path.unlink()
+    one.journal.path.symlink_to(one.journal.path)
+    status = look(ensemble, job("running"))
+    assert status.rows[0].state == "running"
+    assert "campaign.jsonl: cannot be read: Too many levels of symbolic links" in str(status.rows[0].wrong)
+    assert status.exit_code == ExitCode.PASS
+
+
+def test_silence_is_told_when_it_is_longer_than_epochs_take(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path, 3)
+    running(ensemble, 0, epochs=2)
+    running(ensemble, 1)
+    jobs = [job("running", 0), job("running", 1), job("waiting", 2)]
+    assert look(ensemble, *jobs, now_s=START_S + 110).stuck == set()
+    # Member 1 began at 0 s, member 0 told something at 40 s.
+    assert look(ensemble, *jobs, now_s=START_S + 121).stuck == {1}
+    assert look(ensemble, *jobs, now_s=START_S + 161).stuck == {0, 1}
+
+
+def test_what_all_come_to_is_computed_over_those_that_run(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path, 4)
+    running(ensemble, 0, epochs=5).end(START_S + 100)
+    running(ensemble, 1, epochs=3)
+    running(ensemble, 2, epochs=1)
+    status = look(
+        ensemble, job("ended", 0), job("running", 1), job("running", 2), job("waiting", 3), now_s=START_S + 60
+    )
+    assert status.states["done"] == status.states["waiting"] == 1
+    assert status.progress == pytest.approx((5 + 3 + 1 + 0) / 20)
+    found = status.epoch_percentiles
+    assert found
+    assert (found.least, found.p50, found.greatest) == (1, 1, 3)
+    # 2 and 4 epochs of 20 s left, of which none has passed and all of one; and 5 that wait; on two at once.
+    assert status.eta_seconds == pytest.approx((2 * 20 + 4 * 20 - 20 + 5 * 20) / 2)
+    document = status.document()
+    assert document["states"]["running"] == 2
+    assert [row["member"] for row in document["rows"]] == [0, 1, 2, 3]
+    assert document["percentiles"]["quality_of_done"]["p50"] == pytest.approx(0.5)
+
+
+def test_nothing_known_is_null_and_never_a_number(tmp_path: Path) -> None:
+    document = alone(plan(tmp_path / "e", 1)).document()
+    row = document["rows"][0]
+    assert document["eta_seconds"] is None
+    for name in ("restarts", "epoch", "steps", "quality", "images_per_second", "started_ms", "age_seconds", "job"):
+        assert row[name] is None
+
+
+def test_a_whole_ensemble_comes_to_its_end(tmp_path: Path) -> None:
+    cluster = MadeCluster(plan(tmp_path / "e", 12), at_once=4, failing=[5])
+    memory, codes = Memory(clock=cluster.clock), set()
+    for _ in range(200):
+        cluster.advance(10)
+        status = read_status(cluster.ensemble, cluster.jobs(cluster.ensemble), memory)
+        codes.add((status.is_going_on, status.exit_code))
+    assert status.states == {**dict.fromkeys(status.states, 0), "done": 11, "failed": 1}
+    assert status.rows[5].wrong == "node lost"
+    assert codes == {(True, 0), (True, 2), (False, 2)}
+    # All has ended and is known: nothing is opened any more.
+    assert (status.polls[0].files, status.polls[0].members) == (0, 0)

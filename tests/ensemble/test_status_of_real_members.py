@@ -1,0 +1,47 @@
+"""The status of members that are really trained here: as they go on, killed, and done."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from pathlib import Path
+
+from test_local_run import descendants, planned
+
+from hpcai500.ensemble.live import Live
+from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.running import Jobs, RunOrder, run_ensemble
+from hpcai500.ensemble.status import Status
+from hpcai500.ensemble.watching import Watch
+from hpcai500.errors import ExitCode
+
+
+def test_a_real_member_is_seen_running_killed_and_done(images: Path, tmp_path: Path) -> None:
+    ensemble, stream = planned(tmp_path / "e", images, 1), io.StringIO()
+    seen: list[Status] = []
+    killed: list[int] = []
+    with Live(ensemble, 1, stream) as live:
+
+        def look(now: Ensemble, jobs: Jobs) -> None:
+            live.update(jobs)
+            seen.append(Watch(now.path, {}).look_at_all())
+            row = seen[-1].rows[0]
+            if row.epochs_done and not killed:
+                killed.extend(descendants(int(jobs[0].job.removeprefix("process-"))))
+                for process in killed:
+                    os.kill(process, signal.SIGKILL)
+
+        end = run_ensemble(RunOrder(tmp_path / "e"), look)
+    assert not end.failed
+    states = list(dict.fromkeys(status.rows[0].state for status in seen))
+    # `failed`, or `stopped` with its checkpoint, until it is tried again.
+    assert states[:2] == ["waiting", "running"]
+    assert {"stopped", "failed", "lost"} & set(states)
+    last = Watch(tmp_path / "e", {}).look_at_all()
+    row = last.rows[0]
+    assert (row.state, row.epoch, row.epochs_done, row.steps) == ("done", 2, 2, 5)
+    assert row.quality is not None
+    assert row.images_per_second
+    assert (last.exit_code, last.is_going_on, last.progress) == (ExitCode.PASS, False, 1.0)
+    assert "1 of 1 done; 100 % of all epochs" in stream.getvalue()
