@@ -92,7 +92,8 @@ def measure_round(case: Case, data: Path, folder: Path, most: int) -> Measured:
     for ranks in (1, most):
         with cores_of(ranks, most):
             outcome = run_point(points, folder, ranks)
-            assert outcome.exit_code == 0, outcome
+            if outcome.exit_code:
+                raise SystemExit(f"{outcome.record}: the run failed: nothing was measured")
             ensemble[ranks], overlap = run_members(case, settings, data, folder / f"ensemble-{ranks}", ranks)
         events = read_record(outcome.record).events
         trained = sum(e["value"]["samples"] + e["value"]["padded_samples"] for e in events if e["key"] == "epoch_stop")
@@ -122,7 +123,8 @@ def run_members(case: Case, settings: list[str], data: Path, folder: Path, membe
     plan_ensemble(PlanRequest(folder, case.recipe, members, degree=1, per_node=members, data=data, overrides=own))
     end = run_ensemble(RunOrder(folder, power="none"))
     found, missing = read_members(end.ensemble, rulebook("v3.0", "ic"))
-    assert not missing, missing
+    if end.stopped or missing:
+        raise SystemExit(f"{folder}: {missing[0].reason if missing else 'stopped'}: nothing was measured")
     work = [float(one.result.images + one.result.padded_images) for one in found]
     rate = epoch_rate(work, [one.times.training_seconds for one in found])
     return rate, ensemble_numbers([one.times for one in found]).overlap

@@ -2,8 +2,8 @@
 
     python benchmarks/staging.py [--rounds N] [--folder DIR] [--json FILE]
 
-Ours takes a digest of what it reads, reads back what it has written and compares the two; `cp -r`, copies in parallel and rsync
-do not, unless said. All take turns, each from files that no cache holds (cold, as from a shared file system) and from
+Ours takes a digest of what it reads, reads back what it has written and compares the two; `cp -r`, copies in parallel
+and rsync do not. All take turns, each from files that no cache holds (cold, as from a shared file system) and from
 files that the system's cache holds (warm, which is memory against memory); the disk is idle when a turn begins. The
 ratio of each round is taken, and the median of the ratios printed: above 1, ours is faster.
 """

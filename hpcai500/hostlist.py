@@ -62,8 +62,8 @@ def _ask_slurm(text: str) -> list[str]:
         ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(
-            f"{text!r}: neither hpcai500 nor `scontrol show hostnames` can read this list of hosts: set MASTER_ADDR to "
-            "the host of rank 0"
+            f"{text!r}: neither hpcai500 nor `scontrol show hostnames` can read this list of hosts: write it as "
+            "n[1-8],m3; inside a job, set MASTER_ADDR to the host of rank 0"
         ) from error
     return ended.stdout.split()
 

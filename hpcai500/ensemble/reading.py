@@ -162,6 +162,8 @@ def read_ensemble(folder: Path) -> Ensemble:
         if start["recipe_hash"] != tables_hash(tables):
             raise RecordError(f"{folder / RECIPE}: not the recipe that the ensemble was planned with: its hash differs")
         shape = Shape(*(int(start[key]) for key in ("members", "degree", "per_node")))
+        if min(shape.members, shape.degree, shape.per_node) < 1:
+            raise ValueError(f"no ensemble has {shape.members} members of {shape.degree} on nodes of {shape.per_node}")
         str(start["data"]), int(start["first_seed"]), start["stage"]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RecordError(f"{path}: an event lacks something: {type(error).__name__} {error}") from error

@@ -113,6 +113,14 @@ def test_a_journal_of_anything_else_is_refused_in_one_line(tmp_path: Path, value
     assert "\n" not in str(told.value)
 
 
+def test_a_journal_of_members_without_accelerators_is_refused(tmp_path: Path) -> None:
+    planned(tmp_path / "e")
+    path = tmp_path / "e" / "ensemble.jsonl"
+    path.write_text(path.read_text().replace('"degree":1', '"degree":0'))
+    with pytest.raises(RecordError, match="no ensemble has 3 members of 0 on nodes of 1"):
+        read_ensemble(tmp_path / "e")
+
+
 @pytest.mark.parametrize(("text", "members"), [("1", [1]), ("0-2", [0, 1, 2]), ("2,0", [0, 2]), (" 1 , 1-2", [1, 2])])
 def test_members_are_named_by_numbers_and_ranges(tmp_path: Path, text: str, members: list[int]) -> None:
     assert parse_members(text, planned(tmp_path / "e")) == members
