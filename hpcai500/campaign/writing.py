@@ -70,7 +70,7 @@ def create_campaign(
         line = event_line(new_event(FIRST_PREVIOUS, 0, "campaign_start", value))
         write_atomically(folder / JOURNAL, line + b"\n")
     except OSError as error:
-        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another folder") from error
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; mend it, or give another folder") from error
     return read_campaign(folder)
 
 

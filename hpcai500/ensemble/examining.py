@@ -20,7 +20,7 @@ from hpcai500.chain import Event, iterate
 from hpcai500.ensemble.reading import Ensemble
 from hpcai500.errors import HpcAi500Error
 from hpcai500.methodology.ensemble import MemberTimes, member_intervals
-from hpcai500.methodology.member_predictions import EVALUATION, vouched
+from hpcai500.methodology.member_predictions import expected_kinds, file_of, vouched
 from hpcai500.methodology.result import Result, system_identity, training_seconds
 from hpcai500.record import Record
 
@@ -38,7 +38,7 @@ class Member:
         seed: of its weights, draws and order.
         record: folder of its record, below the ensemble's.
         head: hash of the last event of its record.
-        hosts: that it ran on.
+        hosts: that it ran on, also before or after a restart.
         result: its own: what one model alone is worth.
         out_of_bag: its quality on samples that it has not drawn; None where that was not asked for.
         data: fingerprint of the data set that it was trained on.
@@ -137,7 +137,7 @@ def _finished(
         seed=int(record.tables["hyperparameters"]["seed"]),
         record=str(record.path.relative_to(ensemble.path)),
         head=str(done.head),
-        hosts=tuple(map(str, start["value"].get("hosts", ()))),
+        hosts=_hosts(record),
         result=result,
         out_of_bag=_out_of_bag(record),
         data=_dataset(record).get("fingerprint"),
@@ -160,8 +160,15 @@ def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outc
     seed = record.tables["hyperparameters"]["seed"]
     if seed != ensemble.seed(number):
         yield f"{record.path}: {SEED} is {seed}; member {number} was planned with {ensemble.seed(number)}"
-    if EVALUATION not in vouched(record.events):
-        yield f"{record.path}: holds no predictions on the evaluation set, so it cannot vote"
+    told = vouched(record.events)
+    for kind in expected_kinds(record.tables):
+        if kind not in told:
+            yield f"{record.path}: holds no predictions, {kind}, so it cannot vote"
+        elif not (record.path / file_of(kind)).is_file():
+            yield (
+                f"{record.path / file_of(kind)}: is gone, so it cannot vote: restore it; or move {campaign.path} away, "
+                "and the member is run anew"
+            )
 
 
 def _planned_reasons(ensemble: Ensemble, record: Record, start: Event) -> Iterator[str]:
@@ -188,6 +195,11 @@ def _times(number: int, record: Record, result: Result, start: Event) -> MemberT
         start=start["time_ms"] / 1000,
         intervals=member_intervals(record.events),
     )
+
+
+def _hosts(record: Record) -> tuple[str, ...]:
+    told = [event["value"].get("hosts", ()) for event in record.events if event["key"] in ("run_start", "run_resume")]
+    return tuple(dict.fromkeys(str(host) for hosts in told for host in hosts))
 
 
 def _out_of_bag(record: Record) -> float | None:

@@ -126,7 +126,8 @@ class LocalScheduler:
             self._restarts[member] = self._restarts.get(member, 0) + 1
             self._waiting.append(member)
         else:
-            self._ended[member] = self._job(member, "failed", f"exit code {code}, after {failures} failure(s)")
+            why = f"exit code {code}, after {failures} failure(s): see members/{member:05d}/{OUTPUT}"
+            self._ended[member] = self._job(member, "failed", why)
 
     def _job(self, member: int, state: State, reason: str = "") -> MemberJob:
         running = self._running.get(member)

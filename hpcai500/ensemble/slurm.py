@@ -14,7 +14,7 @@ from pathlib import Path
 from hpcai500.ensemble.reading import Ensemble, read_ensemble
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.ensemble.slurm_commands import call, has
-from hpcai500.ensemble.slurm_jobs import submissions
+from hpcai500.ensemble.slurm_jobs import job_names, submissions
 from hpcai500.ensemble.slurm_queue import (
     ACCOUNT_FORMAT,
     QUEUE_FORMAT,
@@ -101,7 +101,7 @@ class SlurmScheduler:
         arrays = list(dict.fromkeys(array for array, _ in names.values()))
         if not arrays:
             return {}
-        queue = self._queue(arrays, "--states=all")
+        queue = self._queue(ensemble, arrays, "--states=all")
         accounts = self._accounts(ensemble, arrays) if set(names.values()) - queue.keys() else {}
         jobs = {member: _member_job(member, names[member], queue, accounts) for member in sorted(names)}
         return {member: _as_cancelled(job) if last[member].is_cancelled else job for member, job in jobs.items()}
@@ -113,26 +113,26 @@ class SlurmScheduler:
             EnvironmentLacksError: there is no such scheduler here.
             RunError: it does not answer.
         """
-        return list(dict.fromkeys(element.job for element in self._left(_numbers(ensemble)).values()))
+        return list(dict.fromkeys(element.job for element in self._left(ensemble).values()))
 
     def cancel(self, ensemble: Ensemble) -> Sequence[str]:
         """End all; see `Scheduler.cancel`. Returns when nothing is left in the queue.
 
         Who still runs after the time that the site's warning gives for a checkpoint is killed.
         """
-        numbers, collectors = _numbers(ensemble), {one.collector for one in submissions(ensemble)}
-        left = self._left(numbers)
+        collectors = {one.collector for one in submissions(ensemble)}
+        left = self._left(ensemble)
         ended = dict.fromkeys(map(_name, left.values()))
         asked: set[str] = set()
         limit = time.monotonic() + max(_LEAST_PATIENCE_SECONDS, self._site.slurm.warning_seconds)
         while left and time.monotonic() < limit:
             asked |= self._ask_to_end(left, collectors, asked)
             time.sleep(_POLL_SECONDS)
-            left = self._left(numbers)
+            left = self._left(ensemble)
             ended |= dict.fromkeys(map(_name, left.values()))
         if left:
             self._say(f"{len(left)} jobs have not stopped in time, and are killed: {_some(map(_name, left.values()))}")
-            call(self._environment, "scancel", *numbers)
+            call(self._environment, "scancel", *map(_name, left.values()))
         return list(ended)
 
     def _ask_to_end(self, left: Elements, collectors: set[str], asked: set[str]) -> set[str]:
@@ -160,11 +160,13 @@ class SlurmScheduler:
                 return set()
         return set(new)
 
-    def _left(self, numbers: Sequence[str]) -> Elements:
-        return self._queue(numbers) if numbers else {}
+    def _left(self, ensemble: Ensemble) -> Elements:
+        numbers = _numbers(ensemble)
+        return self._queue(ensemble, numbers) if numbers else {}
 
-    def _queue(self, numbers: Sequence[str], *words: str) -> Elements:
-        command = ["--noheader", f"--jobs={','.join(numbers)}", f"--Format={QUEUE_FORMAT}", *words]
+    def _queue(self, ensemble: Ensemble, numbers: Sequence[str], *words: str) -> Elements:
+        ours = [f"--jobs={','.join(numbers)}", f"--name={_names(ensemble)}"]
+        command = ["--noheader", *ours, f"--Format={QUEUE_FORMAT}", *words]
         try:
             return by_element(read_queue(call(self._environment, "squeue", *command)))
         except RunError as error:
@@ -186,6 +188,7 @@ class SlurmScheduler:
                 "sacct",
                 *command,
                 f"--jobs={','.join(numbers)}",
+                f"--name={_names(ensemble)}",
                 f"--starttime={start}",
             )
         except (RunError, EnvironmentLacksError) as error:
@@ -193,6 +196,10 @@ class SlurmScheduler:
             self._say(f"accounting does not answer, so that squeue and the records alone tell: {error}")
             return {}
         return by_element(read_accounts(text))
+
+
+def _names(ensemble: Ensemble) -> str:
+    return ",".join(job_names(ensemble.start["benchmark"], ensemble.identity))
 
 
 def _numbers(ensemble: Ensemble) -> list[str]:

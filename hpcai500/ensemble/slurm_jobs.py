@@ -14,6 +14,15 @@ from hpcai500.errors import RecordError
 ELEMENTS = 1000
 
 
+def job_names(benchmark: str, identity: str) -> tuple[str, str]:
+    """Names of the jobs of an ensemble: its members', and of those that collect.
+
+    Another cluster, or the same set up anew, gives others the numbers of our jobs: number and name together are ours.
+    """
+    mark = identity[:12]
+    return f"hpcai500-{benchmark}-member-{mark}", f"hpcai500-{benchmark}-collect-{mark}"
+
+
 @dataclass(frozen=True)
 class Submitted:
     """What one `submit` put into the queue.

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from hpcai500 import __version__
+from hpcai500.ensemble.numbers import in_ranges
 from hpcai500.ensemble.reading import OUTPUT
 from hpcai500.ensemble.retrying import MOST_FAILURES
 from hpcai500.ensemble.slurm_failures import failure, own_failures, stopped
@@ -17,7 +18,6 @@ from hpcai500.ensemble.slurm_order import (
     binds_of,
     checks_of,
     container_tokens,
-    ranges,
     read_by_shell,
     script_text,
 )
@@ -84,13 +84,13 @@ def _header(submission: Submission) -> Iterator[str]:
 def _directives(submission: Submission, first_member: int) -> Iterator[str]:
     site, shape = submission.site, submission.shape
     elements = [member - first_member for member in submission.members if first_of(member) == first_member]
-    yield f"#SBATCH --job-name=hpcai500-{submission.benchmark}-member"
+    yield f"#SBATCH --job-name={submission.job_names[0]}"
     yield from queue_directives(site.slurm)
     yield from size_directives(site.node, shape.nodes_a_member, shape.ranks_a_node)
     # Members that are less than a node lie side by side.
     if site.slurm.exclusive and shape.members_a_node == 1:
         yield "#SBATCH --exclusive"
-    yield f"#SBATCH --array={ranges(elements)}{f'%{submission.at_once}' if submission.at_once else ''}"
+    yield f"#SBATCH --array={in_ranges(elements)}{f'%{submission.at_once}' if submission.at_once else ''}"
     if submission.exclude:
         yield f"#SBATCH --exclude={','.join(submission.exclude)}"
     yield from return_directives(site.slurm, f"{FOLDER}/member-%A-%a.out")

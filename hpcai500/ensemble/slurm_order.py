@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.ensemble.plan import Shape
-from hpcai500.ensemble.slurm_jobs import first_members
+from hpcai500.ensemble.slurm_jobs import first_members, job_names
 from hpcai500.launch.bash_words import Expression
 from hpcai500.launch.container_command import bind_of, in_container, sources_on_host
 from hpcai500.launch.script_parts import checks
@@ -23,7 +23,8 @@ class Submission:
 
     Attributes:
         folder: of the ensemble, absolute.
-        benchmark: for the names of the jobs.
+        benchmark: its name.
+        identity: of the ensemble.
         shape: of the ensemble.
         data: folder of the data set.
         stage: folder of each node for copies, as its shell reads it; None: there are none.
@@ -39,6 +40,7 @@ class Submission:
 
     folder: Path
     benchmark: str
+    identity: str
     shape: Shape
     data: Path
     stage: str | None
@@ -52,6 +54,11 @@ class Submission:
     rendered_by: Sequence[str] = ()
 
     @property
+    def job_names(self) -> tuple[str, str]:
+        """Of its members' jobs, and of the one that collects."""
+        return job_names(self.benchmark, self.identity)
+
+    @property
     def first_members(self) -> list[int]:
         """Of each array, the member that its element 0 is, or would be."""
         return first_members(self.members)
@@ -60,17 +67,6 @@ class Submission:
 def script_name(first_member: int) -> str:
     """File of the array whose element 0 is this member."""
     return MEMBER if first_member == 0 else MEMBER.replace(".", f"-{first_member}.")
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as Slurm writes them: `0-3,7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def script_text(*blocks: Sequence[str] | Iterator[str]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from hpcai500 import __version__
+from hpcai500.ensemble.numbers import in_ranges
 from hpcai500.ensemble.slurm_member_script import member_script
 from hpcai500.ensemble.slurm_order import (
     COLLECT,
@@ -15,7 +16,6 @@ from hpcai500.ensemble.slurm_order import (
     binds_of,
     checks_of,
     container_tokens,
-    ranges,
     script_name,
     script_text,
 )
@@ -45,7 +45,7 @@ def collect_script(submission: Submission) -> str:
         f"Written by hpcai500 {__version__}; submit it by {SUBMIT}, or by hand: sbatch {FOLDER}/{COLLECT}"
     )
     directives = [
-        f"#SBATCH --job-name=hpcai500-{submission.benchmark}-collect",
+        f"#SBATCH --job-name={submission.job_names[1]}",
         *queue_directives(slurm),
         *("#SBATCH --nodes=1", "#SBATCH --ntasks=1"),
         *([f"#SBATCH --cpus-per-task={site.node.cores_per_task}"] if site.node.cores_per_task else []),
@@ -81,7 +81,7 @@ def submit_script(submission: Submission) -> str:
     here = container_tokens(submission, binds_of(submission)) if submission.submits_inside else ["hpcai500"]
     told = [
         *("ensemble", "submit", Expression("$ensemble"), "--queued", Expression("$jobs")),
-        *("--member", ranges(submission.members)),
+        *("--member", in_ranges(submission.members)),
         *(("--at-once", str(submission.at_once)) if submission.at_once else ()),
         *(("--exclude", ",".join(submission.exclude)) if submission.exclude else ()),
         *(("--after", submission.after) if submission.after else ()),
@@ -102,7 +102,7 @@ def submit_script(submission: Submission) -> str:
             "    exit 69",
             "fi",
         ],
-        _nobody_left(submission.in_queue),
+        _nobody_left(submission),
         [
             "# Refuses now what would wait for ever, and queues nothing.",
             'check() { local said; said=$(sbatch --test-only "$1" 2>&1) || { say "$ensemble/$1: $said"; exit 64; }; }',
@@ -128,12 +128,13 @@ def _without_job() -> list[str]:
     ]
 
 
-def _nobody_left(arrays: Sequence[str]) -> list[str]:
-    if not arrays:
+def _nobody_left(submission: Submission) -> list[str]:
+    if not submission.in_queue:
         return []
+    ours = f"--jobs={','.join(submission.in_queue)} --name={submission.job_names[0]}"
     return [
         "# Two jobs at one member would be in each other's way.",
-        f"left=$(squeue --noheader --format=%i --jobs={','.join(arrays)} 2>/dev/null || true)",
+        f"left=$(squeue --noheader --format=%i {ours} 2>/dev/null || true)",
         "if [[ $left ]]; then",
         "    say \"still in the queue: ${left//$'\\n'/ }: wait for them, or: hpcai500 ensemble cancel $ensemble\"",
         "    exit 64",

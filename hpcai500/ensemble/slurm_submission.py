@@ -89,6 +89,7 @@ def submission_of(
     return Submission(
         folder=ensemble.path.absolute(),
         benchmark=str(ensemble.start["benchmark"]),
+        identity=ensemble.identity,
         shape=ensemble.shape,
         data=ensemble.data,
         stage=ensemble.stage,

@@ -21,13 +21,14 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.relative_to(root).parts[0].startswith(".")
+        if path.is_file() and not any(part.startswith(".hpcai500") for part in path.relative_to(root).parts)
     }
 
 
 def parts_of(root: Path) -> list[str]:
     """Files that are not whole."""
-    return [path.name for path in (root / FOLDER / "part").iterdir()]
+    beside = root.rglob(".hpcai500-part-*")
+    return [path.name for path in (*beside, *(root / FOLDER / "part").iterdir())]
 
 
 class Counting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from image_tree import encoded, pixels, settle, write_tree
 from staged_sets import files_of, staged
 
+from hpcai500.data.imagenet.image_index import build_index, make_split
+from hpcai500.data.imagenet.index_cache import pack_index
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.staging.layout import read_set
 from hpcai500.data.staging.releasing import release
@@ -87,6 +90,34 @@ def test_links_in_a_staged_folder_are_not_written_through(source: Path, tmp_path
     assert staged(source, tmp_path / "set", verify=True).damaged == 1
     assert (tmp_path / "precious").read_bytes() == b"precious"
     assert files_of(tmp_path / "set") == files_of(source)
+
+
+def test_folders_that_are_links_are_neither_written_through_nor_removed_through(source: Path, tmp_path: Path) -> None:
+    before, root = files_of(source), tmp_path / "set"
+    for link, target in (("train", source / "train"), ("val/cat", source / "val/cat")):
+        staged(source, root)
+        shutil.rmtree(root / link)
+        (root / link).symlink_to(target)
+        (root / ".hpcai500-staging/digests.bin").write_bytes(b"")
+        with pytest.raises(RunError, match="a link where a folder of images belongs; remove it"):
+            staged(source, root)
+        release(root, None)
+        assert files_of(source) == before
+        (root / link).unlink()
+        shutil.rmtree(root)
+
+
+def test_a_description_that_leads_out_of_the_folder_removes_nothing_there(source: Path, tmp_path: Path) -> None:
+    staged(source, tmp_path / "set")
+    index = load_index(source)
+    outside = tmp_path / "set" / index.train.paths[0].rpartition("/")[2]
+    outside.write_text("precious")
+    paths = tuple(f"train/../{path.rpartition('/')[2]}" for path in index.train.paths)
+    train = make_split("train", paths, index.train.sizes_bytes.copy(), 0 * index.train.labels)
+    forged = build_index(tmp_path, ("..", *index.classes[1:]), train, index.val, 0)
+    (tmp_path / "set/.hpcai500-staging/index.npz").write_bytes(pack_index(forged, {}))
+    release(tmp_path / "set", None)
+    assert outside.read_text() == "precious"
 
 
 def test_names_with_newlines_and_names_that_are_no_text_are_staged_and_told_in_one_line(tmp_path: Path) -> None:

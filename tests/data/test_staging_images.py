@@ -101,7 +101,7 @@ def test_what_a_killed_staging_was_at_is_cleared_and_counts_for_nothing(source: 
     content[3 * 32 : 4 * 32] = bytes(32)
     digests.write_bytes(content)
     (tmp_path / "set" / victim).write_bytes(b"half")
-    (tmp_path / "set" / ".hpcai500-staging" / "part" / "5").write_bytes(b"hal")
+    (tmp_path / "set" / victim).with_name(".hpcai500-part-3").write_bytes(b"hal")
     assert staged(source, tmp_path / "set").copied == 1
     assert files_of(tmp_path / "set") == files_of(source)
     assert parts_of(tmp_path / "set") == []

@@ -21,6 +21,7 @@ from staged_sets import files_of, parts_of, staged
 
 from hpcai500.data.staging.lock import held
 from hpcai500.data.staging.meter import Meter
+from hpcai500.data.staging.names import read_needs
 from hpcai500.data.staging.quota import Room
 from hpcai500.data.staging.releasing import release
 from hpcai500.data.staging.staging import Order, stage
@@ -139,6 +140,21 @@ def test_who_comes_second_waits_and_sees_how_far_the_first_one_is(source: Path, 
     assert seen[:2] == [("waiting for another staging MB", 9), ("advance", 4)]
 
 
+def test_who_waited_puts_its_own_name_to_what_its_killed_attempt_has_left(source: Path, tmp_path: Path) -> None:
+    root, mine = tmp_path / "set", owner_of(os.getpid())
+    staged(source, root, name="one", owner=ended_process(), recipes=[seeded(1)])
+    told = list[str]()
+    again = Order("ic", source, root, "one", (seeded(1),), mine)
+    with ThreadPoolExecutor(1) as pool, held(root, silent, told.append):
+        waiting = pool.submit(stage, again, silent, told.append)
+        while not told:
+            time.sleep(0.005)
+    assert waiting.result().copied == 0
+    # Else, whoever needs the space would take it while this attempt trains.
+    assert not read_needs(root)["one"].is_abandoned
+    assert release(root, "another").others == ("one",)
+
+
 def test_killed_at_any_moment_the_next_one_goes_on_and_all_is_whole(tmp_path: Path) -> None:
     source, root = large_set(tmp_path / "source", 40), tmp_path / "set"
     command = [*STAGE, str(source), str(root), "--json", "--threads", "2"]
@@ -168,6 +184,9 @@ def test_a_release_after_a_kill_leaves_nothing(tmp_path: Path) -> None:
         time.sleep(0.002)
     process.kill()
     assert process.wait() == -signal.SIGKILL
+    # What it may have been at.
+    (root / "train" / "cat").mkdir(exist_ok=True)
+    (root / "train" / "cat" / ".hpcai500-part-0").write_bytes(b"half")
     assert release(root, "default").left == ()
     assert not root.exists()
 

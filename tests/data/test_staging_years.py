@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,18 @@ def test_windows_are_what_images_share(tmp_path: Path) -> None:
     report = staged(source, tmp_path / "set", "ewa", recipes=[member()])
     # Each of 4 files is 2 windows of 5 images and all the rest; of 1990 only that is needed.
     assert (report.total, report.needed) == (12, 10)
+
+
+@pytest.mark.parametrize("name", ["../precious.h5", "/etc/passwd", ".."])
+def test_a_description_that_names_files_elsewhere_is_told_and_removes_none(tmp_path: Path, name: str) -> None:
+    source, root = write_set(tmp_path / "source"), tmp_path / "set"
+    staged(source, root, "ewa")
+    (tmp_path / "precious.h5").write_text("kept")
+    years = root / ".hpcai500-staging/years.json"
+    document = json.loads(years.read_text())
+    document["years"][0]["name"] = name
+    years.write_text(json.dumps(document))
+    for call in (lambda: release(root, None), lambda: staged(source, root, "ewa"), lambda: load_climate_index(root)):
+        with pytest.raises(DataError, match="what is staged there cannot be told"):
+            call()
+    assert (tmp_path / "precious.h5").read_text() == "kept"

@@ -14,12 +14,15 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
+import torch
 from many_ranks import start
 from tiny_members import member_arguments, member_recipe
+from tiny_runs import train_arguments
 from written_campaign import edit_record
 
 from hpcai500 import train
 from hpcai500.chain import Event, iterate
+from hpcai500.engine.precision import same_kernels
 from hpcai500.engine.predictions import is_same_quality, last_evaluation
 from hpcai500.errors import ExitCode, RunError
 from hpcai500.methodology.bootstrap import draws, probe
@@ -29,6 +32,7 @@ from hpcai500.record import read_record
 from hpcai500.record_writer import RecordWriter
 from hpcai500.results.verification.records import RECORD_CHECKS
 from hpcai500.rulebook import rulebook
+from hpcai500.workloads.ic import ImageClassificationWorkload
 from hpcai500.workloads.voting import voter
 
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=20")
@@ -246,6 +250,27 @@ def test_a_full_disk_leaves_no_part_of_a_file_and_is_told_with_the_line_to_go_on
     assert list((tmp_path / "record/predictions").iterdir()) == []
 
 
+def test_members_are_judged_by_kernels_that_repeat_and_one_model_as_ever(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def spied(self: ImageClassificationWorkload, *arguments: Any, **named: Any) -> Any:
+        seen.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+        return evaluate(self, *arguments, **named)
+
+    evaluate = ImageClassificationWorkload.evaluate
+    monkeypatch.setattr(ImageClassificationWorkload, "evaluate", spied)
+    assert train.main(train_arguments(images, tmp_path / "one", "problem.epochs=1")) == 0
+    assert seen == [(True, False)]
+    assert train.main(member_arguments(tmp_path / "member", member_recipe("ic"), images)) == 0
+    assert seen[1:] == [(False, True)]
+    # Training goes on as it was, whatever happens within.
+    with pytest.raises(KeyError), same_kernels():
+        raise KeyError
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
+
+
 def test_members_that_draw_all_have_no_out_of_bag_and_runs_of_one_model_no_predictions(
     images: Path, tmp_path: Path
 ) -> None:
@@ -331,8 +356,6 @@ def test_a_file_that_is_gone_or_changed_is_told(ic_member: Path, tmp_path: Path,
 
 
 def test_a_run_of_one_model_that_tells_of_predictions_is_told(images: Path, tmp_path: Path) -> None:
-    from tiny_runs import train_arguments
-
     out = tmp_path / "record"
     assert train.main(train_arguments(images, out, "problem.epochs=1")) == 0
     assert not (out / "predictions").exists()

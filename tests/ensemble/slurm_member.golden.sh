@@ -8,7 +8,7 @@
 #
 # Change what you like; what shall stay belongs into the site file. Written by hpcai500 VERSION.
 
-#SBATCH --job-name=hpcai500-ic-member
+#SBATCH --job-name=hpcai500-ic-member-0123456789ab
 #SBATCH --partition=gpu
 #SBATCH --account=project123
 #SBATCH --qos=normal

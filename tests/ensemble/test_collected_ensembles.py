@@ -96,7 +96,7 @@ def test_a_missing_member_is_never_counted_silently(tmp_path: Path) -> None:
     assert reasons[1] == "has not begun"
     assert reasons[2].startswith("failed: node-2 was lost")
     assert reasons[3].startswith("runs still, or was killed")
-    assert reasons[4].endswith("holds no predictions on the evaluation set, so it cannot vote")
+    assert reasons[4].endswith("holds no predictions, evaluation, so it cannot vote")
     assert (result.complete, result.members_done, result.rankable) == (False, 2, False)
     assert result.reasons[0] == "incomplete: 4 of 6 members are missing: 1-4"
     assert (result.quality.achieved, result.vflops, result.curve) == (None, None, [])
@@ -166,7 +166,7 @@ def test_a_record_that_its_journal_does_not_vouch_for_does_not_count(tmp_path: P
     ensemble.folder(0).rename(tmp_path / "moved")
     ensemble.folder(2).rename(ensemble.folder(0))
     reasons = {one.member: one.reason for one in collect(tmp_path / "e").result.missing}
-    assert reasons[0].endswith("not member 0 of this ensemble: its journal names another plan")
+    assert "not member 0 of this ensemble: its journal names another plan" in reasons[0]
     assert "its last event is not the one that the journal vouches for" in reasons[1]
     assert reasons[2] == "has not begun"
 
@@ -221,17 +221,19 @@ def test_a_vote_that_fails_leaves_no_result_of_before(tmp_path: Path) -> None:
     assert not any((ensemble.path / name).exists() for name in ("vote.json", "result.json", "DONE"))
 
 
+def measured(host: str) -> Any:
+    """An edit of a record's events, by which its node measured 1 kJ."""
+
+    def change(told: list[Any]) -> None:
+        told[-1]["key"] = "power"
+        node = {"host": host, "covers": [host], "source": "nvml", "scope": "device", "energy_joules": 1000.0}
+        told[-1]["value"] = {"nodes": [{**node, "file": None, "sha256": None}], "reason": None, "note": None}
+
+    return change
+
+
 def test_power_of_members_that_share_a_node_is_not_counted_twice(tmp_path: Path) -> None:
     ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
-
-    def measured(host: str) -> Any:
-        def change(told: list[Any]) -> None:
-            told[-1]["key"] = "power"
-            node = {"host": host, "covers": [host], "source": "nvml", "scope": "device", "energy_joules": 1000.0}
-            told[-1]["value"] = {"nodes": [{**node, "file": None, "sha256": None}], "reason": None, "note": None}
-
-        return change
-
     for number in (0, 1):
         edit_record(ensemble.folder(number) / "trial-01", measured(f"node-{number}"))
     result = collect(ensemble.path).result
@@ -245,6 +247,29 @@ def test_power_of_members_that_share_a_node_is_not_counted_twice(tmp_path: Path)
     told = collect(shared.path).result
     assert told.energy_joules is None
     assert told.power_note == "members 0 and 1 shared n, and each has measured the power of both"
+
+    def moved(events: list[Any]) -> None:
+        place = next(place for place, event in enumerate(events) if event["key"] == "run_stop")
+        value = {"epoch": 3, "step": 0, "after": "kill", "torn_bytes": 0, "hosts": ["node-0"]}
+        events.insert(place, {**events[place], "key": "run_resume", "value": value})
+
+    edit_record(ensemble.folder(1) / "trial-01", moved)
+    told = collect(ensemble.path).result
+    assert told.energy_joules is None
+    assert told.power_note == "members 0 and 1 shared node-0, and each has measured the power of both"
+
+
+def test_a_member_whose_predictions_are_gone_is_missing_and_the_others_may_vote(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(), Made()])
+    for number, kind in ((0, "evaluation"), (2, "out-of-bag")):
+        (ensemble.folder(number) / f"trial-01/predictions/{kind}.npz").unlink()
+    result = collect(ensemble.path, accept=True).result
+    assert [(one.member, "is gone, so it cannot vote" in one.reason) for one in result.missing] == [
+        (0, True),
+        (2, True),
+    ]
+    assert (result.members_done, result.rankable) == (1, False)
+    assert result.quality.achieved == pytest.approx(0.7)
 
 
 def test_a_table_of_many_members_shows_some_and_the_slowest(tmp_path: Path) -> None:

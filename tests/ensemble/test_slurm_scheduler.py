@@ -174,3 +174,11 @@ def test_nothing_is_cancelled_where_nothing_is_left(programs: Programs, tmp_path
     assert programs(squeue="", scancel="").cancel(ensemble) == []
     assert programs(squeue="", scancel="").cancel(planned(tmp_path / "other", 1)) == []
     assert [call.partition(" ")[0] for call in calls(tmp_path)] == ["squeue"]
+
+
+def test_a_job_of_somebody_else_with_one_of_our_numbers_is_not_ours(programs: Programs, tmp_path: Path) -> None:
+    ensemble = submitted(planned(tmp_path / "e", 1), ["1", "2"], [0])
+    scheduler = programs(squeue='echo "1|0|RUNNING|n1|0|None|"', sacct="")
+    scheduler.jobs(ensemble)
+    mark = ensemble.identity[:12]
+    assert f"--name=hpcai500-ic-member-{mark},hpcai500-ic-collect-{mark}" in calls(tmp_path)[0].split()

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from hpcai500 import __version__
+from hpcai500.ensemble.numbers import in_ranges
 from hpcai500.ensemble.plan import Shape
 from hpcai500.ensemble.slurm_member_script import member_script
-from hpcai500.ensemble.slurm_order import Submission, ranges, script_name
+from hpcai500.ensemble.slurm_order import Submission, script_name
 from hpcai500.ensemble.slurm_scripts import collect_script, scripts, submit_script
 from hpcai500.errors import UsageError
 from hpcai500.launch.site import Site, load_site
@@ -29,6 +30,7 @@ def submission(**changes: object) -> Submission:
     given: dict[str, object] = {
         "folder": Path("/runs/big ensemble"),
         "benchmark": "ic",
+        "identity": "0123456789abcdef" * 4,
         "shape": Shape(8, 8, 4),
         "data": Path("/data/imagenet"),
         "stage": None,
@@ -84,7 +86,7 @@ def test_more_members_than_an_array_has_numbers_are_several_arrays() -> None:
     ("numbers", "text"), [([0], "0"), ([0, 1, 2, 3], "0-3"), ([0, 2, 3, 7], "0,2-3,7"), (range(5, 8), "5-7")]
 )
 def test_numbers_are_written_as_slurm_writes_them(numbers: Sequence[int], text: str) -> None:
-    assert ranges(numbers) == text
+    assert in_ranges(numbers) == text
 
 
 def test_a_stage_folder_is_made_and_shown_to_the_container() -> None:
@@ -298,7 +300,11 @@ def test_what_slurm_refuses_is_told_before_anything_queues(run: Run, here: Submi
 
 def test_members_that_are_in_the_queue_are_not_submitted_twice(run: Run, here: Submission) -> None:
     ran = run(submit_script(replace(here, in_queue=["7", "9"])), LEFT="7_1\n7_2")
-    assert (ran.code, ran.of("sbatch"), ran.of("squeue")) == (64, [], ["--noheader --format=%i --jobs=7,9"])
+    assert (ran.code, ran.of("sbatch"), ran.of("squeue")) == (
+        64,
+        [],
+        ["--noheader --format=%i --jobs=7,9 --name=hpcai500-ic-member-0123456789ab"],
+    )
     assert "still in the queue: 7_1 7_2: wait for them, or: hpcai500 ensemble cancel" in ran.said
     assert run(submit_script(replace(here, in_queue=["7", "9"]))).code == 0
 

@@ -18,9 +18,9 @@ from hpcai500.data.imagenet.content_fingerprint import CONTENT, load_content_fin
 from hpcai500.data.imagenet.image_index import ImageIndex
 from hpcai500.data.imagenet.index_cache import INDEX_FILE, pack_index, unpack_index
 from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.staging.copying import Original, changed, copy_extents, digest_extents
+from hpcai500.data.staging.copying import Original, changed, copy_extents, digest_extents, shown
 from hpcai500.data.staging.digests import Digests, Marks, Pieces
-from hpcai500.data.staging.layout import INDEX, PART, state_folder
+from hpcai500.data.staging.layout import INDEX, state_folder
 from hpcai500.data.staging.pieces import Sizes, Watch
 from hpcai500.data.synthetic_manifest import MANIFEST
 from hpcai500.data.training_samples import training_samples
@@ -32,6 +32,7 @@ from hpcai500.progress import Tracker
 # Files that one thread takes at a time, of one folder.
 _TOGETHER = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _DERIVED = (INDEX_FILE, CONTENT, MANIFEST)
 
 
@@ -77,18 +78,25 @@ class StagedImages:
                 os.close(descriptor)
 
     def remove(self, pieces: Pieces) -> None:
-        """Remove files."""
-        for piece in pieces.tolist():
-            # A folder in its place is somebody else's.
-            with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                Path(self._root, self.paths[piece]).unlink()
+        """Remove files; what lies behind a link in place of a folder is somebody else's."""
+        for folder, group in groupby(pieces.tolist(), self._folder):
+            if not _is_inside(self._root, folder):
+                continue
+            for piece in group:
+                path = f"{self._root}/{self.paths[piece]}"
+                # A folder in its place is somebody else's, too.
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                    Path(path).unlink()
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                    Path(path).with_name(_temporary(piece)).unlink()
 
     def remove_all(self, pieces: Pieces) -> None:
         """Remove files, folders that are empty then, and what is derived from the set."""
         self.remove(pieces)
         folders = sorted({self._folder(piece) for piece in range(len(self.paths))})
         for folder in [*folders, *(split.name for split in self._index.splits)]:
-            _remove_empty(self._root / folder)
+            if _is_inside(self._root, folder):
+                _remove_empty(self._root / folder)
         for name in _DERIVED:
             (self._root / name).unlink(missing_ok=True)
 
@@ -152,36 +160,36 @@ class ImageSource:
     def copy(self, batch: Sequence[int], digests: Digests, watch: Watch) -> None:
         """Copy files of one folder, each under another name until it is whole."""
         relative = self._files.paths[batch[0]].rpartition("/")[0]
-        with _opened(self._target(relative)) as target, _opened(state_folder(self._root) / PART) as part:
+        with _opened(self._target(relative)) as target:
             try:
                 source = os.open(self._source / relative, _FOLDER)
             except OSError as error:
                 raise DataError(f"{self._source / relative}: cannot be read: {error.strerror}") from error
             try:
                 for piece in batch:
-                    digests.put(piece, self._copy(piece, source, target, part, watch))
+                    digests.put(piece, self._copy(piece, source, target, watch))
             finally:
                 os.close(source)
 
-    def _copy(self, piece: int, source: int, target: int, part: int, watch: Watch) -> bytes:
+    def _copy(self, piece: int, source: int, target: int, watch: Watch) -> bytes:
         path, size = self._files.paths[piece], int(self._files.sizes_bytes[piece])
-        name, temporary = path.rpartition("/")[2], str(piece)
+        name, temporary = path.rpartition("/")[2], _temporary(piece)
         with Original(f"{self._source}/{path}", name, source) as original:
             if original.status.st_size != size:
                 raise changed(original.path)
-            copy = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666, dir_fd=part)
+            copy = os.open(temporary, _NEW, 0o666, dir_fd=target)
             try:
                 digest = copy_extents(original, copy, [(0, size)], watch.count, watch.stop)
                 original.require_unchanged()
                 times = original.status.st_atime_ns, original.status.st_mtime_ns
                 os.utime(copy, ns=times)
             except BaseException:
-                os.unlink(temporary, dir_fd=part)
+                os.unlink(temporary, dir_fd=target)
                 raise
             finally:
                 os.close(copy)
         try:
-            os.rename(temporary, name, src_dir_fd=part, dst_dir_fd=target)
+            os.rename(temporary, name, src_dir_fd=target, dst_dir_fd=target)
         except IsADirectoryError as error:
             raise RunError(f"{self._root / path}: a folder where an image belongs; remove it") from error
         return digest
@@ -208,6 +216,8 @@ class ImageSource:
     def _target(self, relative: str) -> Path:
         """The folder of the staged images of a class, made where it is missing."""
         folder = self._root / relative
+        if not _is_inside(self._root, relative):
+            raise RunError(f"{shown(folder)}: a link where a folder of images belongs; remove it")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -215,6 +225,14 @@ class ImageSource:
 def open_staged(root: Path) -> StagedImages:
     """The files of a staged folder, without its source. Raises OSError, ValueError."""
     return StagedImages(root, unpack_index(root, (state_folder(root) / INDEX).read_bytes()))
+
+
+def _temporary(piece: int) -> str:
+    """The name of a file that is not whole yet, beside its place: ext4 makes all files of one folder in one corner.
+
+    Whatever a killed staging leaves under it is written anew, or removed with its piece.
+    """
+    return f".hpcai500-part-{piece}"
 
 
 class _opened:  # noqa: N801 - reads as a function
@@ -228,6 +246,11 @@ class _opened:  # noqa: N801 - reads as a function
 
     def __exit__(self, *error: Any) -> None:
         os.close(self._descriptor)
+
+
+def _is_inside(root: Path, relative: str) -> bool:
+    """Whether a path really leads into `root`: no link is on it, and no step upwards."""
+    return (root / relative).resolve() == root.resolve() / relative
 
 
 def _remove_empty(folder: Path) -> None:

@@ -8,7 +8,7 @@
         digests.bin     32 bytes a piece: digest of what was read at the source; zeros: not here
         names/          who needs which pieces
         progress.json   how far the staging is that holds the lock
-        part/           files that are not whole yet
+        part/           ewa: files that are not whole yet
 
 A piece is what is copied, checked and removed as one: an image file (ic); the images of a file that share chunks, or
 all of the file but its images (ewa). Readers import this module alone, and `reading`.
@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcai500.data.atomic_file import write_unsynced
 from hpcai500.errors import DataError
-from hpcai500.files import write_atomically
 
 FOLDER = ".hpcai500-staging"
 LOCK, SET, INDEX, YEARS, DIGESTS = "lock", "set.json", "index.npz", "years.json", "digests.bin"
@@ -85,4 +85,5 @@ def write_set(root: Path, staged: StagedSet) -> None:
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
     """Write JSON, whole or not at all. Raises OSError when the disk is full."""
-    write_atomically(path, (json.dumps(document) + "\n").encode())
+    # Waiting for the disk would take longer than many a copy. What a crash of the node loses is read again then.
+    write_unsynced(path, (json.dumps(document) + "\n").encode())

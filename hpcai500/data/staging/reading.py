@@ -13,15 +13,16 @@ from hpcai500.data.staging.layout import StagedSet, is_staged, read_set
 from hpcai500.data.staging.staged_years import StagedYear, read_years
 from hpcai500.errors import DataError
 
-_DAMAGED = (OSError, ValueError, KeyError, TypeError)
+# What reading that description may raise.
+DAMAGED = (OSError, ValueError, KeyError, TypeError)
 
 
 def staged_year(path: Path) -> StagedYear | None:
     """How the staged folder of a climate file describes it; None for files that lie elsewhere. Raises DataError."""
     try:
         years = read_years(path.parent)
-    except _DAMAGED as error:
-        raise _damaged(path.parent, error) from error
+    except DAMAGED as error:
+        raise damaged(path.parent, error) from error
     return next((year for year in years if year.name == path.name), None)
 
 
@@ -33,7 +34,7 @@ def images_here(path: Path) -> Marks | None:
     try:
         windows = digests.here(path.parent, year.first + 1, year.windows)
     except OSError as error:
-        raise _damaged(path.parent, error) from error
+        raise damaged(path.parent, error) from error
     return np.repeat(windows, year.window)[: year.images]
 
 
@@ -60,7 +61,7 @@ def require_all_files(root: Path, files: int) -> None:
     try:
         here = int(digests.here(root, 0, files).sum())
     except OSError as error:
-        raise _damaged(root, error) from error
+        raise damaged(root, error) from error
     if here < files:
         raise _part(root, f"{here} of {files} images")
 
@@ -95,5 +96,6 @@ def _set(root: Path) -> StagedSet:
     return staged
 
 
-def _damaged(root: Path, error: Exception) -> DataError:
+def damaged(root: Path, error: Exception) -> DataError:
+    """What to raise where a staged folder's own description cannot be read."""
     return DataError(f"{root}: what is staged there cannot be told ({error}); remove it, and stage the set again")

@@ -45,7 +45,11 @@ def read_years(root: Path) -> tuple[StagedYear, ...]:
         document = json.loads((state_folder(root) / YEARS).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    return tuple(StagedYear(**year) for year in document["years"])
+    years = tuple(StagedYear(**year) for year in document["years"])
+    # Files of these names are written to, and removed.
+    if strange := [year.name for year in years if year.name in ("", ".", "..") or "/" in year.name]:
+        raise ValueError(f"{strange[0]!r} is no name of a file in it")
+    return years
 
 
 def write_years(root: Path, years: Sequence[StagedYear]) -> None:

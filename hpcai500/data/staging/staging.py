@@ -215,7 +215,9 @@ def _done_meanwhile(order: Order) -> Report | None:
     staged, need = read_set(order.root), read_need(order.root, order.name)
     if staged is None or need is None or not need.complete or order.verify:
         return None
-    if need.key != _key(order, staged.fingerprint):
+    # What an earlier attempt has left goes once it is in the way: this one must put its own name to it. And after a
+    # new start of the node, it is to be read again.
+    if (need.key, need.owner, staged.boot) != (_key(order, staged.fingerprint), order.owner, boot()):
         return None
     return Report(staged.fingerprint, int(need.marks.sum()), need.size_bytes, 0, 0, 0.0, 0, 0, len(need.marks))
 

@@ -26,6 +26,7 @@ from hpcai500.data.staging.digests import Digests, Marks, Pieces
 from hpcai500.data.staging.holes import punch
 from hpcai500.data.staging.layout import PART, state_folder
 from hpcai500.data.staging.pieces import Sizes, Watch
+from hpcai500.data.staging.reading import DAMAGED, damaged
 from hpcai500.data.staging.staged_years import StagedYear, read_years, write_years
 from hpcai500.data.staging.year_extents import YearExtents
 from hpcai500.data.synthetic_manifest import MANIFEST
@@ -185,7 +186,13 @@ class YearSource:
 
     def require_same(self) -> None:
         """Sizes and times must be those of then."""
-        for then, now in zip(read_years(self._root), self._files.years, strict=True):
+        try:
+            known = read_years(self._root)
+        except DAMAGED as error:
+            raise damaged(self._root, error) from error
+        if len(known) != len(self._files.years):
+            raise damaged(self._root, ValueError(f"{len(known)} files of {len(self._files.years)}"))
+        for then, now in zip(known, self._files.years, strict=True):
             if then != now:
                 raise changed(f"{self._source}/{now.name}")
 
