@@ -194,7 +194,8 @@ class _Ballot:
         if seed in self._seeds:
             raise RecordError(f"has the seed {seed} of member {self._seeds[seed]}: it is the same model once more")
         dataset: Mapping[str, Any] = [event["value"] for event in record.events if event["key"] == "dataset"][-1]
-        data = {key: dataset[key] for key in _DATA}
+        # Strata say which samples a seed draws: nobody has classes or years of their own.
+        data = {**{key: dataset[key] for key in _DATA}, "strata": dataset["drawn"]["strata"]}
         if self._data is None:
             self._data = data
         if not all(0 < int(data[key]) <= _MOST_SAMPLES for key in ("training_samples", "evaluation_samples")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -187,4 +188,21 @@ def test_a_storage_that_does_not_keep_what_is_written_is_found(
     monkeypatch.setattr(os, "pwrite", lossy)
     with pytest.raises(RunError, match="read back, differs at byte 0"):
         staged(source, tmp_path / "set")
+    assert files_of(tmp_path / "set") == {}
+
+
+def test_a_file_that_changes_under_the_copy_is_found(tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", classes=("only",), train=1, val=1)
+    for path in source.rglob("*.JPEG"):
+        path.write_bytes(os.urandom(3_000_000))
+    victim = next((source / "train").rglob("*.JPEG"))
+
+    class Meddler:
+        def advance(self, n: int = 1) -> None:
+            with victim.open("r+b") as stream:
+                stream.seek(2_900_000)
+                stream.write(os.urandom(9))
+
+    with pytest.raises(DataError, match="changed since the set was listed or staged"):
+        stage(Order("ic", source, tmp_path / "set", "somebody", threads=1), lambda *_: nullcontext(Meddler()))
     assert files_of(tmp_path / "set") == {}

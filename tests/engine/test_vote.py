@@ -256,6 +256,14 @@ def other_data(record: Path) -> None:
     edit_record(record, change)
 
 
+def other_strata(record: Path) -> None:
+    def change(events: list[Event]) -> None:
+        dataset = next(event for event in events if event["key"] == "dataset")["value"]
+        dataset["drawn"]["strata"] = [1] * dataset["training_samples"]
+
+    edit_record(record, change)
+
+
 def broken_chain(record: Path) -> None:
     log = record / "events.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"ceilings"', b'"ceilingz"'))
@@ -268,6 +276,7 @@ def broken_chain(record: Path) -> None:
         (no_file, "predictions/evaluation.npz cannot be read: No such file or directory"),
         (no_events, "has no predictions, evaluation: go on with its run"),
         (other_data, "trained on other data than member 0"),
+        (other_strata, "trained on other data than member 0"),
         (broken_chain, "the chain is broken here"),
         (shutil.rmtree, "not a record"),
     ],

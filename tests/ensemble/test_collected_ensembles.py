@@ -252,6 +252,8 @@ def test_power_of_members_that_share_a_node_is_not_counted_twice(tmp_path: Path)
         place = next(place for place, event in enumerate(events) if event["key"] == "run_stop")
         value = {"epoch": 3, "step": 0, "after": "kill", "torn_bytes": 0, "hosts": ["node-0"]}
         events.insert(place, {**events[place], "key": "run_resume", "value": value})
+        nodes = events[-1]["value"]["nodes"]
+        nodes.append({**nodes[0], "host": "node-0", "covers": ["node-0"]})
 
     edit_record(ensemble.folder(1) / "trial-01", moved)
     told = collect(ensemble.path).result

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 from torch.nn import functional as F
 
 from hpcai500.errors import WrongAnswerError
-from hpcai500.workloads.voting.softmax_mean import SoftmaxMean, softmax
+from hpcai500.workloads.voting.softmax_mean import MOST_MEMBERS, SoftmaxMean, softmax
 
 Member = dict[str, Any]
 
@@ -126,3 +126,15 @@ def test_what_no_member_says_is_refused_and_leaves_the_count_alone(change: Membe
     with pytest.raises(WrongAnswerError, match=reason):
         box.add({**GOOD, **change})
     assert (box.evaluation(), box.votes) == before
+
+
+def test_the_most_members_that_are_all_sure_of_one_class_are_still_counted() -> None:
+    box = vote([member([[99.0, -99.0]], [0])], 1)
+    assert box._sums is not None
+    # What all the others but one would have added.
+    box._sums *= MOST_MEMBERS - 1
+    box.add(member([[99.0, -99.0]], [0]))
+    found = box.evaluation()
+    assert found is not None
+    assert found.value == 1.0
+    assert box._sums[0, 0] > 0

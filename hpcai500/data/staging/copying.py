@@ -46,6 +46,8 @@ def copy_extents(
     """
     digest = BlockDigest()
     for start, size in extents:
+        if size > _BLOCK_BYTES:
+            source.expect(start, size)
         for at in range(start, start + size, _BLOCK_BYTES):
             if stop():
                 raise Stopped
@@ -110,6 +112,10 @@ class Original:
         if not S_ISREG(self.status.st_mode):
             self.close()
             raise DataError(f"{shown(path)}: no file; put the file itself, or a link to it, in its place")
+
+    def expect(self, start: int, size: int) -> None:
+        """Let the system fetch ahead what will be read."""
+        os.posix_fadvise(self._file, start, size, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, start: int, size: int) -> bytes:
         """All of `size` bytes from `start` on."""

@@ -11,10 +11,10 @@ from hpcai500.methodology.coverage import SampleIds
 from hpcai500.workloads.base import Evaluation
 from hpcai500.workloads.voting.base import SAMPLES, Form, Predictions, places_of, require
 
-# Probabilities are counted in units of 2**-47: sums of whole numbers do not depend on their order, and 2**16 members
-# fit. What is rounded away is far below what float32 logits resolve.
+# Probabilities are counted in units of 2**-47: sums of whole numbers do not depend on their order, and fewer than 2**16
+# members fit. What is rounded away is far below what float32 logits resolve.
 _UNIT_BITS = 47
-MOST_MEMBERS = 1 << 16
+MOST_MEMBERS = (1 << 16) - 1
 _UNKNOWN = -1
 # Rows that are worked on at once: 32 MB of a thousand classes.
 _ROWS = 4096
