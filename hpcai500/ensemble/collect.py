@@ -98,14 +98,15 @@ def read_members(
     with tracker(ensemble.shape.members, "collecting", "members") as progress:
         for number in ensemble.members:
             found = examine(ensemble, number, rules)
-            if isinstance(found, Member) and members:
-                found = of_other_data(members[0], found) or found
             if isinstance(found, Member):
                 members.append(found)
             else:
                 missing.append(found)
             progress.advance()
-    return members, missing
+    strangers = of_other_data(members)
+    numbers = {one.number for one in strangers}
+    members = [one for one in members if one.number not in numbers]
+    return members, sorted([*missing, *strangers], key=lambda one: one.number)
 
 
 def _told(ensemble: Ensemble, told: Mapping[str, Any]) -> Ensemble:

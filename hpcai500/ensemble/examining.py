@@ -6,6 +6,8 @@ seed and data, with its predictions in it. What is wrong beyond that leaves it c
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +39,7 @@ class Member:
         times: what it did, and when.
         seed: of its weights, draws and order.
         record: folder of its record, below the ensemble's.
+        folder: of all attempts at it.
         head: hash of the last event of its record.
         hosts: that it ran on, also before or after a restart.
         result: its own: what one model alone is worth.
@@ -49,6 +52,7 @@ class Member:
     times: MemberTimes
     seed: int
     record: str
+    folder: str
     head: str
     hosts: tuple[str, ...]
     result: Result
@@ -93,24 +97,50 @@ def examine(ensemble: Ensemble, number: int, rules: Mapping[str, Any]) -> Member
         return Missing(number, f"{ensemble.folder(number)}: lacks something: {type(error).__name__} {error}")
 
 
-def of_other_data(first: Member, other: Member) -> Missing | None:
-    """Why `other` is no member beside `first`, if they were trained on different data."""
-    if None in (first.data, other.data) or first.data == other.data:
-        return None
-    return Missing(
-        other.number, f"{other.record}: trained on other data than member {first.number}: their fingerprints differ"
-    )
+def of_other_data(members: Sequence[Member]) -> list[Missing]:
+    """Those of `members` that are none beside the others: most were trained on other data."""
+    known = Counter(one.data for one in members if one.data is not None)
+    if len(known) < 2:
+        return []
+    data, _ = known.most_common(1)[0]
+    first = next(one.number for one in members if one.data == data)
+    return [
+        Missing(
+            one.number,
+            f"{one.record}: trained on other data than member {first}: their fingerprints differ"
+            + _run_anew(one.folder),
+        )
+        for one in members
+        if one.data not in (None, data)
+    ]
 
 
-def members_reasons(members: Sequence[Member]) -> Iterator[tuple[str, int]]:
+def members_reasons(ensemble: Ensemble, members: Sequence[Member]) -> Iterator[tuple[str, int]]:
     """What there is against members, each sentence with the number of the member that it is of."""
     first = members[0] if members else None
+    counted = _counted_before(ensemble)
     for one in members:
         for reason in one.reasons:
             yield reason, one.number
+        if counted.get(one.number, one.head) != one.head:
+            yield "was collected with another record before: a member is trained once, whatever came out", one.number
         for what, value in one.likeness.items():
             if first is not None and value != first.likeness.get(what):
                 yield f"differs from member {first.number} in {what}", one.number
+
+
+def _counted_before(ensemble: Ensemble) -> Mapping[int, str]:
+    """Head of the record with which each member was collected first."""
+    found: dict[int, str] = {}
+    for event in iterate(ensemble.events, "collect"):
+        for number, head in event["value"]["heads"].items():
+            found.setdefault(int(number), str(head))
+    return found
+
+
+def _run_anew(folder: str) -> str:
+    """What to do about a member that is done and does not count: by itself it would stay so."""
+    return f": move {shlex.quote(folder)} away, and it is run anew"
 
 
 def _unfinished(last: Attempt) -> str:
@@ -136,6 +166,7 @@ def _finished(
         times=_times(number, record, result, start),
         seed=int(record.tables["hyperparameters"]["seed"]),
         record=str(record.path.relative_to(ensemble.path)),
+        folder=str(campaign.path),
         head=str(done.head),
         hosts=_hosts(record),
         result=result,
@@ -148,7 +179,7 @@ def _finished(
 
 def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outcome) -> Iterator[str]:
     """Why a finished record is no member of this ensemble."""
-    name = f"{outcome.attempt.name}: "
+    name, anew = f"{outcome.attempt.name}: ", _run_anew(str(campaign.path))
     yield from (reason.removeprefix(name) for reason in binding_reasons(campaign, outcome))
     if outcome.error:
         yield outcome.error
@@ -156,19 +187,16 @@ def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outc
     if record is None:
         return
     if field := recipe_difference(ensemble.tables, record.tables):
-        yield f"{record.path}: its recipe is not the ensemble's: {field} differs"
+        yield f"{record.path}: its recipe is not the ensemble's: {field} differs{anew}"
     seed = record.tables["hyperparameters"]["seed"]
     if seed != ensemble.seed(number):
-        yield f"{record.path}: {SEED} is {seed}; member {number} was planned with {ensemble.seed(number)}"
+        yield f"{record.path}: {SEED} is {seed}; member {number} was planned with {ensemble.seed(number)}{anew}"
     told = vouched(record.events)
     for kind in expected_kinds(record.tables):
         if kind not in told:
-            yield f"{record.path}: holds no predictions, {kind}, so it cannot vote"
+            yield f"{record.path}: holds no predictions, {kind}, so it cannot vote{anew}"
         elif not (record.path / file_of(kind)).is_file():
-            yield (
-                f"{record.path / file_of(kind)}: is gone, so it cannot vote: restore it; or move {campaign.path} away, "
-                "and the member is run anew"
-            )
+            yield f"{record.path / file_of(kind)}: is gone, so it cannot vote: restore it, or{anew.lstrip(':')}"
 
 
 def _planned_reasons(ensemble: Ensemble, record: Record, start: Event) -> Iterator[str]:

@@ -316,7 +316,7 @@ def _reasons(
         yield "the members have not voted"
     if numbers:
         yield from overlap_reasons(numbers, len(members))
-    yield from _shared(members_reasons(members), len(members))
+    yield from _shared(members_reasons(ensemble, members), len(members))
 
 
 def _shared(found: Iterable[tuple[str, int]], members: int) -> Iterator[str]:

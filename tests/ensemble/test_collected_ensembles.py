@@ -96,7 +96,7 @@ def test_a_missing_member_is_never_counted_silently(tmp_path: Path) -> None:
     assert reasons[1] == "has not begun"
     assert reasons[2].startswith("failed: node-2 was lost")
     assert reasons[3].startswith("runs still, or was killed")
-    assert reasons[4].endswith("holds no predictions, evaluation, so it cannot vote")
+    assert "holds no predictions, evaluation, so it cannot vote: move " in reasons[4]
     assert (result.complete, result.members_done, result.rankable) == (False, 2, False)
     assert result.reasons[0] == "incomplete: 4 of 6 members are missing: 1-4"
     assert (result.quality.achieved, result.vflops, result.curve) == (None, None, [])
@@ -152,9 +152,27 @@ def test_members_of_another_recipe_seed_or_data_do_not_count(tmp_path: Path) -> 
     rewrite_recipe(ensemble.folder(1) / "trial-01", "hyperparameters.momentum=0.5")
     rewrite_recipe(ensemble.folder(3) / "trial-01", "hyperparameters.seed=77")
     reasons = {one.member: one.reason for one in collect(tmp_path / "e").result.missing}
-    assert reasons[1].endswith("its recipe is not the ensemble's: hyperparameters.momentum differs")
-    assert reasons[2].endswith("trained on other data than member 0: their fingerprints differ")
-    assert reasons[3].endswith(f"hyperparameters.seed is 77; member 3 was planned with {ensemble.seed(3)}")
+    assert "its recipe is not the ensemble's: hyperparameters.momentum differs: move " in reasons[1]
+    assert "trained on other data than member 0: their fingerprints differ: move " in reasons[2]
+    assert f"hyperparameters.seed is 77; member 3 was planned with {ensemble.seed(3)}: move " in reasons[3]
+    assert all(reason.endswith(f"{number:05d} away, and it is run anew") for number, reason in reasons.items())
+
+
+def test_the_member_with_other_data_is_the_odd_one_also_where_it_is_the_first(tmp_path: Path) -> None:
+    write_ensemble(tmp_path / "e", [Made(dataset={"fingerprint": "0" * 64}), Made(), Made()])
+    assert [one.member for one in collect(tmp_path / "e").result.missing] == [0]
+
+
+def test_a_member_that_is_trained_again_after_it_was_collected_is_told(tmp_path: Path) -> None:
+    ensemble = write_ensemble(tmp_path / "e", [Made(), Made(quality=0.4)])
+    before = collect(tmp_path / "e")
+    assert not any("collected with another record" in reason for reason in before.result.reasons)
+    ensemble.folder(1).rename(tmp_path / "aside")
+    write_member(ensemble, 1, Made(quality=0.9))
+    again = "member 1: was collected with another record before: a member is trained once, whatever came out"
+    assert again in collect(tmp_path / "e").result.reasons
+    # To collect it once more does not make it the first.
+    assert again in collect(tmp_path / "e").result.reasons
 
 
 def test_a_record_that_its_journal_does_not_vouch_for_does_not_count(tmp_path: Path) -> None:
