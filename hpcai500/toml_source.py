@@ -26,6 +26,10 @@ MOST_DOTS = 200
 Keys = tuple[str | int, ...]
 
 
+# Of many --set, a message names the first.
+_MOST_NAMED = 3
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the text of a file came from, so that an error can name the line.
@@ -44,7 +48,9 @@ class Source:
         """What the user should look at to mend `location`: a `--set`, or file and line."""
         keys = [part for part in location if isinstance(part, str)]
         if not keys and self.overrides:
-            return f"{self.name} with {', '.join(f'--set {table}.{key}' for table, key in sorted(self.overrides))}"
+            named = [f"--set {table}.{key}" for table, key in sorted(self.overrides)]
+            more = f", … ({len(named)} in all)" if len(named) > _MOST_NAMED else ""
+            return f"{self.name} with {', '.join(named[:_MOST_NAMED])}{more}"
         for table, key in sorted(self.overrides):
             # An unknown table has no key that could be blamed.
             if keys[:1] == [table] and keys[1:2] in ([key], []):

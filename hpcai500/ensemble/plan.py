@@ -92,7 +92,7 @@ def shape_of(
             raise UsageError(f"{name}: expected {expected}, got {value}")
     if scale is None:
         if members is None:
-            raise UsageError("an ensemble needs two of --scale, --members and --degree, or --members alone")
+            raise UsageError("how large? Give --members M or --scale S (and --degree P: the accelerators of a member)")
         return _checked(Shape(members, per_node if degree is None else degree, per_node))
     if degree is None:
         degree = scale // members if members and scale % members == 0 else None if members else min(per_node, scale)

@@ -12,7 +12,7 @@ from hpcai500.editions import load_edition
 from hpcai500.ensemble.plan import MemberJob, Shape, member_jobs, shape_of
 from hpcai500.ensemble.reading import Ensemble
 from hpcai500.ensemble.staging import require_stageable
-from hpcai500.ensemble.writing import create_ensemble
+from hpcai500.ensemble.writing import create_ensemble, require_new
 from hpcai500.errors import DataError, UsageError
 from hpcai500.hostlist import expand_hosts
 from hpcai500.launch.made_data import make_data
@@ -115,6 +115,7 @@ def plan_ensemble(request: PlanRequest) -> Planned:
     recipe, shape = _fitted(request)
     if request.stage is not None:
         _check_stage(request.stage, recipe)
+    require_new(request.folder)
     # A mapping that cannot be fails before data is made, which may take long.
     jobs = member_jobs(shape, recipe.hyperparameters.seed, expand_hosts(request.hosts) if request.hosts else ())
     ensemble = create_ensemble(request.folder, recipe, shape, jobs, _data(request, recipe), request.stage)

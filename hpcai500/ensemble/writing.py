@@ -75,15 +75,9 @@ def create_ensemble(
         "code_sha256": package_code_hash(),
         **({"plugin": plugin} if (plugin := plugin_facts(recipe.benchmark)) else {}),
     }
+    require_new(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if is_ensemble(folder):
-            raise RecordError(
-                f"{folder}: holds an ensemble already: go on with it by `hpcai500 ensemble run "
-                f"{shlex.quote(str(folder))}`, or give another folder"
-            )
-        if any(folder.iterdir()):
-            raise RecordError(f"{folder}: not empty; give another folder: an ensemble is fixed before its first member")
         write_atomically(folder / RECIPE, to_toml(recipe).encode())
         write_atomically(folder / PLAN, plan)
         line = event_line(new_event(FIRST_PREVIOUS, 0, "ensemble_start", value))
@@ -91,6 +85,24 @@ def create_ensemble(
     except OSError as error:
         raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another folder") from error
     return read_ensemble(folder)
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder in which an ensemble cannot be fixed.
+
+    Raises:
+        RecordError: it holds an ensemble or anything else, or cannot be listed.
+    """
+    try:
+        if is_ensemble(folder):
+            raise RecordError(
+                f"{folder}: holds an ensemble already: go on with it by `hpcai500 ensemble run "
+                f"{shlex.quote(str(folder))}`, or give another folder"
+            )
+        if folder.exists() and any(folder.iterdir()):
+            raise RecordError(f"{folder}: not empty; give another folder: an ensemble is fixed before its first member")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be used: {error.strerror}; give another folder") from error
 
 
 def append(ensemble: Ensemble, key: str, value: Mapping[str, Any]) -> Ensemble:

@@ -220,3 +220,16 @@ def test_a_damaged_name_is_told(source: Path, tmp_path: Path) -> None:
     (tmp_path / "set/.hpcai500-staging/names/somebody.json").write_bytes(b"{}")
     with pytest.raises(DataError, match=r"somebody.json: damaged .*; remove"):
         staged(source, tmp_path / "set")
+
+
+def test_a_folder_of_another_user_is_not_staged_into(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name can be guessed, and what lies there would be trained on."""
+    (tmp_path / "set").mkdir()
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "set", 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(UsageError, match=r"belongs to another user \(uid \d+\): stage into a folder of your own"):
+        staged(source, tmp_path / "set")

@@ -123,7 +123,7 @@ def test_a_slip_of_the_finger_is_told_before_it_fills_the_memory(numbers: dict[s
 
 
 def test_nothing_follows_from_nothing() -> None:
-    with pytest.raises(UsageError, match="needs two of --scale, --members and --degree"):
+    with pytest.raises(UsageError, match="Give --members M or --scale S"):
         shape_of(4)
 
 

@@ -38,11 +38,24 @@ def ended(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
 SBATCH = "[[ $1 == --test-only ]] || { if [[ $* == *--dependency* ]]; then echo 8; else echo 7; fi; }"
 
 
-def test_where_there_is_no_slurm_the_line_to_type_is_all_that_is_printed(ended: Command, tmp_path: Path) -> None:
+def test_inside_a_container_the_line_to_type_on_the_host_is_all_that_is_printed(
+    ended: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/images/hpcai500.sif")
     ensemble = ready(tmp_path)
     code, out, err = ended("submit", ensemble.path, "--site", site_file(tmp_path))
     assert (code, out) == (0, f"bash {ensemble.path}/slurm/submit.sh\n")
     assert err == "hpcai500: submit it on the host:\n"
+
+
+def test_where_there_is_no_slurm_nothing_was_submitted_and_both_ways_on_are_told(
+    ended: Command, tmp_path: Path
+) -> None:
+    ensemble = ready(tmp_path)
+    code, out, err = ended("submit", ensemble.path, "--site", site_file(tmp_path))
+    assert (code, out) == (69, "")
+    assert f"type this on a host of the cluster: bash {ensemble.path}/slurm/submit.sh;" in err
+    assert err.endswith(f"on this machine: hpcai500 ensemble run {ensemble.path}\n")
 
 
 def test_a_dry_run_submits_nothing(ended: Command, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpcai500.cli.ensemble.options import AtOnce, Folder, Members
+from hpcai500.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.reading import Ensemble
@@ -44,6 +45,7 @@ def submit(
     from hpcai500.ensemble.reading import read_ensemble  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.ensemble.slurm import SlurmScheduler  # noqa: PLC0415
     from hpcai500.ensemble.slurm_submission import SubmitRequest, plan_submission, write_submission  # noqa: PLC0415
+    from hpcai500.system.container import find_container  # noqa: PLC0415
 
     ensemble = read_ensemble(folder)
     if queued is not None:
@@ -57,6 +59,12 @@ def submit(
         return
     script = write_submission(submission)
     scheduler = SlurmScheduler(submission.site, os.environ)
+    if not (dry_run or scheduler.can_submit or find_container(os.environ)):
+        name = shlex.quote(str(folder))
+        raise EnvironmentLacksError(
+            f"no sbatch here: type this on a host of the cluster: {_line(script)}; or run the members on this machine: "
+            f"hpcai500 ensemble run {name}"
+        )
     if dry_run or not scheduler.can_submit:
         _say("submit it on the host:")
         print(_line(script))  # noqa: T201

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hpcai500.data.staging.layout import FOLDER, LOCK, PROGRESS, state_folder
-from hpcai500.errors import EnvironmentLacksError
+from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.progress import Progress, Tracker
 
 _POLL_SECONDS = 0.1
@@ -27,6 +27,7 @@ def held(root: Path, progress: Tracker, say: Callable[[str], None]) -> Iterator[
 
     Raises:
         EnvironmentLacksError: files cannot be locked there.
+        UsageError: the folder belongs to another user.
         OSError: the folder cannot be made.
     """
     descriptor, waited = _acquire(root, progress, say)
@@ -41,6 +42,7 @@ def _acquire(root: Path, progress: Tracker, say: Callable[[str], None]) -> tuple
     while True:
         try:
             state_folder(root).mkdir(parents=True, exist_ok=True)
+            _require_ours(root)
             path = state_folder(root) / LOCK
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
@@ -54,6 +56,13 @@ def _acquire(root: Path, progress: Tracker, say: Callable[[str], None]) -> tuple
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _require_ours(root: Path) -> None:
+    """Under a name that anyone can guess, somebody else may have laid out other samples for us to train on."""
+    owner = root.stat().st_uid
+    if owner not in (os.geteuid(), 0):
+        raise UsageError(f"{root}: belongs to another user (uid {owner}): stage into a folder of your own")
 
 
 def _lock(descriptor: int, root: Path, progress: Tracker, say: Callable[[str], None]) -> bool:
