@@ -5,6 +5,7 @@ Every measurement in them is false, and every vote that `made_up_vote` writes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from hpcai500.rulebook import rulebook
 HOW = Invocation(["hpcai500", "ensemble", "member"], "alone", None)
 # Two epochs of few samples: never rankable, quickly written.
 SHORT = ("problem.epochs=2", "hyperparameters.warmup_epochs=1", "hyperparameters.batch_size=8")
+PREDICTIONS = b"stands for predictions"
 FEW = {"training_samples": 640, "evaluation_samples": 1000}
 
 
@@ -171,10 +173,11 @@ def _draw(clock: Clock, recipe: Recipe, samples: int) -> None:
 
 def _predict(record: Path, clock: Clock, quality: float, story: Story) -> None:
     """Files that stand for predictions, and what the events tell of them."""
+    sha256 = hashlib.sha256(PREDICTIONS).hexdigest()
     (record / "predictions").mkdir(parents=True)
     for kind, samples in (("evaluation", story.facts["evaluation_samples"]), ("out-of-bag", 236)):
-        (record / "predictions" / f"{kind}.npz").write_bytes(b"stands for predictions")
+        (record / "predictions" / f"{kind}.npz").write_bytes(PREDICTIONS)
         file = f"predictions/{kind}.npz"
-        clock.add("predictions", {"kind": kind, "file": file, "sha256": "0" * 64, "samples": samples}, after=1.0)
+        clock.add("predictions", {"kind": kind, "file": file, "sha256": sha256, "samples": samples}, after=1.0)
     metric = story.recipe.problem.metric
     clock.add("out_of_bag", {"metric": metric, "value": quality - 0.03, "samples": 236, "per_class": None})

@@ -65,8 +65,8 @@ class Communicator(Protocol):
         """A communicator of its own over `members` (ranks of this one, ascending); None for a rank that is not one.
 
         Called by all members of this one alike, also by those that are left out, and only on a communicator of all
-        ranks of the job: libraries make groups with everybody's help. `range(size)` gives a second, independent
-        conversation of the same ranks.
+        ranks of the job, or on a part that `TorchCommunicator.split` gave: libraries make groups with everybody's help.
+        `range(size)` gives a second, independent conversation of the same ranks.
         """
 
     def close(self) -> None:

@@ -58,9 +58,11 @@ def library_name(device: str) -> str:
 class TorchCommunicator(MemberCommunicator):
     """A process group of torch.distributed."""
 
-    def __init__(self, members: Members, group: Any) -> None:
+    def __init__(self, members: Members, group: Any, alike: Sequence[Sequence[int]] | None = None) -> None:
         super().__init__(members)
         self._group = group
+        # World ranks of all groups that do the same as this one, which is among them.
+        self._alike = alike or (members.world_ranks,)
         self._scratch = Scratch()
         self._is_closed = False
 
@@ -114,18 +116,40 @@ class TorchCommunicator(MemberCommunicator):
         self.all_reduce(torch.zeros(1))
 
     def group(self, members: Sequence[int]) -> Communicator | None:
-        """A communicator of its own over `members`."""
-        chosen = self.members.subset(members)
-        if len(members) == 1:
+        """A communicator of its own over `members`; after `split`, all parts make theirs alike."""
+        return self._make(
+            [[ranks[member] for member in members] for ranks in self._alike], self.members.subset(members)
+        )
+
+    def split(self, parts: Sequence[Sequence[int]]) -> Communicator:
+        """A communicator over that of `parts` which this rank is in. Called by all ranks of the job alike.
+
+        Unlike those of `group`, it can make groups, if all parts make the same ones: of the same members, by their
+        ranks in the part, in the same order.
+
+        Args:
+            parts: ranks of this one, ascending; each rank is in one part, and all parts have the same size.
+
+        Raises:
+            CommunicationError: another rank is lost.
+        """
+        assert len({len(part) for part in parts}) == 1, "parts that make the same groups have the same size"
+        own = next(part for part in parts if self.rank in part)
+        made = self._make([[self.world_ranks[member] for member in part] for part in parts], self.members.subset(own))
+        assert made
+        return made
+
+    def _make(self, alike: Sequence[Sequence[int]], chosen: Members | None) -> Communicator | None:
+        if len(alike[0]) == 1:
             return LocalCommunicator(chosen) if chosen else None
+        mine = None
         with self._attempt("making a group"):
-            group = dist.new_group(
-                [self.world_ranks[member] for member in members],
-                timeout=COLLECTIVE_TIMEOUT,
-                # Ranks beside this group (other stages of the model) take no part in making its own groups.
-                use_local_synchronization=self._group is not dist.group.WORLD,
-            )
-        return TorchCommunicator(chosen, group) if chosen else None
+            # torch names groups by their number: every rank of the job has to ask for each, also for those of others.
+            for ranks in alike:
+                group = dist.new_group(ranks, timeout=COLLECTIVE_TIMEOUT)
+                if chosen and chosen.world_ranks == tuple(ranks):
+                    mine = TorchCommunicator(chosen, group, alike)
+        return mine
 
     def close(self) -> None:
         """Leave; the whole job's communicator takes all groups along."""

@@ -53,9 +53,9 @@ def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
     layout = layout_of(recipe, ranks.world.size)
     if layout is None or layout.stages == 1:
         return None
-    columns = [ranks.unwatched.group(layout.column(replica)) for replica in range(layout.replicas)]
-    rows = [ranks.unwatched.group(layout.row(stage)) for stage in range(layout.stages)]
-    column, row = (next(group for group in groups if group) for groups in (columns, rows))
     # A recipe with stages names the backend `torch`, and a column has two ranks at least.
+    world = cast(TorchCommunicator, ranks.unwatched)
+    column = world.split([layout.column(replica) for replica in range(layout.replicas)])
+    row = world.split([layout.row(stage) for stage in range(layout.stages)])
     process_group: dist.ProcessGroup = cast(TorchCommunicator, column).process_group
     return StageGroups(layout, Neighbours(ranks.watched(column), process_group), row, ranks.watched(row))

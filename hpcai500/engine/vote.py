@@ -8,7 +8,7 @@ very quality that the member's last evaluation gave.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -44,14 +44,22 @@ _ODD = (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowErr
 
 @dataclass(frozen=True)
 class Listed:
-    """A member, by its number, and the folder of its record."""
+    """A member, by its number, the folder of its record, and that folder's name in the list: the vote tells no other.
+
+    An ensemble that was moved has the same vote, byte by byte, only where nothing tells where it lies.
+    """
 
     number: int
     record: Path
+    name: str
 
 
-def read_list(path: Path) -> list[Listed]:
+def read_list(path: Path, folder: Path) -> list[Listed]:
     """The members that the file `path` lists, one a line, `NUMBER<TAB>RECORD`; in the order of their numbers.
+
+    Args:
+        path: of the list.
+        folder: that records lie below whose paths are not absolute.
 
     Raises:
         UsageError: it is no such list, or names a member or a record twice.
@@ -67,7 +75,7 @@ def read_list(path: Path) -> list[Listed]:
             raise UsageError(
                 f"--records {path}:{place}: expected a member's number, a tab and the folder of its record"
             )
-        found.append(Listed(int(number), Path(record)))
+        found.append(Listed(int(number), folder / record, record))
     for what in ({one.number for one in found}, {one.record.resolve() for one in found}):
         if len(what) != len(found):
             raise UsageError(f"--records {path}: names a member or a record twice: each has one vote")
@@ -82,13 +90,23 @@ def curve_points(members: int) -> set[int]:
     return {members, *range(1, min(members, _EVERY_POINT_TO) + 1), *powers}
 
 
-def hold_vote(recipe: Recipe, members: Sequence[Listed], tracker: Tracker = silent) -> dict[str, Any]:
+OnRefused = Callable[[int, str], None]
+
+
+def _ignore(number: int, reason: str) -> None:
+    """Nobody asked who was refused: the error says it."""
+
+
+def hold_vote(
+    recipe: Recipe, members: Sequence[Listed], tracker: Tracker = silent, on_refused: OnRefused = _ignore
+) -> dict[str, Any]:
     """What the members say together: the document of `vote.json`; the same for the same members, byte by byte.
 
     Args:
         recipe: of the ensemble, with any member's seed.
         members: who votes, in the order in which the curve adds them.
         tracker: shows how many have voted.
+        on_refused: is told the number of a member that cannot vote, and why, before the error that says it.
 
     Raises:
         WrongAnswerError: a member's predictions are not what its record says, or none that a member makes.
@@ -98,7 +116,7 @@ def hold_vote(recipe: Recipe, members: Sequence[Listed], tracker: Tracker = sile
     ballot = _Ballot(recipe, len(members))
     with tracker(len(members), "voting", "members") as bar:
         for member in members:
-            with _named(member):
+            with _named(member, on_refused):
                 ballot.take(member)
             bar.advance()
     return ballot.document()
@@ -133,7 +151,7 @@ class _Ballot:
                 f"{file_of(EVALUATION)} gives {self._recipe.problem.metric} {alone and alone.value!r}, the record "
                 f"{last_evaluation(record)['value']!r}: predictions are exactly those of the last evaluation"
             )
-        told = {"member": member.number, "record": str(member.record), "value": alone.value}
+        told = {"member": member.number, "record": member.name, "value": alone.value}
         self._members.append({**told, **_rest(alone), "sha256": sha256})
         if OUT_OF_BAG in expected_kinds(self._tables):
             self._take_out_of_bag(member, record, dataset)
@@ -238,10 +256,13 @@ def _predictions(record: Record, kind: str, form: Form) -> tuple[Predictions, st
 
 
 @contextmanager
-def _named(member: Listed) -> Iterator[None]:
+def _named(member: Listed, on_refused: OnRefused) -> Iterator[None]:
     """What goes wrong within is told in one line that names the member."""
     try:
         yield
+    except (WrongAnswerError, RecordError) as error:
+        on_refused(member.number, str(error))
+        raise type(error)(f"member {member.number} ({member.record}): {error}") from error
     except HpcAi500Error as error:
         raise type(error)(f"member {member.number} ({member.record}): {error}") from error
     except OSError as error:
@@ -249,9 +270,9 @@ def _named(member: Listed) -> Iterator[None]:
             f"member {member.number}: its boxes cannot be kept: {error.strerror}; free some space, or set TMPDIR"
         ) from error
     except _ODD as error:
-        raise RecordError(
-            f"member {member.number} ({member.record}): its events lack something: {type(error).__name__} {error}"
-        ) from error
+        reason = f"cannot be read as a member's record ({type(error).__name__} {error})"
+        on_refused(member.number, reason)
+        raise RecordError(f"member {member.number} ({member.record}): {reason}") from error
 
 
 def _rest(one: Evaluation) -> dict[str, Any]:

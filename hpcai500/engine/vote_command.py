@@ -1,7 +1,8 @@
 """Counts the votes of an ensemble's members, from their records, without a GPU and without their data.
 
 `python -m hpcai500.engine.vote_command --recipe FILE --records LIST -o vote.json`, as `hpcai500 ensemble collect` has
-it. LIST has a line for each member: its number, a tab, the folder of its record.
+it. LIST has a line for each member: its number, a tab, the folder of its record, relative to that of the recipe.
+With `--refused FILE`, the first member that cannot vote is written there, {member, reason}.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcai500.engine.measurement import CommandParser, exit_code_of, let_threads_spin
 from hpcai500.errors import RecipeError, RunError
@@ -32,13 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             let_threads_spin()
             from hpcai500.engine.vote import hold_vote, read_list  # noqa: PLC0415 - torch after OpenMP's variables
 
-            vote = hold_vote(recipe, read_list(options.records), track)
-        try:
-            write_atomically(options.out, (json.dumps(vote, indent=2, allow_nan=False) + "\n").encode())
-        except OSError as error:
-            raise RunError(f"{options.out}: cannot be written: {error.strerror}; mend it, then vote again") from error
+            def on_refused(number: int, reason: str) -> None:
+                if options.refused is not None:
+                    _write(options.refused, {"member": number, "reason": reason})
+
+            members = read_list(options.records, options.recipe.parent)
+            vote = hold_vote(recipe, members, track, on_refused)
+        _write(options.out, vote)
 
     return exit_code_of(command)
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    try:
+        write_atomically(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}; mend it, then vote again") from error
 
 
 def _read_recipe(path: Path) -> Recipe:
@@ -60,6 +71,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--records", type=Path, required=True, help="list: a member's number, a tab, its record; a line"
     )
     parser.add_argument("-o", "--out", type=Path, required=True, help="file that the vote is written to")
+    parser.add_argument("--refused", type=Path, help="file that the first member that cannot vote is written to")
     return parser.parse_args(arguments)
 
 

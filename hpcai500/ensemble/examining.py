@@ -10,7 +10,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, Literal
 
 from hpcai500.campaign.binding import binding_reasons
 from hpcai500.campaign.company import company
@@ -19,7 +21,8 @@ from hpcai500.campaign.outcome import ODD, Outcome, read_outcome
 from hpcai500.campaign.reading import Attempt, Campaign
 from hpcai500.campaign.standing import in_order, reasons_against
 from hpcai500.chain import Event, iterate
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.failures import last_error, last_failure
+from hpcai500.ensemble.reading import OUTPUT, Ensemble
 from hpcai500.errors import HpcAi500Error
 from hpcai500.methodology.ensemble import MemberTimes, member_intervals
 from hpcai500.methodology.member_predictions import expected_kinds, file_of, vouched
@@ -67,34 +70,49 @@ class Member:
         return self.times.member
 
 
+# What helps a member that is missing: to run it; nothing, because it has diverged; what its reason says.
+Remedy = Literal["run", "none", "told"]
+
+
 @dataclass(frozen=True)
 class Missing:
-    """A member that does not count, and why."""
+    """A member that does not count, why, and what helps."""
 
     number: int
     reason: str
+    remedy: Remedy = "told"
 
 
-def examine(ensemble: Ensemble, number: int, rules: Mapping[str, Any]) -> Member | Missing:
+def examine(
+    ensemble: Ensemble, number: int, rules: Mapping[str, Any], counted: Mapping[int, str] | None = None
+) -> Member | Missing:
     """What member `number` of the ensemble is now; whatever is in its folder, nothing is raised.
 
     Args:
         ensemble: that it is of.
         number: of the member.
         rules: of the ensemble's edition.
+        counted: heads of the records with which members were collected before, by number (`counted_before`).
     """
+    folder = ensemble.folder(number)
     try:
         campaign = ensemble.campaign(number)
         if campaign is None or not campaign.attempts:
-            return Missing(number, "has not begun")
+            return _not_begun(number, folder, (counted or {}).get(number))
         done = campaign.done()
         if not done:
-            return Missing(number, _unfinished(campaign.attempts[-1]))
+            return _unfinished(number, campaign, rules)
         return _finished(ensemble, number, campaign, done[0], rules)
     except HpcAi500Error as error:
-        return Missing(number, str(error))
+        return Missing(number, _with_remedy(str(error), folder))
     except ODD as error:
-        return Missing(number, f"{ensemble.folder(number)}: lacks something: {type(error).__name__} {error}")
+        reason = f"{folder}: cannot be read as a member's record ({type(error).__name__} {error})"
+        return Missing(number, _with_remedy(reason, folder))
+
+
+def refused_by_vote(member: Member, reason: str) -> Missing:
+    """A member that counted until the vote could not use what it says."""
+    return Missing(member.number, f"{member.record}: {reason}{_run_anew(member.folder)}")
 
 
 def of_other_data(members: Sequence[Member]) -> list[Missing]:
@@ -118,7 +136,7 @@ def of_other_data(members: Sequence[Member]) -> list[Missing]:
 def members_reasons(ensemble: Ensemble, members: Sequence[Member]) -> Iterator[tuple[str, int]]:
     """What there is against members, each sentence with the number of the member that it is of."""
     first = members[0] if members else None
-    counted = _counted_before(ensemble)
+    counted = counted_before(ensemble)
     for one in members:
         for reason in one.reasons:
             yield reason, one.number
@@ -129,7 +147,7 @@ def members_reasons(ensemble: Ensemble, members: Sequence[Member]) -> Iterator[t
                 yield f"differs from member {first.number} in {what}", one.number
 
 
-def _counted_before(ensemble: Ensemble) -> Mapping[int, str]:
+def counted_before(ensemble: Ensemble) -> Mapping[int, str]:
     """Head of the record with which each member was collected first."""
     found: dict[int, str] = {}
     for event in iterate(ensemble.events, "collect"):
@@ -143,11 +161,47 @@ def _run_anew(folder: str) -> str:
     return f": move {shlex.quote(folder)} away, and it is run anew"
 
 
-def _unfinished(last: Attempt) -> str:
-    why = f": {last.reason}" if last.reason else ""
+def _with_remedy(reason: str, folder: Path) -> str:
+    """`reason`, why a record cannot be used, with what to do about it."""
+    if "move that folder away" in reason:
+        return reason
+    first = "; or" if "restore it" in reason else ": restore it, or"
+    return f"{reason}{first} move {shlex.quote(str(folder))} away, and it is run anew"
+
+
+def _not_begun(number: int, folder: Path, head: str | None) -> Missing:
+    if head is None:
+        return Missing(number, "; ".join(["has not begun", *_failed_before_it_began(folder)]), "run")
+    what = "its journal" if folder.is_dir() else "its folder"
+    return Missing(
+        number,
+        f"was collected with the record {head[:12]}…, and {what} is gone: restore {shlex.quote(str(folder))}; if it is "
+        "run anew instead, the ensemble stays not rankable",
+    )
+
+
+def _failed_before_it_began(folder: Path) -> Iterator[str]:
+    """Why a member whose jobs have failed before it began did so, as far as they left word."""
+    try:
+        failure, error = last_failure(folder), last_error(folder)
+    except OSError as problem:
+        yield f"{problem.filename or folder}: cannot be read: {problem.strerror}"
+        return
+    if failure is not None:
+        yield f"its job failed on {failure.host} with exit code {failure.exit_code}, see {folder / OUTPUT}"
+        if error is not None:
+            yield error
+
+
+def _unfinished(number: int, campaign: Campaign, rules: Mapping[str, Any]) -> Missing:
+    last = campaign.attempts[-1]
     if last.status == "running":
-        return "runs still, or was killed: its journal tells no end (see `hpcai500 ensemble status`)"
-    return f"{last.status}{why}"
+        told = "runs still, or was killed: its journal tells no end (see `hpcai500 ensemble status`)"
+        return Missing(number, told, "run")
+    if last.status == "failed" and (diverged := read_outcome(campaign, last, rules).diverged):
+        return Missing(number, f"diverged: {diverged}: that is final: no other attempt takes it back", "none")
+    why = f": {last.reason}" if last.reason else ""
+    return Missing(number, f"{last.status}{why}", "run")
 
 
 def _finished(
@@ -157,7 +211,8 @@ def _finished(
     outcome = next(one for one in outcomes if one.attempt is done)
     refused = next(_refusals(ensemble, number, campaign, outcome), None)
     if refused or outcome.record is None or outcome.result is None:
-        return Missing(number, refused or outcome.error or f"{done.record}: gives no result")
+        reason = refused or _with_remedy(f"{done.record}: gives no result", campaign.path)
+        return Missing(number, reason)
     record, result = outcome.record, outcome.result
     start = next(iterate(record.events, "run_start"))
     against = reasons_against(campaign, outcomes, rules, 1, campaign.edition)
@@ -180,9 +235,10 @@ def _finished(
 def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outcome) -> Iterator[str]:
     """Why a finished record is no member of this ensemble."""
     name, anew = f"{outcome.attempt.name}: ", _run_anew(str(campaign.path))
-    yield from (reason.removeprefix(name) for reason in binding_reasons(campaign, outcome))
+    for reason in binding_reasons(campaign, outcome):
+        yield _with_remedy(reason.removeprefix(name), campaign.path)
     if outcome.error:
-        yield outcome.error
+        yield _with_remedy(outcome.error, campaign.path)
     record = outcome.record
     if record is None:
         return
@@ -195,8 +251,20 @@ def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outc
     for kind in expected_kinds(record.tables):
         if kind not in told:
             yield f"{record.path}: holds no predictions, {kind}, so it cannot vote{anew}"
-        elif not (record.path / file_of(kind)).is_file():
-            yield f"{record.path / file_of(kind)}: is gone, so it cannot vote: restore it, or{anew.lstrip(':')}"
+        elif wrong := _wrong_with(record.path / file_of(kind), str(told[kind]["sha256"])):
+            yield f"{record.path / file_of(kind)}: {wrong}, so it cannot vote: restore it, or{anew.lstrip(':')}"
+
+
+def _wrong_with(path: Path, sha256: str) -> str | None:
+    """What is wrong with a file of predictions, which its record's events name by their hash."""
+    try:
+        with path.open("rb") as stream:
+            found = file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        return "is gone"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if found == sha256 else "was changed: its hash is not the one that its record names"
 
 
 def _planned_reasons(ensemble: Ensemble, record: Record, start: Event) -> Iterator[str]:

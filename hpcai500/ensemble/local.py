@@ -6,17 +6,24 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from hpcai500.ensemble.reading import OUTPUT, Ensemble
+from hpcai500.ensemble.failures import Failure, begun_line, note_failure
+from hpcai500.ensemble.member import BEING_RUN
+from hpcai500.ensemble.reading import FAILURES, OUTPUT, Ensemble
 from hpcai500.ensemble.retrying import may_be_tried_again
 from hpcai500.ensemble.scheduler import MemberJob, State
-from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
+from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError
 from hpcai500.launch.affinity import neighbours_together, share
 from hpcai500.launch.child import SignalRelay, start_child
 from hpcai500.launch.devices import VARIABLE, visible_devices
 from hpcai500.launch.in_job import module_command
+
+# Of its output's end, where the last line is looked for.
+_LAST_LINE_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,30 @@ class Slot:
     devices: str | None = None
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A member that runs: its process, what it has of this machine, where its output began in the file, and when."""
+
+    process: subprocess.Popen[bytes]
+    slot: Slot
+    output: Path
+    offset: int
+    began_ms: int
+
+    @property
+    def waits_for_another(self) -> bool:
+        """Whether the last that it said is that another process is at the member."""
+        try:
+            with self.output.open("rb") as stream:
+                end = stream.seek(0, os.SEEK_END)
+                stream.seek(max(self.offset, end - _LAST_LINE_BYTES))
+                lines = stream.read(_LAST_LINE_BYTES).rstrip().splitlines()
+        except OSError:
+            # What it printed is shown to nobody: it runs all the same.
+            return False
+        return bool(lines) and BEING_RUN.encode() in lines[-1]
+
+
 class LocalScheduler:
     """Runs members as processes of this one, which must live as long as they: `jobs` starts the next ones.
 
@@ -44,10 +75,11 @@ class LocalScheduler:
 
     def __init__(self, relay: SignalRelay, power: str = "auto") -> None:
         self._relay, self._power = relay, power
+        self._name = f"process-{os.getpid()}"
         self._host = socket.gethostname()
         self._waiting: list[int] = []
         self._slots: list[Slot] = []
-        self._running: dict[int, tuple[subprocess.Popen[bytes], Slot]] = {}
+        self._running: dict[int, _Running] = {}
         self._failures: dict[int, int] = {}
         self._restarts: dict[int, int] = {}
         self._ended: dict[int, MemberJob] = {}
@@ -62,21 +94,20 @@ class LocalScheduler:
             raise RunError(f"{self._host}: is excluded, and there is no other host: leave out --exclude")
         self._slots = slots(ensemble, at_once)
         self._waiting += members
-        return [f"process-{os.getpid()}"]
+        return [self._name]
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
         """How the members stand; those that have room begin."""
-        for member, (process, slot) in list(self._running.items()):
-            code = process.poll()
+        for member, running in list(self._running.items()):
+            code = running.process.poll()
             if code is not None:
-                del self._running[member]
-                self._slots.append(slot)
-                self._end(member, code)
+                self._slots.append(running.slot)
+                self._end(ensemble, member, code)
         while self._waiting and self._slots and not self._relay.heard:
             self._start(ensemble, self._waiting.pop(0), self._slots.pop(0))
         return {
             **{member: self._job(member, "waiting") for member in self._waiting},
-            **{member: self._job(member, "running") for member in self._running},
+            **{member: self._running_job(member) for member in self._running},
             **self._ended,
         }
 
@@ -85,18 +116,19 @@ class LocalScheduler:
         for member in self._waiting:
             self._ended[member] = self._job(member, "cancelled")
         self._waiting.clear()
-        for process, _ in self._running.values():
-            process.send_signal(signal.SIGUSR1)
-        return [f"process-{process.pid}" for process, _ in self._running.values()]
+        for running in self._running.values():
+            running.process.send_signal(signal.SIGUSR1)
+        return [f"process-{running.process.pid}" for running in self._running.values()]
 
     def close(self) -> None:
         """Kill what still runs; its records are gone on with by the next `ensemble run`."""
-        for process, _ in self._running.values():
-            process.kill()
-            process.wait()
+        for running in self._running.values():
+            running.process.kill()
+            running.process.wait()
 
     def _start(self, ensemble: Ensemble, member: int, slot: Slot) -> None:
         folder = ensemble.folder(member)
+        began_ms = _now_ms()
         command = module_command(
             "cli", "ensemble", "member", ensemble.path, "--member", str(member), "--power", self._power,
             "--procs", str(ensemble.shape.degree),
@@ -104,36 +136,79 @@ class LocalScheduler:
         environment = {**os.environ} | ({VARIABLE: slot.devices} if slot.devices is not None else {})
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / OUTPUT).open("ab") as output:
+            with (folder / OUTPUT).open("ab", buffering=0) as output:
+                output.write(begun_line(member, self._name, self._host, self._restarts.get(member, 0)).encode())
+                offset = output.tell()
                 process = start_child(command, environment=environment, cores=slot.cores, output=output.fileno())
         except OSError as error:
             raise RunError(
                 f"{error.filename or folder}: cannot be written: {error.strerror}; mend it, then go on"
             ) from error
         self._relay.add(process)
-        self._running[member] = process, slot
+        self._running[member] = _Running(process, slot, folder / OUTPUT, offset, began_ms)
 
-    def _end(self, member: int, code: int) -> None:
+    def _end(self, ensemble: Ensemble, member: int, code: int) -> None:
+        running = self._running.pop(member)
+        waited = running.waits_for_another
         self.codes[member] = code
         if code == ExitCode.PASS:
             self._ended[member] = self._job(member, "ended")
             return
         if self._relay.heard:
-            self._ended[member] = self._job(member, "cancelled", "stopped with this command")
+            self._ended[member] = self._stopped(member, is_elsewhere=waited)
             return
         failures = self._failures[member] = self._failures.get(member, 0) + 1
+        is_own = not waited and not _was_stopped(ensemble, member, running.began_ms)
+        unwritten = self._note(ensemble, member, code) if is_own else ""
         if may_be_tried_again(code, failures):
             self._restarts[member] = self._restarts.get(member, 0) + 1
             self._waiting.append(member)
         else:
-            why = f"exit code {code}, after {failures} failure(s): see members/{member:05d}/{OUTPUT}"
+            why = f"exit code {code}, after {failures} failure(s): see members/{member:05d}/{OUTPUT}{unwritten}"
             self._ended[member] = self._job(member, "failed", why)
+
+    def _note(self, ensemble: Ensemble, member: int, code: int) -> str:
+        """Write a failure down for whoever looks from outside; returns why that could not be done."""
+        failure = Failure(self._host, code, _now_ms(), self._name)
+        try:
+            note_failure(ensemble.folder(member), failure, self._restarts.get(member, 0))
+        except OSError as error:
+            return f"; {FAILURES} cannot be written: {error.strerror}"
+        return ""
+
+    def _stopped(self, member: int, *, is_elsewhere: bool) -> MemberJob:
+        if is_elsewhere:
+            # Its own job knows nothing of how the member stands.
+            why = "waited for another process, which goes on"
+            return replace(self._job(member, "unknown", why), is_elsewhere=True)
+        return self._job(member, "stopped", "stopped with this command")
+
+    def _running_job(self, member: int) -> MemberJob:
+        job = self._job(member, "running")
+        if not self._running[member].waits_for_another:
+            return job
+        return replace(job, reason="is being run by another process: waiting for its end", is_elsewhere=True)
 
     def _job(self, member: int, state: State, reason: str = "") -> MemberJob:
         running = self._running.get(member)
-        job = f"process-{running[0].pid}" if running else ""
+        job = f"process-{running.process.pid}" if running else ""
         hosts = () if state == "waiting" else (self._host,)
         return MemberJob(member, state, job, hosts, self._restarts.get(member, 0), reason)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _was_stopped(ensemble: Ensemble, member: int, since_ms: int) -> bool:
+    """Whether an attempt at the member has ended on request, with a checkpoint, since the moment `since_ms`."""
+    try:
+        campaign = ensemble.campaign(member)
+    except HpcAi500Error:
+        return False
+    if campaign is None or not campaign.attempts or campaign.events[-1]["time_ms"] < since_ms:
+        return False
+    return campaign.attempts[-1].status == "stopped"
 
 
 def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from hpcai500.rulebook import rulebook
 # Ranks whose command was killed stop with a checkpoint in less, and NFS keeps the locks of a node that died for 90 s.
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
+# Said while another process is at the member, and where that goes on for too long.
+BEING_RUN = "is being run by another process"
 # Trials are numbered from 1.
 _ALL_OF_IT = 0
 
@@ -65,6 +68,9 @@ def _run(ensemble: Ensemble, order: MemberOrder, crew: Crew) -> int:
         (outcome,) = run_campaign(CampaignOrder(campaign.path, data, None, order.power), crew)
     if outcome.exit_code != ExitCode.PASS:
         campaign = begin_member(ensemble, order.member)
+        if campaign.attempts and campaign.attempts[-1].status == "stopped":
+            folder = shlex.quote(str(order.folder))
+            say(f"member {order.member} was stopped: go on with it by `hpcai500 ensemble run {folder}`, or submit")
         return ExitCode.WRONG_ANSWER if _diverged(campaign) else outcome.exit_code
     if not begin_member(ensemble, order.member).done():
         raise RunError(f"member {order.member}: its job ended well, but its record is not complete: {outcome.record}")
@@ -90,9 +96,9 @@ def _turn(ensemble: Ensemble, member: int) -> Iterator[None]:
                 yield
                 return
         if time.monotonic() > end_s:
-            raise RunError(f"{folder}: member {member} is being run by another process: wait for it, or stop it")
+            raise RunError(f"{folder}: member {member} {BEING_RUN}: wait for it, or stop it")
         if not is_told:
-            say(f"{folder}: is being run by another process: waiting up to {_PATIENCE_SECONDS:g} s for its end")
+            say(f"{folder}: {BEING_RUN}: waiting up to {_PATIENCE_SECONDS:g} s for its end")
             is_told = True
         time.sleep(_POLL_SECONDS)
 

@@ -64,6 +64,7 @@ class JournalFacts:
         head: of its record, once it ended.
         began_ms: when the first attempt began (UNIX time).
         started_ms: when the last one began, or was gone on with.
+        ended_ms: when it ended; None while it goes on.
     """
 
     plan: Any = None
@@ -75,6 +76,7 @@ class JournalFacts:
     head: str | None = None
     began_ms: int | None = None
     started_ms: int | None = None
+    ended_ms: int | None = None
 
     def fold(self, events: Iterable[Event]) -> None:
         """Take in the events that joined.
@@ -102,11 +104,12 @@ class JournalFacts:
         elif key == "attempt_stop":
             if value["status"] not in get_args(Status):
                 raise ValueError(f"the status {value['status']!r}")
-            self.status = cast(Status, value["status"])
+            self.status, self.ended_ms = cast(Status, value["status"]), time_ms
             self.head, self.reason = _text(value["head"]), _text(value["reason"])
 
     def _run(self, time_ms: int) -> None:
-        self.status, self.reason, self.head, self.runs, self.started_ms = "running", None, None, self.runs + 1, time_ms
+        self.status, self.reason, self.head, self.ended_ms = "running", None, None, None
+        self.runs, self.started_ms = self.runs + 1, time_ms
 
 
 @dataclass(slots=True)

@@ -6,32 +6,23 @@ its job has changed, and at its end.
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hpcai500.campaign.reading import JOURNAL, NO_EVENTS
+from hpcai500.ensemble.failures import Failure, read_failures, read_last_error
 from hpcai500.ensemble.member_facts import JournalFacts, RecordFacts, tells_place
-from hpcai500.ensemble.reading import FAILURES
 from hpcai500.ensemble.record_tail import LogTail, Meter
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.errors import RecordError
 
-_MOST_FAILURE_BYTES = 2**14
 # Without a scheduler that tells of new jobs, the journal of a record that is silent is asked now and then.
 _JOURNAL_AFTER_SECONDS = 60.0
 # What a job has left behind may reach a shared file system late: so many looks, then it is taken for what it is.
 _LOOKS_AFTER_THE_END = 3
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One failure of a member's own, as its batch script told."""
-
-    host: str
-    exit_code: int
+# `campaign.turns.turn_at` of all trials of the member.
+_TURN = ".trial-00.lock"
 
 
 @dataclass(slots=True)
@@ -45,7 +36,9 @@ class MemberMemory:
         looks: since its job changed.
         journal: what the journal of its campaign has told.
         record: what the record of its last attempt has told.
-        failures: of its own, as its batch script told.
+        failures: of its own, as its batch script or the runner of this machine told.
+        last_error: that its last job printed; None where its logs say why it failed, or it did not.
+        turn: inode of the lock that who runs it holds, from before its first attempt on; None where there is none.
         broken: what is wrong with its files, for good; None: nothing.
         unreadable: why its files could not be read just now; None: they could.
         is_behind: whether there is more to be read than one look reads.
@@ -59,6 +52,8 @@ class MemberMemory:
     journal: JournalFacts = field(default_factory=JournalFacts)
     record: RecordFacts = field(default_factory=RecordFacts)
     failures: tuple[Failure, ...] = ()
+    last_error: str | None = None
+    turn: int | None = None
     broken: str | None = None
     unreadable: str | None = None
     is_behind: bool = False
@@ -109,8 +104,7 @@ class MemberMemory:
                         f"{folder}/{self.journal.record}: not the record that the campaign's journal vouches for: its "
                         "last line differs"
                     )
-            if has_changed and job is not None and (job.restarts or job.state == "failed"):
-                self.failures = tuple(_failures(f"{folder}/{FAILURES}", meter))
+            self._read_failures(folder, meter, has_changed=has_changed)
             if self._journal is None or (self.journal.record is not None and self._record is None):
                 # What was broken and is gone is not as if it had never been.
                 self.broken = broken
@@ -118,6 +112,21 @@ class MemberMemory:
             self._forget(str(error))
         except OSError as error:
             self.unreadable = f"{error.filename}: cannot be read: {error.strerror}"
+
+    def _read_failures(self, folder: str, meter: Meter, *, has_changed: bool) -> None:
+        """Read what is told of a member beside its logs, where these do not tell all."""
+        job, status = self.job, self.journal.status
+        self.turn = None
+        if job is None:
+            if status in ("running", "done"):
+                return
+            self.turn = _inode(f"{folder}/{_TURN}")
+        elif not has_changed or not (job.restarts or job.state in ("failed", "ended")) or status == "done":
+            return
+        self.failures = read_failures(folder, meter)
+        has_failed = bool(self.failures) or status == "failed" or (job is not None and job.state == "failed")
+        is_told = self.record.error is not None or self.record.diverged is not None
+        self.last_error = read_last_error(folder, meter) if has_failed and not is_told else None
 
     def _forget(self, why: str) -> None:
         """What is broken is read from its beginning at the next look: somebody may have mended it."""
@@ -177,22 +186,8 @@ class MemberMemory:
         return None not in (head, self.journal.head) and head != self.journal.head
 
 
-def _failures(path: str, meter: Meter) -> Iterable[Failure]:
-    """What the batch script told of the member's own failures, the first one first."""
-    meter.files += 1
+def _inode(path: str) -> int | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return
-    try:
-        content = os.read(descriptor, _MOST_FAILURE_BYTES)
-    finally:
-        os.close(descriptor)
-    meter.read_bytes += len(content)
-    for line in content.split(b"\n"):
-        try:
-            told = json.loads(line)
-            yield Failure(str(told["host"]), int(told["exit_code"]))
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            # A line that is not whole yet, or nothing that a script of ours wrote: it decides nothing.
-            continue
+        return Path(path).stat().st_ino
+    except OSError:
+        return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpcai500.ensemble.member_memory import MemberMemory
+from hpcai500.ensemble.orders import Orders
 from hpcai500.ensemble.presence import Machine
+from hpcai500.ensemble.reading import OUTPUT
 from hpcai500.ensemble.scheduler import MemberJob, State
 
 # `lost`: its record cannot be used, or nobody is at it and it tells no end; `unread`: not read since its job has ended.
@@ -16,18 +19,19 @@ MemberState = Literal[
 STATES: tuple[MemberState, ...] = (
     "waiting", "running", "done", "stopped", "cancelled", "failed", "diverged", "lost", "unread",
 )  # fmt: skip
-NOT_SUBMITTED = "not submitted"
 # None of these comes to its end by itself.
 GIVEN_UP: tuple[MemberState, ...] = ("failed", "diverged", "lost")
 
 # What a scheduler knows best; of what has ended it does not know how, which the record tells.
 _SCHEDULED: dict[State, MemberState] = {
-    "waiting": "waiting", "running": "running", "cancelled": "cancelled", "failed": "failed",
+    "waiting": "waiting", "running": "running", "stopped": "stopped", "cancelled": "cancelled", "failed": "failed",
 }  # fmt: skip
 # Why Slurm has members wait that will run: https://slurm.schedmd.com/job_reason_codes.html
 _USUAL_REASONS = {
     "", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency", "Prolog", "Cleaning",
 }  # fmt: skip
+# What whoever was stopped says to do is for a run that stands alone.
+_ADVICE = "; nothing is lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class MemberStatus:
         last_ms: its last sign of life (UNIX time).
         looked_s: when it was looked at last (UNIX seconds).
         wrong: what is wrong; None: nothing that is known.
+        submitted: whether anybody has had it run.
+        elsewhere: whether who runs it here waits, or has waited, for another process that does.
     """
 
     member: int
@@ -73,6 +79,8 @@ class MemberStatus:
     last_ms: int | None = None
     looked_s: float | None = None
     wrong: str | None = None
+    submitted: bool = True
+    elsewhere: bool = False
 
     @property
     def progress(self) -> float:
@@ -106,6 +114,7 @@ class MemberStatus:
             "age_seconds": self.age_seconds(now_s),
             "looked_seconds_ago": None if self.looked_s is None else max(0.0, now_s - self.looked_s),
             "wrong": self.wrong,
+            "submitted": self.submitted,
         }
 
 
@@ -115,14 +124,12 @@ class Setting:
 
     Attributes:
         epochs: of each.
-        submitted: members that somebody has had run.
-        cancelled: whether the last word was to cancel them.
+        orders: in its journal.
         machine: this one, where no scheduler tells who runs.
     """
 
     epochs: int
-    submitted: frozenset[int]
-    cancelled: bool
+    orders: Orders
     machine: Machine | None
 
 
@@ -138,7 +145,8 @@ def member_status(member: int, job: MemberJob | None, known: MemberMemory | None
     hosts, name, restarts = (job.hosts, job.job, job.restarts) if job else ((), "", None)
     if known is None:
         state, wrong = _unread(job)
-        return MemberStatus(member, state, hosts, name, restarts, wrong=wrong)
+        submitted = job is not None or member in setting.orders.submitted
+        return MemberStatus(member, state, hosts, name, restarts, wrong=wrong, submitted=submitted)
     state, wrong = _state(job, known, member, setting)
     record, journal = known.record, known.journal
     epoch = record.epoch if record.epoch is None else min(record.epoch, setting.epochs)
@@ -162,6 +170,8 @@ def member_status(member: int, job: MemberJob | None, known: MemberMemory | None
         last_ms=last_ms,
         looked_s=known.looked_s,
         wrong=wrong,
+        submitted=job is not None or member in setting.orders.submitted or journal.attempts > 0,
+        elsewhere=job is not None and job.is_elsewhere,
     )
 
 
@@ -195,11 +205,23 @@ def _by_records(
     if job is not None and job != known.job:
         return "unread", None
     status = known.journal.status
-    if status in ("stopped", "failed"):
-        return status, known.unreadable or _past(known)
     if status == "running":
         return _without_end(job, known, setting)
+    if _has_failed_since(known, member, setting):
+        if setting.machine and setting.machine.holds(known.turn):
+            # Tried again, and before its first event: it stages, or waits for its ranks.
+            return "running", known.unreadable or _failures(known)
+        return "failed", known.unreadable or _given_up(known, member)
+    if status in ("stopped", "failed"):
+        return status, known.unreadable or _past(known)
     return _not_begun(job, known, member, setting)
+
+
+def _has_failed_since(known: MemberMemory, member: int, setting: Setting) -> bool:
+    """Whether a job of the member has failed after its last attempt ended, or before it had begun any."""
+    if not known.failures or not setting.orders.is_of_the_last(member, known.failures[-1]):
+        return False
+    return known.journal.ended_ms is None or known.failures[-1].time_ms >= known.journal.ended_ms
 
 
 def _without_end(job: MemberJob | None, known: MemberMemory, setting: Setting) -> tuple[MemberState, str | None]:
@@ -209,7 +231,7 @@ def _without_end(job: MemberJob | None, known: MemberMemory, setting: Setting) -
     machine = setting.machine
     if machine and machine.has_lost(known.record, known.inode):
         return "lost", f"killed: nothing on {machine.host} runs it any more, and its record tells no end"
-    return "running", known.unreadable
+    return "running", known.unreadable or (job.reason or None if job and job.is_elsewhere else None)
 
 
 def _not_begun(
@@ -217,10 +239,12 @@ def _not_begun(
 ) -> tuple[MemberState, str | None]:
     if job is not None and job.state == "ended":
         return "lost", known.unreadable or "its job has ended before it began: see the job's output"
-    if setting.cancelled and member in setting.submitted:
+    if member in setting.orders.collected and known.unreadable is None:
+        return "lost", f"members/{member:05d}: it was there when it was collected, and is gone: restore it"
+    if setting.orders.cancelled and member in setting.orders.submitted:
         return "cancelled", known.unreadable
-    if member not in setting.submitted:
-        return "waiting", known.unreadable or NOT_SUBMITTED
+    if setting.machine and setting.machine.holds(known.turn):
+        return "running", known.unreadable
     return "waiting", known.unreadable
 
 
@@ -229,9 +253,15 @@ def _words(job: MemberJob, known: MemberMemory) -> str | None:
     if job.state == "waiting":
         return _unusual(job)
     if job.state == "running":
+        if job.is_elsewhere:
+            return job.reason
         return known.unreadable or (_failures(known) if known.journal.status != "failed" else _past(known))
-    words = [known.unreadable, job.reason, _past(known)]
-    return "; ".join(dict.fromkeys(word for word in words if word)) or None
+    if job.state == "stopped":
+        return known.unreadable or job.reason or _why(known)
+    # Who runs members here has told of its failures itself, in `reason`.
+    failures = None if OUTPUT in job.reason else _failures(known)
+    words = [known.unreadable, job.reason, _why(known), failures, known.last_error]
+    return _joined(words)
 
 
 def _unusual(job: MemberJob) -> str | None:
@@ -241,8 +271,28 @@ def _unusual(job: MemberJob) -> str | None:
 
 def _past(known: MemberMemory) -> str | None:
     """Why its last attempt ended, and how often it has failed."""
-    words = [known.journal.reason or known.record.error, _failures(known)]
-    return "; ".join(word for word in words if word) or None
+    return _joined([_why(known), _failures(known), known.last_error])
+
+
+def _given_up(known: MemberMemory, member: int) -> str | None:
+    """Why one has failed that no scheduler tells of, and whose last attempt, if it had any, is another story."""
+    why = _why(known) if known.journal.status == "failed" else None
+    return _joined([why, _failures(known), f"see members/{member:05d}/{OUTPUT}", known.last_error])
+
+
+def _why(known: MemberMemory) -> str | None:
+    """Why its last attempt ended."""
+    why = known.journal.reason or known.record.error
+    return why.partition(_ADVICE)[0] if why else None
+
+
+def _joined(words: Sequence[str | None]) -> str | None:
+    """Sentences in one, what is said twice once."""
+    found: list[str] = []
+    for word in words:
+        if word and not any(word in other for other in found):
+            found.append(word)
+    return "; ".join(found) or None
 
 
 def _failures(known: MemberMemory) -> str | None:

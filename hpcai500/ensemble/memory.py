@@ -20,8 +20,8 @@ from hpcai500.ensemble.scheduler import MemberJob
 # Of one poll.
 MOST_FILES = 256
 MOST_BYTES = 2**26
-# That one look opens at most: record, journal and record again, twice in the worst case, and failures.
-_FILES_A_LOOK = 6
+# That one look opens at most: record, journal and record again, twice in the worst case, failures and output.
+_FILES_A_LOOK = 7
 
 Jobs = Mapping[int, MemberJob]
 

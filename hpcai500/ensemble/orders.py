@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from hpcai500.ensemble.failures import Failure
 from hpcai500.ensemble.reading import JOURNAL, Ensemble
 from hpcai500.errors import RecordError
+
+
+@dataclass(frozen=True)
+class Order:
+    """One `submit`: names of its jobs, and when it was given (UNIX time)."""
+
+    jobs: frozenset[str]
+    time_ms: int
 
 
 @dataclass(frozen=True)
@@ -16,11 +26,21 @@ class Orders:
         scheduler: that was given members last; None where none ever was.
         submitted: all members that somebody has had run.
         cancelled: whether the last word was to cancel.
+        collected: members that were collected, and not submitted again since.
+        last: order that each member was submitted by last.
     """
 
     scheduler: str | None
     submitted: frozenset[int]
     cancelled: bool
+    collected: frozenset[int] = frozenset()
+    last: Mapping[int, Order] = field(default_factory=dict, repr=False)
+
+    def is_of_the_last(self, member: int, failure: Failure) -> bool:
+        """Whether a member has failed since it was submitted last, and not before."""
+        order = self.last.get(member)
+        # Clocks of two hosts may differ: the name of the job decides, where it is known.
+        return order is None or failure.job in order.jobs or failure.time_ms >= order.time_ms
 
 
 def orders_of(ensemble: Ensemble) -> Orders:
@@ -29,16 +49,22 @@ def orders_of(ensemble: Ensemble) -> Orders:
     Raises:
         RecordError: one of them lacks something.
     """
-    scheduler, submitted, cancelled = None, set[int](), False
+    scheduler, cancelled = None, False
+    last, collected = dict[int, Order](), set[int]()
     for event in ensemble.events:
-        if event["key"] not in ("submit", "cancel"):
-            continue
-        cancelled = event["key"] == "cancel"
-        if not cancelled:
-            try:
-                scheduler = str(event["value"]["scheduler"])
-                submitted.update(map(int, event["value"]["members"]))
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                place = f"{ensemble.path / JOURNAL}:{event['seq'] + 1}"
-                raise RecordError(f"{place}: submit lacks something: {type(error).__name__} {error}") from error
-    return Orders(scheduler, frozenset(submitted), cancelled)
+        key, value = event["key"], event["value"]
+        try:
+            if key == "submit":
+                scheduler, cancelled = str(value["scheduler"]), False
+                members = [int(member) for member in value["members"]]
+                order = Order(frozenset(map(str, value.get("jobs", ()))), int(event["time_ms"]))
+                last.update(dict.fromkeys(members, order))
+                collected.difference_update(members)
+            elif key == "cancel":
+                cancelled = True
+            elif key == "collect":
+                collected.update(map(int, value.get("heads", ())))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            place = f"{ensemble.path / JOURNAL}:{event['seq'] + 1}"
+            raise RecordError(f"{place}: {key} lacks something: {type(error).__name__} {error}") from error
+    return Orders(scheduler, frozenset(last), cancelled, frozenset(collected), last)

@@ -30,6 +30,10 @@ class Machine:
     boot: str | None
     locked: frozenset[int] | None = field(repr=False)
 
+    def holds(self, inode: int | None) -> bool:
+        """Whether some process here is known to hold a lock on the file with this inode."""
+        return inode is not None and self.locked is not None and inode in self.locked
+
     def has_lost(self, facts: RecordFacts, inode: int | None) -> bool:
         """Whether the writer of the record with these facts ran here and is gone, for all that can be seen.
 

@@ -310,8 +310,8 @@ def _reasons(
     planned = ensemble.shape.members
     if missing:
         names = in_short(one.number for one in missing)
-        many = "members are" if len(missing) > 1 else "member is"
-        yield f"incomplete: {len(missing)} of {planned} {many} missing: {names}"
+        are = "are" if len(missing) > 1 else "is"
+        yield f"incomplete: {len(missing)} of {planned} member{'s' if planned > 1 else ''} {are} missing: {names}"
     if vote is None:
         yield "the members have not voted"
     if numbers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.ensemble.local import LocalScheduler
-from hpcai500.ensemble.reading import Ensemble, parse_members, read_ensemble
+from hpcai500.ensemble.reading import OUTPUT, Ensemble, parse_members, read_ensemble
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.ensemble.writing import append
 from hpcai500.launch.child import SignalRelay
@@ -55,8 +55,14 @@ class RunEnd:
         return sorted(member for member, job in self.jobs.items() if job.state == "failed")
 
 
-def run_ensemble(order: RunOrder, on_poll: Callable[[Ensemble, Jobs], None] = lambda ensemble, jobs: None) -> RunEnd:
+def run_ensemble(
+    order: RunOrder,
+    on_poll: Callable[[Ensemble, Jobs], None] = lambda ensemble, jobs: None,
+    on_start: Callable[[Sequence[int]], None] = lambda members: None,
+) -> RunEnd:
     """Run what is not done yet, and tell `on_poll` how all stand several times a second; goes on where it was.
+
+    `on_start` is told before the first of them which members are run.
 
     A member that fails is tried again (`retrying`); one that runs elsewhere already fails, and says so.
 
@@ -79,6 +85,7 @@ def run_ensemble(order: RunOrder, on_poll: Callable[[Ensemble, Jobs], None] = la
             "exclude": [],
         }
         ensemble = append(ensemble, "submit", told)
+        on_start(left)
         try:
             states = _to_the_end(scheduler, ensemble, relay, on_poll)
         finally:
@@ -90,6 +97,16 @@ def is_done(ensemble: Ensemble, member: int) -> bool:
     """Whether an attempt at the member came to its end."""
     campaign = ensemble.campaign(member)
     return campaign is not None and bool(campaign.done())
+
+
+def starting_line(ensemble: Ensemble, members: Sequence[int]) -> str:
+    """What is said before `members` are run: `starting 2 of 3 members of runs/e, output in …`."""
+    total = ensemble.shape.members
+    many = f"{len(members)} of {total}" if len(members) < total else str(total)
+    return (
+        f"starting {many} member{'s' * (total > 1)} of {ensemble.path}, what they print is in "
+        f"{ensemble.path}/members/NNNNN/{OUTPUT}"
+    )
 
 
 def _to_the_end(

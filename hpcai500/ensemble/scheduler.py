@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 from hpcai500.ensemble.reading import Ensemble
 
-# `ended` has ended by itself, well or not: its record says which.
-State = Literal["waiting", "running", "ended", "failed", "cancelled", "unknown"]
+# `ended` has ended by itself, well or not: its record says which; `stopped` on request, and can be gone on with.
+State = Literal["waiting", "running", "ended", "stopped", "failed", "cancelled", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class MemberJob:
         hosts: that it runs on, or ran on last.
         restarts: how often the scheduler has begun it again.
         reason: why it waits or has failed, in the scheduler's words.
+        is_elsewhere: whether its job waits, or has waited, for another process that is at the member.
     """
 
     member: int
@@ -31,6 +32,7 @@ class MemberJob:
     hosts: tuple[str, ...] = ()
     restarts: int = 0
     reason: str = ""
+    is_elsewhere: bool = False
 
 
 class Scheduler(Protocol):

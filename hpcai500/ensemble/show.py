@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hpcai500.ensemble.collect import Collected
+from hpcai500.ensemble.numbers import in_short
 from hpcai500.ensemble.result import EnsembleResult, MemberResult
 from hpcai500.errors import ExitCode
 from hpcai500.results.columns import aligned
@@ -54,12 +55,12 @@ class CollectReport:
         if self.collected is None:
             yield f"error       {self.error}"
         else:
-            result, folder = self.collected.result, self.collected.ensemble.path
-            yield f"ensemble    {folder}, identity {self.collected.ensemble.identity}"
+            result = self.collected.result
+            yield f"ensemble    {self.collected.ensemble.path}, identity {self.collected.ensemble.identity}"
             yield from member_lines(result)
             yield from summary_lines(result)
             yield from (f"figure      {path}" for path in self.collected.figures)
-            yield from missing_lines(result, folder)
+            yield from missing_lines(self.collected, accepted=self.accepted)
             if self.exit_code in (ExitCode.PASS, ExitCode.WRONG_ANSWER):
                 yield from figure_of_merit_lines(result)
             if result.reasons:
@@ -70,10 +71,9 @@ class CollectReport:
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def document(self) -> dict[str, Any]:
-        """For programs: `result.json`, or the error."""
-        if self.collected is None:
-            return {"verdict": self.verdict, "exit_code": int(self.exit_code), "error": self.error}
-        return self.collected.result.as_json()
+        """For programs: what `result.json` holds, or the error; and in either case how the command ends."""
+        end = {"verdict": self.verdict, "exit_code": int(self.exit_code)}
+        return {**end, "error": self.error} if self.collected is None else {**self.collected.result.as_json(), **end}
 
 
 def member_lines(result: EnsembleResult) -> Iterator[str]:
@@ -111,8 +111,9 @@ def summary_lines(result: EnsembleResult) -> Iterator[str]:
         yield f"NOT RANKABLE: {result.reasons[0]}{more}"
 
 
-def missing_lines(result: EnsembleResult, folder: Path) -> Iterator[str]:
+def missing_lines(collected: Collected, *, accepted: bool) -> Iterator[str]:
     """Who is missing, why, and what to do about it."""
+    result = collected.result
     if result.complete:
         return
     yield f"INCOMPLETE: {result.members_done} of {result.members} members count"
@@ -120,8 +121,28 @@ def missing_lines(result: EnsembleResult, folder: Path) -> Iterator[str]:
         yield f"  member {one.member}: {one.reason}"
     if len(result.missing) > _MOST_MISSING:
         yield f"  … {len(result.missing) - _MOST_MISSING} more in result.json"
-    yield f"next        hpcai500 ensemble run {folder} (or submit {folder}), then collect again; or without them, never"
-    yield f"            rankable: hpcai500 ensemble collect {folder} --accept-incomplete"
+    for place, line in enumerate(_advice(collected, accepted=accepted)):
+        yield f"{'' if place else 'next':12}{line}"
+
+
+def _advice(collected: Collected, *, accepted: bool) -> Iterator[str]:
+    """What helps the members that are missing, and what is left to do without them."""
+    folder = shlex.quote(str(collected.ensemble.path))
+    by_remedy = {
+        remedy: [one.number for one in collected.missing if one.remedy == remedy] for remedy in ("run", "told", "none")
+    }
+    if runs := by_remedy["run"]:
+        yield f"hpcai500 ensemble run {folder} (or submit {folder}), for {_named(runs)}; then collect again"
+    if told := by_remedy["told"]:
+        yield f"{_named(told)}: what is said there; then collect again"
+    if final := by_remedy["none"]:
+        yield f"{_named(final)}: diverged, which is final: this ensemble will not be complete"
+    if collected.result.members_done and not accepted:
+        yield f"or without them, never rankable: hpcai500 ensemble collect {folder} --accept-incomplete"
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"member{'s' if len(numbers) > 1 else ''} {in_short(numbers)}"
 
 
 def figure_of_merit_lines(result: EnsembleResult) -> Iterator[str]:

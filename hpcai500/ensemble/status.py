@@ -10,7 +10,6 @@ from typing import Any
 
 from hpcai500.ensemble.member_status import (
     GIVEN_UP,
-    NOT_SUBMITTED,
     STATES,
     MemberState,
     MemberStatus,
@@ -78,9 +77,7 @@ class Status:
     @property
     def is_going_on(self) -> bool:
         """Whether members run or wait for their turn."""
-        return bool(
-            self.states["running"] or any(row.state == "waiting" and row.wrong != NOT_SUBMITTED for row in self.rows)
-        )
+        return bool(self.states["running"] or any(row.state == "waiting" and row.submitted for row in self.rows))
 
     @property
     def exit_code(self) -> ExitCode:
@@ -193,7 +190,7 @@ def status_of(
     """How all members stood after `polls`, by what `memory` has of them: nothing is read."""
     orders = orders_of(ensemble)
     machine = this_machine() if jobs is None else None
-    setting = Setting(_epochs(ensemble), orders.submitted, orders.cancelled, machine)
+    setting = Setting(_epochs(ensemble), orders, machine)
     known = {} if jobs is None else jobs
     rows = [member_status(number, known.get(number), memory.member(number), setting) for number in ensemble.members]
     return Status(ensemble, rows, source, polls, memory.now_s)

@@ -17,7 +17,7 @@ _LEAST_SILENCE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of a number over so many members: the least, the 10th, 50th and 90th of a hundred, the greatest."""
+    """Of a number over so many members: the least, the 10th of a hundred, the median, the 90th, the greatest."""
 
     count: int
     least: float
@@ -32,7 +32,10 @@ class Percentiles:
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
-    """Those of `values`, each a value that there is (nearest rank); None where there is none."""
+    """Those of `values`: the median, of an even number the mean of the two in the middle, and others that there are.
+
+    These are of the nearest rank. None where there is none.
+    """
     if not values:
         return None
     ordered = sorted(values)
@@ -40,7 +43,7 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
     def rank(share: float) -> float:
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
-    return Percentiles(len(ordered), ordered[0], rank(0.1), rank(0.5), rank(0.9), ordered[-1])
+    return Percentiles(len(ordered), ordered[0], rank(0.1), statistics.median(ordered), rank(0.9), ordered[-1])
 
 
 def usual_pace(rows: Sequence[MemberStatus]) -> float | None:

@@ -70,11 +70,21 @@ def next_line(status: Status) -> str | None:
     folder = plain(shlex.quote(str(status.ensemble.path)))
     if states["done"] == len(status.rows):
         return None if events[-1]["key"] == "collect" else f"hpcai500 ensemble collect {folder}"
+    if states["done"] + states["diverged"] == len(status.rows):
+        if events[-1]["key"] == "collect" and events[-1]["value"].get("vote_sha256"):
+            return None
+        return f"hpcai500 ensemble collect {folder} --accept-incomplete: those that diverged are final"
     is_told = status.source.name is not None and status.source.problem is None
     if states["running"] or states["unread"] or (is_told and status.is_going_on):
         return None
     command = "submit" if status.source.name == "slurm" else "run"
-    return f"hpcai500 ensemble {command} {folder}: those that are not done go on from their last checkpoints"
+    if not any(row.submitted for row in status.rows):
+        return f"hpcai500 ensemble run {folder} (on this machine), or hpcai500 ensemble submit {folder} (to Slurm)"
+    left = [row for row in status.rows if row.state not in ("done", "diverged")]
+    goes_on = any(row.can_go_on for row in left)
+    how = "go on from their last checkpoints" if goes_on else "are run"
+    final = "; those that diverged are final" if states["diverged"] else ""
+    return f"hpcai500 ensemble {command} {folder}: those that are not done {how}{final}"
 
 
 def trouble(status: Status) -> Iterator[tuple[int, str]]:
@@ -82,6 +92,8 @@ def trouble(status: Status) -> Iterator[tuple[int, str]]:
     for row in status.rows:
         if row.state in (*GIVEN_UP, "stopped", "cancelled"):
             yield row.member, f"member {row.member} {row.state}" + (f": {plain(row.wrong)}" if row.wrong else "")
+        elif row.elsewhere:
+            yield row.member, f"member {row.member}: {plain(row.wrong or 'another process runs it')}"
         elif row.member in status.stuck:
             yield row.member, f"member {row.member} is silent for longer than three epochs take"
 
@@ -148,6 +160,9 @@ def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
     many = "accelerator" if shape.degree == 1 else "accelerators"
     counts = ", ".join(f"{count} {state}" for state, count in status.states.items() if count)
     silent = f" ({len(status.stuck)} silent)" if status.stuck else ""
+    unasked = sum(not row.submitted for row in status.rows)
+    if unasked:
+        silent += f" ({'none' if unasked == len(status.rows) else f'{unasked} not'} submitted yet)"
     yield f"members    {shape.members} of {shape.degree} {many} each: {counts}{silent}"
     left = f", about {duration(status.eta_seconds)} left" if status.eta_seconds is not None else ""
     yield f"progress   {progress_bar(status.progress)} {percent(status.progress)} of all epochs{left}"
@@ -161,7 +176,7 @@ def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
 def _ranges(status: Status, *, ascii_only: bool) -> Iterator[str]:
     if status.rates and (found := status.rate_percentiles):
         total = f"{number(sum(status.rates))} images/s together; " if status.states["running"] else ""
-        yield f"images/s   {total}{_range(found)}"
+        yield f"images/s   {total}{_range(found)} (each over its last epoch of training)"
         if len(status.rates) >= _LEAST_PICTURED:
             bar = spread_bar(status.rates, ascii_only=ascii_only)
             yield f"           {number(found.least)} |{bar}| {number(found.greatest)}"
@@ -178,7 +193,7 @@ def _range(found: Percentiles, form: str | None = None) -> str:
     if found.least == found.greatest:
         return shown(found.p50)
     most = "" if found.count < _LEAST_PICTURED else f"{shown(found.p10)} to {shown(found.p90)} for 8 of 10, "
-    return f"{shown(found.p50)} in the middle, {most}{shown(found.least)} to {shown(found.greatest)} for all"
+    return f"median {shown(found.p50)}, {most}{shown(found.least)} to {shown(found.greatest)} for all"
 
 
 def _scheduler(status: Status) -> str:

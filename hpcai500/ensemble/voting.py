@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,21 @@ from typing import Protocol
 from hpcai500.campaign.outcome import ODD
 from hpcai500.ensemble.examining import Member
 from hpcai500.ensemble.reading import RECIPE, VOTE, Ensemble
-from hpcai500.errors import RecordError, error_kind
-from hpcai500.files import write_atomically
+from hpcai500.errors import RecordError, RunError
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.record import json_object
+from hpcai500.scratch import scratch_folder
 
 _LIST = "members.tsv"
+_REFUSED = "refused.json"
+
+
+class RefusedError(RunError):
+    """The vote refuses what a member says; `member` is its number, `reason` why."""
+
+    def __init__(self, message: str, member: int, reason: str) -> None:
+        super().__init__(message)
+        self.member, self.reason = member, reason
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Voting(Protocol):
         """Have `members` vote, and write what comes of it to `out`.
 
         Raises:
+            RefusedError: what one of them says cannot be counted.
             HpcAi500Error: they cannot.
         """
 
@@ -74,44 +85,58 @@ def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
     """Have the members vote, by the predictions in their records.
 
     Raises:
-        HpcAi500Error: of the kind that the vote has ended by; it has said why.
+        RefusedError: what one of them says cannot be counted.
+        RunError: the vote failed; it has said why.
+        EnvironmentLacksError: no temporary file can be written.
     """
-    path = ensemble.path / _LIST
-    lines = (f"{one.number}\t{(ensemble.path / one.record).absolute()}\n" for one in members)
-    try:
-        write_atomically(path, "".join(lines).encode())
-        code = run_to_end(
-            module_command(
-                "engine.vote_command", "--recipe", ensemble.path / RECIPE, "--records", path, "-o", out
+    with scratch_folder(os.environ, ensemble.path) as folder:
+        listed, refused = Path(folder, _LIST), Path(folder, _REFUSED)
+        try:
+            # As they lie in the ensemble: wherever it is moved to, its vote is the same file.
+            listed.write_text("".join(f"{one.number}\t{one.record}\n" for one in members), encoding="utf-8")
+            code = run_to_end(
+                module_command(
+                    "engine.vote_command", "--recipe", (ensemble.path / RECIPE).absolute(), "--records", listed,
+                    "--refused", refused, "-o", out.absolute(),
+                )
+            )  # fmt: skip
+        except OSError as error:
+            raise RunError(f"{listed}: cannot be written: {error.strerror}; mend it, then collect again") from error
+        if code and refused.is_file():
+            told = json_object(refused)
+            raise RefusedError(
+                f"{ensemble.path}: the vote failed: member {told['member']}: {told['reason']}",
+                int(told["member"]),
+                str(told["reason"]),
             )
-        )  # fmt: skip
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}; mend it, then collect again") from error
-    finally:
-        path.unlink(missing_ok=True)
     if code:
-        raise error_kind(code)(f"{ensemble.path}: the vote failed (see above)")
+        raise RunError(f"{ensemble.path}: the vote failed (see above)")
 
 
 def hold_vote(ensemble: Ensemble, members: Sequence[Member], voting: Voting) -> Vote:
     """The vote of `members`, held now.
 
     Raises:
-        HpcAi500Error: it failed, or its file is not one of these members.
+        RefusedError: what one of them says cannot be counted.
+        RunError: it failed, or its file is not one of these members.
     """
     path = ensemble.path / VOTE
     voting(ensemble, members, path)
-    return read_vote(path, members)
+    try:
+        return read_vote(path, members)
+    except RunError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def read_vote(path: Path, members: Sequence[Member]) -> Vote:
     """The vote in the file `path`, which must be of these members.
 
     Raises:
-        RecordError: it is not, or it is no vote.
+        RunError: it is not, or it is no vote.
     """
-    document = json_object(path)
     try:
+        document = json_object(path)
         voters = [int(one["member"]) for one in document["members"]]
         bag = document["out_of_bag"]
         vote = Vote(
@@ -123,8 +148,8 @@ def read_vote(path: Path, members: Sequence[Member]) -> Vote:
             out_of_bag=OutOfBag(bag["value"], int(bag["samples"]), bag["votes_a_sample"]) if bag else None,
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-    except ODD as error:
-        raise RecordError(f"{path}: no vote of ours: {type(error).__name__} {error}; collect again") from error
+    except (RecordError, *ODD) as error:
+        raise RunError(f"{path}: no vote of ours: {type(error).__name__} {error}; collect again") from error
     if voters != [one.number for one in members]:
-        raise RecordError(f"{path}: not of the {len(members)} members that were collected; collect again")
+        raise RunError(f"{path}: not of the {len(members)} members that were collected; collect again")
     return vote

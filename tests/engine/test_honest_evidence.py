@@ -22,7 +22,10 @@ from hpcai500.rulebook import rulebook
 Run = Callable[..., tuple[int, Path]]
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "hyperparameters.batch_size=4")
 COMMAND = (sys.executable, "-m", "hpcai500.train")
-LOOKED_AT = "order, evidence, sessions, clock, times, speed, rates, samples, model, company, replicas, losses, quality"
+LOOKED_AT = (
+    "order, evidence, sessions, clock, times, speed, rates, drawn, samples, model, company, replicas, losses, quality, "
+    "predictions"
+)
 
 
 def findings(path: Path) -> list[str]:

@@ -7,7 +7,8 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ from hpcai500 import train
 from hpcai500.chain import Event
 from hpcai500.engine import vote_command
 from hpcai500.engine.vote import curve_points, read_list
+from hpcai500.ensemble.examining import Member
+from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.voting import RefusedError, run_vote
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.methodology.bootstrap import draws, probe
 from hpcai500.recipe import to_toml
@@ -308,4 +312,46 @@ def test_a_list_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "list"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="--records"):
-        read_list(path)
+        read_list(path, tmp_path)
+
+
+def listed_below(folder: Path, records: list[Path]) -> list[str]:
+    """Command line of a vote whose list, recipe and records lie below `folder`."""
+    folder.mkdir()
+    for number, record in enumerate(records):
+        shutil.copytree(record, folder / f"members/{number}")
+    (folder / "recipe.toml").write_text(to_toml(member_recipe("ic")))
+    (folder / "list").write_text("".join(f"{number}\tmembers/{number}\n" for number in range(len(records))))
+    return ["--recipe", str(folder / "recipe.toml"), "--records", str(folder / "list"), "-o", str(folder / "vote")]
+
+
+def test_an_ensemble_that_was_moved_has_the_same_vote_byte_by_byte(classifiers: list[Path], tmp_path: Path) -> None:
+    assert vote_command.main(listed_below(tmp_path / "here", classifiers)) == 0
+    assert vote_command.main(listed_below(tmp_path / "there", classifiers)) == 0
+    content = (tmp_path / "here/vote").read_bytes()
+    assert content == (tmp_path / "there/vote").read_bytes()
+    assert [one["record"] for one in json.loads(content)["members"]] == ["members/0", "members/1", "members/2"]
+
+
+def test_who_is_refused_is_written_down_for_whoever_asked(harmed: list[Path], tmp_path: Path) -> None:
+    rewrite(harmed[1], "evaluation", all_right)
+    arguments, refused_file = listed_below(tmp_path / "e", harmed), tmp_path / "refused"
+    assert vote_command.main([*arguments, "--refused", str(refused_file)]) == ExitCode.WRONG_ANSWER
+    told = json.loads(refused_file.read_text())
+    assert told["member"] == 1
+    assert told["reason"].startswith("predictions/evaluation.npz gives top1 1.0")
+    assert not (tmp_path / "e/vote").exists()
+
+
+def test_what_is_refused_by_the_real_vote_is_known_to_who_collects(harmed: list[Path], tmp_path: Path) -> None:
+    rewrite(harmed[1], "evaluation", all_right)
+    listed_below(tmp_path / "e", harmed)
+    # Of an ensemble and its members, the vote takes no more than this.
+    ensemble = SimpleNamespace(path=tmp_path / "e")
+    members = [SimpleNamespace(number=number, record=f"members/{number}") for number in range(3)]
+    with pytest.raises(RefusedError, match=r"member 1: predictions/evaluation\.npz gives top1") as error:
+        run_vote(cast(Ensemble, ensemble), cast(list[Member], members), tmp_path / "e/vote.json")
+    assert (error.value.member, error.value.exit_code) == (1, ExitCode.RUN_FAILED)
+    run_vote(cast(Ensemble, ensemble), cast(list[Member], [members[0], members[2]]), tmp_path / "e/vote.json")
+    assert json.loads((tmp_path / "e/vote.json").read_text())["members"][1]["record"] == "members/2"
+    assert sorted(path.name for path in (tmp_path / "e").iterdir()) == ["list", "members", "recipe.toml", "vote.json"]

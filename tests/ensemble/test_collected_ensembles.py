@@ -15,7 +15,7 @@ from hpcai500.ensemble.collect import Collected, CollectOrder, collect_ensemble
 from hpcai500.ensemble.examining import Member
 from hpcai500.ensemble.reading import Ensemble, read_ensemble
 from hpcai500.ensemble.show import CollectReport
-from hpcai500.errors import RecordError, RunError
+from hpcai500.errors import RunError
 from hpcai500.methodology.ensemble import parallel_computation
 from hpcai500.methodology.score import penalty_coefficient
 
@@ -122,15 +122,15 @@ def test_an_incomplete_ensemble_that_is_accepted_votes_and_says_so_everywhere(tm
     assert result.images == 2 * 2 * 640
     text = said(collected, accepted=True)
     assert "INCOMPLETE: 2 of 3 members count" in text
-    assert "NOTE not rankable: incomplete: 1 of 3 member is missing: 1" in text
+    assert "NOTE not rankable: incomplete: 1 of 3 members is missing: 1" in text
     assert "HPCAI500 FOM members_done=2 members" in text
     assert (report.exit_code, text.splitlines()[-1]) == (0, "HPCAI500 RESULT PASS")
     assert "INCOMPLETE" in (tmp_path / "e" / "quality.svg").read_text()
     assert "INCOMPLETE" in (tmp_path / "e" / "training.svg").read_text()
     # Without that word it is none again, and nothing of the vote stays behind.
     assert CollectReport(collect(tmp_path / "e")).verdict == "INVALID"
-    assert not (tmp_path / "e" / "vote.json").exists()
-    assert not (tmp_path / "e" / "DONE").exists()
+    assert not any((tmp_path / "e" / name).exists() for name in ("vote.json", "DONE", "quality.svg", "quality.png"))
+    assert (tmp_path / "e" / "training.svg").is_file()
 
 
 def test_an_ensemble_that_has_not_begun_is_told_as_such(tmp_path: Path) -> None:
@@ -219,11 +219,11 @@ def test_members_on_other_systems_and_other_code_are_told(tmp_path: Path) -> Non
 
 def test_a_vote_of_other_members_or_of_none_is_refused(tmp_path: Path) -> None:
     ensemble = write_ensemble(tmp_path / "e", [Made(), Made()])
-    with pytest.raises(RecordError, match="not of the 2 members that were collected"):
+    with pytest.raises(RunError, match="not of the 2 members that were collected"):
         collect_ensemble(
             CollectOrder(ensemble.path), voting=lambda ensemble, members, out: made_up_vote(ensemble, members[:1], out)
         )
-    with pytest.raises(RecordError, match="no vote of ours: KeyError"):
+    with pytest.raises(RunError, match="no vote of ours: KeyError"):
         collect_ensemble(CollectOrder(ensemble.path), voting=lambda ensemble, members, out: out.write_text("{}"))  # type: ignore[arg-type,return-value]
 
 
@@ -236,7 +236,7 @@ def test_a_vote_that_fails_leaves_no_result_of_before(tmp_path: Path) -> None:
 
     with pytest.raises(RunError):
         collect_ensemble(CollectOrder(ensemble.path), voting=fail)
-    assert not any((ensemble.path / name).exists() for name in ("vote.json", "result.json", "DONE"))
+    assert not any((ensemble.path / name).exists() for name in FILES)
 
 
 def measured(host: str) -> Any:

@@ -183,7 +183,7 @@ def test_records_alone_tell_where_there_is_no_scheduler(tmp_path: Path) -> None:
 
 def test_members_that_nobody_was_asked_to_run_do_not_go_on(tmp_path: Path) -> None:
     status = alone(plan(tmp_path / "e", 2))
-    assert [(row.state, row.wrong) for row in status.rows] == [("waiting", "not submitted")] * 2
+    assert [(row.state, row.wrong, row.submitted) for row in status.rows] == [("waiting", None, False)] * 2
     assert not status.is_going_on
 
 
@@ -316,7 +316,7 @@ def test_what_all_come_to_is_computed_over_those_that_run(tmp_path: Path) -> Non
     assert status.progress == pytest.approx((5 + 3 + 1 + 0) / 20)
     found = status.epoch_percentiles
     assert found
-    assert (found.least, found.p50, found.greatest) == (1, 1, 3)
+    assert (found.least, found.p50, found.greatest) == (1, 2, 3)
     # 2 and 4 epochs of 20 s left, of which none has passed and all of one; and 5 that wait; on two at once.
     assert status.eta_seconds == pytest.approx((2 * 20 + 4 * 20 - 20 + 5 * 20) / 2)
     document = status.document()

@@ -116,7 +116,7 @@ def test_without_a_scheduler_the_records_tell_and_why_is_said(tmp_path: Path) ->
 def test_members_that_are_submitted_later_are_seen(tmp_path: Path) -> None:
     ensemble = plan(tmp_path / "e", 2)
     watch = Watch(tmp_path / "e", {"slurm": lambda: Asked({0: MemberJob(0, "running")})})  # type: ignore[dict-item,return-value]
-    assert watch.look().rows[0].wrong == "not submitted"
+    assert not watch.look().rows[0].submitted
     append(ensemble, "submit", {"scheduler": "slurm", "jobs": ["7"], "members": [0]})
     assert watch.look().rows[0].state == "running"
 

@@ -111,7 +111,7 @@ def test_a_stop_ends_all_members_with_a_checkpoint_and_the_same_order_goes_on(tm
 
     end = run_ensemble(RunOrder(ensemble.path, at_once=1), stop)
     assert end.stopped
-    assert [end.jobs[member].state for member in (0, 1)] == ["cancelled", "waiting"]
+    assert [end.jobs[member].state for member in (0, 1)] == ["stopped", "waiting"]
     assert attempts(ensemble, 0) == ["start", "stop"]
     campaign = ensemble.campaign(0)
     assert campaign is not None

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from test_local_run import descendants, planned
 
+from hpcai500.ensemble.failures import read_failures
 from hpcai500.ensemble.live import Live
 from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.record_tail import Meter
 from hpcai500.ensemble.running import Jobs, RunOrder, run_ensemble
 from hpcai500.ensemble.status import Status
 from hpcai500.ensemble.watching import Watch
@@ -35,9 +37,12 @@ def test_a_real_member_is_seen_running_killed_and_done(images: Path, tmp_path: P
         end = run_ensemble(RunOrder(tmp_path / "e"), look)
     assert not end.failed
     states = list(dict.fromkeys(status.rows[0].state for status in seen))
-    # `failed`, or `stopped` with its checkpoint, until it is tried again.
+    assert killed
     assert states[:2] == ["waiting", "running"]
-    assert {"stopped", "failed", "lost"} & set(states)
+    # For a moment `failed`, or `stopped` with its checkpoint, until it is tried again.
+    assert set(states) <= {"waiting", "running", "stopped", "failed", "lost", "done"}
+    (failure,) = read_failures(str(ensemble.folder(0)), Meter())
+    assert failure.job == end.ensemble.events[-1]["value"]["jobs"][0]
     last = Watch(tmp_path / "e", {}).look_at_all()
     row = last.rows[0]
     assert (row.state, row.epoch, row.epochs_done, row.steps) == ("done", 2, 2, 5)

@@ -30,9 +30,11 @@ def collect(
 
     A member counts if its record is the one that its journal vouches for, of the planned recipe, seed and data. While
     one is missing, nobody votes, and the command ends with 1 and INVALID. It writes DIR/vote.json, result.json and
-    pictures; collecting again gives the same, and counts members that have come since. It needs no accelerator.
+    pictures; collecting again gives the same, and counts members that have come since. It needs no accelerator. Two
+    that collect at once wait for each other.
 
-    Exit codes: 0, target reached; 2, target missed; 1, members are missing or the vote failed.
+    Exit codes: 0, target reached; 2, target missed; 1, members are missing or the vote failed; 64, DIR is no ensemble,
+    or cannot be written.
     """
     raise typer.Exit(report_collected(folder, as_json, accept_incomplete=accept_incomplete))
 

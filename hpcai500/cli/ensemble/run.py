@@ -33,7 +33,8 @@ def run(
     from hpcai500.ensemble.collect import CollectOrder, collect_ensemble  # noqa: PLC0415
     from hpcai500.ensemble.live import Live  # noqa: PLC0415
     from hpcai500.ensemble.reading import read_ensemble  # noqa: PLC0415
-    from hpcai500.ensemble.running import RunOrder, run_ensemble  # noqa: PLC0415
+    from hpcai500.ensemble.running import RunOrder, run_ensemble, starting_line  # noqa: PLC0415
+    from hpcai500.launch.measuring import say  # noqa: PLC0415
     from hpcai500.progress import track  # noqa: PLC0415
     from hpcai500.system.power.choice import parse_power  # noqa: PLC0415
 
@@ -44,13 +45,16 @@ def run(
         ensemble = read_ensemble(folder)
         order = RunOrder(folder, members, at_once, str(parse_power(power).from_anywhere()))
         with Live(ensemble, ensemble.shape.members) as live:
-            end = run_ensemble(order, lambda _, jobs: live.update(jobs))
+            end = run_ensemble(
+                order, lambda _, jobs: live.update(jobs), lambda left: say(starting_line(ensemble, left))
+            )
         if end.stopped:
             raise RunError(f"stopped; nothing is lost: go on with `hpcai500 ensemble run {shlex.quote(str(folder))}`")
         return end
 
     def collected() -> Collected:
         trained()
+        say(f"collecting {folder}: reads the members' records, then has the members vote")
         return collect_ensemble(CollectOrder(folder), track)
 
     if collect:
