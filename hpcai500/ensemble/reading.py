@@ -31,6 +31,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +138,11 @@ def read_ensemble(folder: Path) -> Ensemble:
     """Read the ensemble in `folder`.
 
     Raises:
-        RecordError: it is none, its journal is broken, or its recipe is not the one that the journal names.
+        RecordError: it is none, its journal is broken, or its recipe or plan is not the one that the journal names.
     """
     path = folder / JOURNAL
     try:
-        content, recipe = path.read_bytes(), (folder / RECIPE).read_bytes()
+        content, recipe, plan = (file.read_bytes() for file in (path, folder / RECIPE, folder / PLAN))
     except FileNotFoundError as error:
         raise RecordError(
             f"{folder}: not an ensemble: {Path(str(error.filename)).name} is missing; plan one: hpcai500 ensemble plan "
@@ -161,6 +162,11 @@ def read_ensemble(folder: Path) -> Ensemble:
             raise RecordError(f"{path}: expected the schema {SCHEMA}, got {start['schema']!r}")
         if start["recipe_hash"] != tables_hash(tables):
             raise RecordError(f"{folder / RECIPE}: not the recipe that the ensemble was planned with: its hash differs")
+        if start["plan_sha256"] != sha256(plan).hexdigest():
+            raise RecordError(
+                f"{folder / PLAN}: was changed; it tells what was planned, and a change of it does nothing: "
+                "restore it, or plan another ensemble in another folder"
+            )
         shape = Shape(*(int(start[key]) for key in ("members", "degree", "per_node")))
         if min(shape.members, shape.degree, shape.per_node) < 1:
             raise ValueError(f"no ensemble has {shape.members} members of {shape.degree} on nodes of {shape.per_node}")

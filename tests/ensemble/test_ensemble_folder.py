@@ -37,6 +37,14 @@ def test_the_mapping_is_a_file_that_people_and_programs_read(tmp_path: Path) -> 
     assert len([line for line in text.splitlines() if "member =" in line]) == 3
 
 
+def test_a_mapping_that_was_changed_by_hand_is_refused_since_nothing_would_follow_from_it(tmp_path: Path) -> None:
+    planned(tmp_path / "e")
+    path = tmp_path / "e" / "plan.toml"
+    path.write_text(path.read_text().replace("node-3", "node-9"))
+    with pytest.raises(RecordError, match=r"plan\.toml: was changed; .*: restore it, or plan another"):
+        read_ensemble(tmp_path / "e")
+
+
 def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match="not empty; give another folder"):
