@@ -55,6 +55,8 @@ def test_a_source_that_is_missing_and_a_destination_that_is_a_file_are_told(sour
         staged(source, tmp_path / "file")
     with pytest.raises(RunError, match="cannot be written: Not a directory"):
         staged(source, tmp_path / "file" / "deeper")
+    with pytest.raises(RunError, match="cannot be written: No such file"):
+        staged(source, Path("/proc/nowhere/set"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
     with pytest.raises(DataError, match=r"holds files that staging did not put there \(thesis.tex\)"):

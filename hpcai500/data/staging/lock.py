@@ -16,6 +16,7 @@ from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.progress import Progress, Tracker
 
 _POLL_SECONDS = 0.1
+_MOST_VANISHED = 100
 _BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 
 
@@ -38,7 +39,7 @@ def held(root: Path, progress: Tracker, say: Callable[[str], None]) -> Iterator[
 
 
 def _acquire(root: Path, progress: Tracker, say: Callable[[str], None]) -> tuple[int, bool]:
-    waited = False
+    waited, vanished = False, 0
     while True:
         try:
             state_folder(root).mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,11 @@ def _acquire(root: Path, progress: Tracker, say: Callable[[str], None]) -> tuple
             path = state_folder(root) / LOCK
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
-            continue  # somebody has released the folder in between
+            # Somebody has released the folder in between; or nobody can make one there, as below /proc.
+            vanished += 1
+            if vanished == _MOST_VANISHED:
+                raise
+            continue
         try:
             waited |= _lock(descriptor, root, progress, say)
             # Whoever had it may have removed the folder: then this is the lock of nothing.
