@@ -95,11 +95,11 @@ def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]
         before = {name: environment.get(name) for name in changes}
         environment.update(changes)
         on_termination = signal.getsignal(signal.SIGTERM)
-        unwind_on_termination()
+        unwinds = unwind_on_termination()
         try:
             yield Path(folder)
         finally:
-            if signal.getsignal(signal.SIGTERM) is _unwind:
+            if unwinds and signal.getsignal(signal.SIGTERM) is _unwind:
                 signal.signal(signal.SIGTERM, on_termination)
             for name, value in before.items():
                 environment.pop(name)
@@ -112,13 +112,16 @@ def remove_scratch() -> None:
         shutil.rmtree(folder.name, ignore_errors=True)
 
 
-def unwind_on_termination() -> None:
+def unwind_on_termination() -> bool:
     """Let SIGTERM, which ends a process where it stands, unwind it as Ctrl-C does, so that temporary files go.
 
-    Not where somebody has a use for the signal already, nor in a thread, where Python cannot do it.
+    Not where somebody has a use for the signal already, nor in a thread, where Python cannot do it; returns whether
+    this call did it.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _unwind)
+        return True
+    return False
 
 
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:

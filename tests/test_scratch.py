@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,27 @@ def test_sigterm_is_as_before_after_a_context(tmp_path: Path) -> None:
         with scratch({"TMPDIR": str(tmp_path)}, tmp_path):
             assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_context_in_a_thread_leaves_the_signal_to_the_main_thread(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    entered, leave = threading.Event(), threading.Event()
+
+    def in_thread() -> None:
+        with scratch({"TMPDIR": str(tmp_path)}, tmp_path):
+            entered.set()
+            assert leave.wait(60)
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            work = pool.submit(in_thread)
+            assert entered.wait(60)
+            with scratch({"TMPDIR": str(tmp_path)}, tmp_path):
+                leave.set()
+                work.result()
+                assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import NoReturn
@@ -31,6 +33,7 @@ COMMANDS = {
 
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
+_AGAIN_SECONDS = 0.01
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,4 +107,13 @@ class _Ending:
 
     def __call__(self, signal_number: int, frame: FrameType | None) -> NoReturn:
         self.asked = True
+        sys.unraisablehook = _ask_again
         raise SystemExit(_TERMINATED)
+
+
+def _ask_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a destructor or in a weak reference's callback: the signal comes once more."""
+    if isinstance(dropped.exc_value, SystemExit):
+        threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(dropped)

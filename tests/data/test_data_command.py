@@ -171,3 +171,26 @@ def test_the_command_does_not_load_torch() -> None:
     script = "import sys, hpcai500.data.command; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"
+
+
+def test_a_termination_that_comes_in_a_destructor_ends_the_command_all_the_same() -> None:
+    script = """
+import os, signal, sys, time
+from hpcai500.data import command
+
+class Thing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def run(chosen):
+    Thing()
+    time.sleep(60)
+
+def add_check(parser):
+    parser.set_defaults(run=run)
+
+command.WORKLOADS = (type("Workload", (), {"NAME": "ic", "HELP": "", "add_check": staticmethod(add_check)}),)
+sys.exit(command.main(["check", "ic"]))
+"""
+    result = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=50)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGTERM, "")

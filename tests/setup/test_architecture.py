@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,6 +171,12 @@ def test_the_check_itself(
     monkeypatch.setitem(globals(), "PACKAGE", package)
     found = violations(path)
     assert (reason in found[0] if found else False) if reason else not found
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by it, and then collects neither."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_a_file_is_one_idea() -> None:
