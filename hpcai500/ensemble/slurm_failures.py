@@ -27,8 +27,9 @@ def stopped(slurm: SlurmTable) -> list[str]:
     lines = [
         "# Stopped, with a checkpoint. At an end (scancel, a node that fails), Slurm itself decides what comes then.",
         "if [[ $ended ]]; then exit 1; fi",
+        "# Any code but that of a divergence: the signal may have ended an image's file system before the ranks.",
     ]
-    when_warned = "if [[ $warned ]] && (( code == 1 || code > 128 )); then"
+    when_warned = "if [[ $warned ]] && (( code != 2 )); then"
     if not slurm.requeue:
         return [*lines, "# Time is up: the job that collects has it run again.", f"{when_warned} exit 1; fi"]
     return [

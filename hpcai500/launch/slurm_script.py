@@ -137,8 +137,9 @@ def _arguments(job: BatchJob) -> Iterator[str]:
 
 def _requeue(site: Site) -> Iterator[str]:
     again = 'say "go on with: HPCAI500_RECORD=$record sbatch FILE"'
-    yield "# Stopped because time is up (1, or by a signal) and not because something is wrong: there is more to do."
-    yield "if [[ $warned ]] && (( code == 1 || code > 128 )); then"
+    yield "# Stopped because time is up and not because something is wrong: there is more to do. Any code but that of a"
+    yield "# missed target: the signal may have ended an image's file system before the ranks."
+    yield "if [[ $warned ]] && (( code != 2 )); then"
     if site.slurm.requeue:
         yield f"    most={site.slurm.most_requeues}"
         yield "    if (( ${SLURM_RESTART_COUNT:-0} >= most )); then"

@@ -140,7 +140,8 @@ if (( code == 0 )); then exit 0; fi
 
 # Stopped, with a checkpoint. At an end (scancel, a node that fails), Slurm itself decides what comes then.
 if [[ $ended ]]; then exit 1; fi
-if [[ $warned ]] && (( code == 1 || code > 128 )); then
+# Any code but that of a divergence: the signal may have ended an image's file system before the ranks.
+if [[ $warned ]] && (( code != 2 )); then
     # What ends this job must not end what is said to Slurm about it.
     trap '' TERM
     most=20

@@ -103,7 +103,8 @@ def test_a_folder_that_cannot_be_bound_is_refused() -> None:
 
 FAKES = {
     # They stand for Slurm's programs (tests/site has the real ones), and write down how they were called.
-    "srun": 'echo "srun $*" >>"$CALLS"; [[ -z ${SIGNAL-} ]] || kill -"$SIGNAL" $PPID; sleep 0.2; exit ${CODE:-0}',
+    "srun": 'trap "" USR1; echo "srun $*" >>"$CALLS"; [[ -z ${SIGNAL-} ]] || kill -"$SIGNAL" $PPID; sleep 0.2; '
+    "exit ${CODE:-0}",
     "scontrol": 'if [[ $1 == show ]]; then echo "${3}"; else echo "scontrol $*" >>"$CALLS"; fi',
     "sbatch": 'echo "sbatch $*" >>"$CALLS"; if [[ $1 == --parsable ]]; then echo "$(wc -l <"$CALLS")0;cluster"; '
     "else exit ${TEST_CODE:-0}; fi",
@@ -256,6 +257,18 @@ def test_a_warned_member_comes_back_and_has_not_failed(run: Run, here: Submissio
     ran = run(member_script(here), CODE="1", SIGNAL="USR1", SLURM_RESTART_COUNT="20")
     assert (ran.failures, ran.of("scontrol")) == ([], [])
     assert "has come back 20 times already: no more" in ran.output
+
+
+@pytest.mark.parametrize("code", ["64", "135", "143"])
+def test_a_warned_member_whose_image_went_before_it_comes_back_too(run: Run, here: Submission, code: str) -> None:
+    """Slurm signals the process of an image's file system as well: what cannot be read then has many names."""
+    ran = run(member_script(here), CODE=code, SIGNAL="USR1")
+    assert (ran.code, ran.failures, ran.of("scontrol")) == (1, [], ["requeue 17_3"])
+
+
+def test_a_member_that_diverged_when_it_was_warned_has_diverged(run: Run, here: Submission) -> None:
+    ran = run(member_script(here), CODE="2", SIGNAL="USR1")
+    assert (ran.code, ran.of("scontrol"), ran.failures[0]["exit_code"]) == (2, [], 2)
 
 
 def test_a_member_that_was_told_to_end_neither_fails_nor_comes_back(run: Run, here: Submission) -> None:

@@ -130,8 +130,9 @@ while true; do
     [[ $heard ]] || break
 done
 
-# Stopped because time is up (1, or by a signal) and not because something is wrong: there is more to do.
-if [[ $warned ]] && (( code == 1 || code > 128 )); then
+# Stopped because time is up and not because something is wrong: there is more to do. Any code but that of a
+# missed target: the signal may have ended an image's file system before the ranks.
+if [[ $warned ]] && (( code != 2 )); then
     most=20
     if (( ${SLURM_RESTART_COUNT:-0} >= most )); then
         say "the job has come back $most times already: no more"
