@@ -138,6 +138,10 @@ def record_head(folder: Path) -> str | None:
     return last_hash(content[: content.rfind(b"\n") + 1])
 
 
+# Why an attempt ended that nobody had asked to end: it can be gone on with all the same, where there is a checkpoint.
+KILLED = "it was killed, or its machine went down: its record has no end"
+
+
 def ending(outcome: Outcome) -> Ending:
     """How an attempt that nobody runs any more has ended."""
     record = outcome.record
@@ -148,8 +152,7 @@ def ending(outcome: Outcome) -> Ending:
     if record.status == "done":
         return Ending("done", outcome.head, None)
     if record.status == "unfinished":
-        told = "it was killed, or its machine went down: its record has no end"
-        return Ending("stopped" if outcome.can_go_on else "failed", outcome.head, told)
+        return Ending("stopped" if outcome.can_go_on else "failed", outcome.head, KILLED)
     was_asked = any(iterate(record.events[-_LATELY:], "interrupted"))
     return Ending("stopped" if was_asked else "failed", outcome.head, _reason(record))
 

@@ -13,7 +13,14 @@ from typing import Literal
 # `alone`: nobody else is at it, and nobody can come; `taken`: somebody is; `unknown`: locks tell nothing here.
 Turn = Literal["alone", "taken", "unknown"]
 
+# For whoever runs all of a campaign: its trials are numbered from 1.
+ALL_TRIALS = 0
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def lock_path(campaign: Path, trial: int) -> Path:
+    """File that whoever is at a trial of the campaign in the folder `campaign` holds locked."""
+    return campaign / f".trial-{trial:02d}.lock"
 
 
 @contextmanager
@@ -23,7 +30,7 @@ def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
     It ends with the process, however that ends. A parallel file system may be mounted without locks, and a folder that
     cannot be written to has none.
     """
-    path = campaign / f".trial-{trial:02d}.lock"
+    path = lock_path(campaign, trial)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcai500.campaign.outcome import KILLED
 from hpcai500.ensemble.failures import Failure, begun_line, note_failure
 from hpcai500.ensemble.member import BEING_RUN
 from hpcai500.ensemble.reading import FAILURES, OUTPUT, Ensemble
@@ -208,7 +209,8 @@ def _was_stopped(ensemble: Ensemble, member: int, since_ms: int) -> bool:
         return False
     if campaign is None or not campaign.attempts or campaign.events[-1]["time_ms"] < since_ms:
         return False
-    return campaign.attempts[-1].status == "stopped"
+    last = campaign.attempts[-1]
+    return last.status == "stopped" and last.reason != KILLED
 
 
 def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcai500.campaign.attempts import is_written
 from hpcai500.campaign.outcome import read_outcome
 from hpcai500.campaign.reading import Campaign
-from hpcai500.campaign.turns import turn_at
+from hpcai500.campaign.turns import ALL_TRIALS, turn_at
 from hpcai500.ensemble.reading import Ensemble, read_ensemble
 from hpcai500.ensemble.staging import staged
 from hpcai500.ensemble.writing import begin_member
@@ -27,8 +27,6 @@ _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
 # Said while another process is at the member, and where that goes on for too long.
 BEING_RUN = "is being run by another process"
-# Trials are numbered from 1.
-_ALL_OF_IT = 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def _turn(ensemble: Ensemble, member: int) -> Iterator[None]:
         raise RunError(f"{folder}: cannot be made: {error.strerror}; mend it, then go on") from error
     end_s, is_told = time.monotonic() + _PATIENCE_SECONDS, False
     while True:
-        with turn_at(folder, _ALL_OF_IT) as turn:
+        with turn_at(folder, ALL_TRIALS) as turn:
             if turn != "taken" and not _is_written(ensemble, member):
                 yield
                 return

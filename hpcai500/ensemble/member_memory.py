@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.campaign.reading import JOURNAL, NO_EVENTS
+from hpcai500.campaign.turns import ALL_TRIALS, lock_path
 from hpcai500.ensemble.failures import Failure, read_failures, read_last_error
 from hpcai500.ensemble.member_facts import JournalFacts, RecordFacts, tells_place
 from hpcai500.ensemble.record_tail import LogTail, Meter
@@ -21,8 +22,6 @@ from hpcai500.errors import RecordError
 _JOURNAL_AFTER_SECONDS = 60.0
 # What a job has left behind may reach a shared file system late: so many looks, then it is taken for what it is.
 _LOOKS_AFTER_THE_END = 3
-# `campaign.turns.turn_at` of all trials of the member.
-_TURN = ".trial-00.lock"
 
 
 @dataclass(slots=True)
@@ -120,7 +119,7 @@ class MemberMemory:
         if job is None:
             if status in ("running", "done"):
                 return
-            self.turn = _inode(f"{folder}/{_TURN}")
+            self.turn = _inode(lock_path(Path(folder), ALL_TRIALS))
         elif not has_changed or not (job.restarts or job.state in ("failed", "ended")) or status == "done":
             return
         self.failures = read_failures(folder, meter)
@@ -186,8 +185,8 @@ class MemberMemory:
         return None not in (head, self.journal.head) and head != self.journal.head
 
 
-def _inode(path: str) -> int | None:
+def _inode(path: Path) -> int | None:
     try:
-        return Path(path).stat().st_ino
+        return path.stat().st_ino
     except OSError:
         return None
