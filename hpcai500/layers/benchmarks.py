@@ -14,6 +14,7 @@ class IcRecipe(Recipe):
     """A recipe of Image Classification."""
 
     strata: ClassVar[tuple[str, ...]] = ("none", "class")
+    loaders: ClassVar[tuple[str, ...]] = ("native", "dali", "memory")
 
     workload: ImageClassification
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from hpcai500.layers.accelerator_options import accelerator_problem
 from hpcai500.layers.ensemble import Ensemble
 from hpcai500.layers.fields import Layer
 from hpcai500.layers.parallel_modes import parallel_mode_problem
@@ -21,6 +22,8 @@ class Recipe(BaseModel):
     # How members of an ensemble of this benchmark can vote, and what their draws can keep the shares of.
     votes: ClassVar[tuple[str, ...]] = ("mean",)
     strata: ClassVar[tuple[str, ...]] = ("none",)
+    # Input pipelines that can read the benchmark's files.
+    loaders: ClassVar[tuple[str, ...]] = ("native", "memory")
 
     benchmark: str
     edition: str
@@ -93,8 +96,10 @@ class Recipe(BaseModel):
         self._check_parallel_mode()
         self._check_communication()
         self._check_ensemble()
-        if self.accelerator.precision == "tf32" and self.accelerator.device != "cuda":
-            raise ValueError("accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU")
+        if problem := accelerator_problem(
+            self.framework, self.accelerator, policy, loaders=self.loaders, stages=self.programming.stages
+        ):
+            raise ValueError(problem)
         return self
 
     def _check_parallel_mode(self) -> None:

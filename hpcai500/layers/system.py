@@ -30,6 +30,13 @@ class Framework(Layer):
     name: Literal["torch"] = Field(description="the framework")
     compile: bool = Field(description="compile the model (torch.compile), before the clock starts")
     channels_last: bool = Field(description="NHWC memory layout of images and weights")
+    cuda_graphs: bool = Field(
+        description="capture the kernels of a step once and start them as one, so that the host cannot hold a CUDA "
+        "device up; what depends on values (the choice of boxes) stays outside"
+    )
+    fused_optimizer: bool = Field(
+        description="update all parameters in one kernel, by torch's own; sgd, adam and adagrad have one"
+    )
 
 
 class Accelerator(Layer):
@@ -40,8 +47,13 @@ class Accelerator(Layer):
         description="bf16 and fp16 are mixed precision over fp32 weights; fp16 scales the loss; int8 rounds what "
         "convolutions and linear layers multiply to 256 values, straight-through gradients, arithmetic in fp32"
     )
-    loader: Literal["native", "memory"] = Field(
-        description="input pipeline; `memory` repeats a few batches and reads nothing, to see what input costs"
+    loader: Literal["native", "dali", "memory"] = Field(
+        description="input pipeline; `dali` is NVIDIA's, for JPEG: on a CPU around our decoder, on a CUDA device with "
+        "its own; `memory` repeats a few batches and reads nothing, to see what input costs"
+    )
+    conversion: Literal["host", "device"] = Field(
+        description="where the native loader's images are normalised, cast and laid out: by its threads, or on the "
+        "CUDA device while the step before computes"
     )
     prefetch_batches: Annotated[int, Field(ge=2, le=64)] = Field(description="batches in the input ring")
 
