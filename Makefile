@@ -16,7 +16,7 @@ endif
 CORE       := CMakeLists.txt $(shell find csrc cmake -type f 2>/dev/null)
 CPP        := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CORE))
 SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* containers/* 2>/dev/null)
-BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/climate_reader.py benchmarks/compression.py benchmarks/detection_operators.py benchmarks/engine_step.py benchmarks/micro_ceilings.py benchmarks/training_step.py benchmarks/staging.py benchmarks/ensemble_scaling.py benchmarks/ensemble_status.py
+BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/dali_loader.py benchmarks/climate_reader.py benchmarks/compression.py benchmarks/detection_operators.py benchmarks/engine_step.py benchmarks/micro_ceilings.py benchmarks/training_step.py benchmarks/staging.py benchmarks/ensemble_scaling.py benchmarks/ensemble_status.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -40,10 +40,12 @@ help:
 ##
 ## While you change things:
 ##   make build        compile the C++ core into .venv (Python files need no rebuild)
+##   make dali         install DALI (265 MB) and build our operators for it, which accelerator.loader=dali needs
 ##   make horovod      build Horovod for this torch and this MPI, once (minutes), and install it; also after either changed
 ##   make lint         ruff, mypy, clang-format: report only
 ##   make format       ruff, clang-format: rewrite the files
 ##   make bench        measure against the rivals (installs them first)
+##   make bench-gpu    measure a CUDA device against its rivals, and write docs/performance.md anew; ARGS="--only ic_mixed ewa_step"
 ##   make lock         resolve constraints.txt anew after pyproject.toml changed
 ##   make clean        remove what was built and cached; make distclean also removes .venv and what images are made of
 ##
@@ -64,7 +66,7 @@ ewa: build
 	@$(BIN)/hpcai500 ewa $(ARGS)
 
 .PHONY: test
-test: build $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-signing
+test: $(VENV)/.dali $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-signing
 	@$(BIN)/python -m pytest -n 2 --ignore=tests/site $(ARGS)
 
 .PHONY: as-root
@@ -89,8 +91,14 @@ format: $(VENV)/.extra-dev
 	@$(if $(CPP),$(BIN)/clang-format -i $(CPP))
 
 .PHONY: bench
-bench: build $(VENV)/.extra-benchmark $(VENV)/.horovod
+bench: $(VENV)/.dali $(VENV)/.extra-benchmark $(VENV)/.horovod
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+
+# The page is written after a part failed, too: what was measured until then is in the results.
+.PHONY: bench-gpu
+bench-gpu: $(VENV)/.dali
+	@$(BIN)/python benchmarks/gpu/run.py $(ARGS); status=$$?; \
+	[ $$status -gt 1 ] || $(BIN)/python benchmarks/gpu/performance_page.py docs/performance.md; exit $$status
 
 .PHONY: lock
 lock:
@@ -110,9 +118,24 @@ $(VENV)/.runtime: $(MADE) constraints.txt pyproject.toml
 	@touch $@
 
 # Without build isolation: pip's throw-away environments have a new path each time, which makes CMake compile everything again.
+compile = echo "hpcai500: compiling csrc/" >&2 \
+	&& $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps --editable . \
+	&& touch $(VENV)/.core
+
 $(VENV)/.core: $(VENV)/.runtime $(CORE)
-	@echo "hpcai500: compiling csrc/" >&2
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(compile)
+
+$(VENV)/.extra-dali: $(VENV)/.runtime
+	@scripts/install $(VENV) dali dali-build
+	@touch $@
+
+.PHONY: dali
+dali: $(VENV)/.dali
+
+# Our operators belong to the build of the core, which finds DALI where it is installed. A core that was compiled before
+# that is compiled again, and only they are new; in an environment without a core DALI comes first.
+$(VENV)/.dali: $(VENV)/.extra-dali $(VENV)/.core
+	@[ $(VENV)/.core -nt $(VENV)/.extra-dali ] || { $(compile); }
 	@touch $@
 
 $(VENV)/.extra-%: $(VENV)/.runtime

@@ -1,6 +1,8 @@
 """Where HPCAI500_REQUIRE_ALL=1, a test may be skipped only for what the machine cannot have.
 
 Any other skip fails the run: otherwise, a test whose library or tool is missing from CI would stay green for ever.
+On a machine that has a CUDA device, a test that found none is such a skip: a driver that broke, or a torch or a core
+that was built without CUDA, would leave all kernels untested. It is told wherever it happens.
 """
 
 from __future__ import annotations
@@ -24,19 +26,40 @@ settings.load_profile("hpcai500")
 # The start of each skip reason that excuses a machine. torchvision's wheel wants the torch that it was built beside.
 EXCUSED = (
     "no CUDA device",
+    "no CUDA compiler",
     "this machine has a CUDA device",
     "torchvision does not import beside this torch",
     "no RAPL on this machine",
+    "DALI has no wheel for this processor",
 )
+# Of those, what a machine with a device is not excused by: what follows names something that the device itself lacks.
+NEEDS_DEVICE = "no CUDA device"
+LACKED_BY_DEVICE = "no CUDA device with "
 
 
-def _unexcused_skips(reporter: pytest.TerminalReporter) -> list[str]:
+def is_excused(reason: str, *, has_device: bool) -> bool:
+    """Whether a test may be skipped for `reason`, on a machine that has a CUDA device or none."""
+    if has_device and reason.startswith(NEEDS_DEVICE) and not reason.startswith(LACKED_BY_DEVICE):
+        return False
+    return reason.startswith(EXCUSED)
+
+
+def _has_device() -> bool:
+    """Whether this process is shown an NVIDIA device, whether or not torch can use it."""
+    try:
+        from hpcai500.system.driver import find_traces
+    except ImportError:
+        return False
+    return bool(find_traces().devices)
+
+
+def _skips(reporter: pytest.TerminalReporter, *, has_device: bool) -> list[str]:
     """`test: reason` of each skip without an excuse, once each."""
     found = []
     for report in reporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = reason.removeprefix("Skipped: ")
-        if not hasattr(report, "wasxfail") and not reason.startswith(EXCUSED):
+        if not hasattr(report, "wasxfail") and not is_excused(reason, has_device=has_device):
             found.append(f"{report.nodeid}: {reason}")
     return list(dict.fromkeys(found))
 
@@ -45,9 +68,14 @@ def _unexcused_skips(reporter: pytest.TerminalReporter) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Turn a green session with unexcused skips red, on the process that reports (xdist's workers do not)."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if os.environ.get("HPCAI500_REQUIRE_ALL") != "1" or reporter is None or hasattr(session.config, "workerinput"):
+    if reporter is None or hasattr(session.config, "workerinput"):
         return
-    skips = _unexcused_skips(reporter)
+    has_device = _has_device()
+    if os.environ.get("HPCAI500_REQUIRE_ALL") != "1":
+        if has_device and any(NEEDS_DEVICE in skip for skip in _skips(reporter, has_device=True)):
+            reporter.write_line("THIS MACHINE HAS A CUDA DEVICE, AND TESTS WERE SKIPPED FOR LACK OF ONE", red=True)
+        return
+    skips = _skips(reporter, has_device=has_device)
     if skips and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     for skip in skips:

@@ -20,6 +20,7 @@ void register_climate(pybind11::module_& module);
 void register_detection_cuda(pybind11::module_& module);
 void register_compression(pybind11::module_& module);
 void register_compression_cuda(pybind11::module_& module);
+void register_images(pybind11::module_& module);
 void register_build_info(pybind11::module_& module);
 
 /// A Python namedtuple class, so that results print, compare, unpack and pickle like any tuple.

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, module) {
     hpcai500::bindings::register_detection_cuda(module);
     hpcai500::bindings::register_compression(module);
     hpcai500::bindings::register_compression_cuda(module);
+    hpcai500::bindings::register_images(module);
 }

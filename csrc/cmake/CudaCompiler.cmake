@@ -2,7 +2,10 @@
 # no driver to be imported: the runtime is linked statically, and finds the driver when it is first asked.
 set(HPCAI500_CUDA_ARCHITECTURES "" CACHE STRING "CUDA architectures, as for CMAKE_CUDA_ARCHITECTURES; empty: a list that fits")
 
-# Real code for each generation that the compiler knows and sites have, and PTX of the newest for what comes later.
+# Real code for each generation that the compiler knows and sites have, and PTX of the newest for what comes later. Code
+# for X.0 also runs on X.1 and above: 80 on A40 and L40S (86, 89), 100 on B300 (103), 120 on GB10 (121); our kernels wait
+# for memory, and gain nothing from code of their own there. 70 is V100, where the compiler is older than CUDA 13. What
+# has the memory of a board computer (87, 110) is no site's.
 # A build in place is for whoever changes the code: PTX of the oldest runs everywhere, after the driver's compilation
 # at first use, and takes a fraction of the time.
 function(hpcai500_cuda_architecture_list result)

@@ -8,9 +8,30 @@
 
 namespace hpcai500 {
 
+/// Why there is no device, and what to do; empty for any other error. Of a missing driver, CUDA itself says
+/// that its version is insufficient.
+inline std::string no_cuda_device(cudaError_t error) {
+    if (error == cudaErrorNoDevice)
+        return "no CUDA device: the driver shows this process none. Ask the scheduler for one, look at "
+               "CUDA_VISIBLE_DEVICES, or use CPU tensors";
+    if (error != cudaErrorInsufficientDriver) return "";
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        return "no CUDA device: this process finds no NVIDIA driver. Run it where nvidia-smi lists a device "
+               "(in "
+               "a container: with --nv), or use CPU tensors";
+    const auto release = [](int version) {
+        return std::to_string(version / 1000) + '.' + std::to_string(version % 1000 / 10);
+    };
+    return "no CUDA device: the NVIDIA driver is for CUDA " + release(driver) + ", this build needs " +
+           release(CUDART_VERSION) + ". Update the driver, or use CPU tensors";
+}
+
 /// Throws std::runtime_error with what failed and CUDA's message.
 inline void check_cuda(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return;
+    if (const std::string lacking = no_cuda_device(error); !lacking.empty())
+        throw std::runtime_error(lacking);
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) + " (" +
                              cudaGetErrorName(error) + ")");
 }

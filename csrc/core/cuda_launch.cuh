@@ -32,3 +32,7 @@ void start(const CudaLaunch& launch, void (*kernel)(Parameters...), Arguments&&.
 #endif
 
 }  // namespace hpcai500
+
+#ifdef HPCAI500_CUDA_ON_CPU
+#include "cuda_on_cpu/start.h"
+#endif

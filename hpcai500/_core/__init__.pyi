@@ -4,6 +4,7 @@ from typing import Literal, TypedDict
 
 from hpcai500._core._climate import *
 from hpcai500._core._compression import *
+from hpcai500._core._conversion import *
 from hpcai500._core._detection import *
 from hpcai500._core._images import *
 

@@ -99,14 +99,13 @@ class _CudaArray(Protocol):
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 def compression_cuda_workspace(tensors: int, elements: int) -> int:
-    """Bytes of device memory that the functions below need for a bucket: 8 for each tensor and for each 4096 values.
+    """Bytes of device memory that the functions below need for a bucket: 12 for each tensor, 8 for each 4096 values.
 
     Those functions are the twins on a device of those above, with their arguments in its memory. They start one kernel
-    (quantise_cuda and dequantise_cuda a second one where norms are wanted) on the stream of the number `stream` and
-    return before it is done. Values are those of the CPU to the bit, norms to 1e-12. They raise ValueError as their
-    twins do, for buffers of quantise_cuda and dequantise_cuda that begin at no multiple of 4, and for more tensors than
-    compression_cuda_most_tensors(); RuntimeError in a build without CUDA, and with CUDA's message where a kernel cannot
-    be started.
+    on the stream of the number `stream` and return before it is done. Values are those of the CPU to the bit, norms to
+    1e-12. They raise ValueError as their twins do, for buffers of quantise_cuda and dequantise_cuda that begin at no
+    multiple of 4, and for more tensors than compression_cuda_most_tensors(); RuntimeError in a build without CUDA,
+    where there is no device, and with CUDA's message where a kernel cannot be started.
     """
 
 def compression_cuda_most_tensors() -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
+
+import torch
 
 
 class Event(Protocol):
@@ -15,6 +17,15 @@ class Event(Protocol):
 
     def synchronize(self) -> None:
         """Wait until it has."""
+
+
+# Records a point behind everything that was given to a device so far and reads the slot in hand.
+Mark = Callable[[], Event]
+
+
+def stream_mark() -> Event:
+    """The mark of what is queued on the current CUDA stream: of the computation, or of a lane of copies inside it."""
+    return cast(Event, torch.cuda.current_stream().record_event())
 
 
 class HeldSlots:

@@ -10,10 +10,10 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import nn
 
 from hpcai500.comm.monitor_rules import COMPUTING, WAITING
 from hpcai500.comm.reducer import Reducer
+from hpcai500.engine.graphs import step_graphs, step_model
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.rehearsal import Rehearsal
@@ -61,14 +61,15 @@ class BlankSteps:
         self._updater = Updater(
             # Of a workload, steps call `loss` and `blank_payload` only.
             workload=cast(Workload, self._workload),
-            model=cast(nn.Module, torch.compile(self._bare)) if recipe.framework.compile else self._bare,
-            optimizer=build_optimizer(self._bare, recipe.hyperparameters),
+            model=step_model(self._bare, recipe.framework),
+            optimizer=build_optimizer(self._bare, recipe.hyperparameters, fused=recipe.framework.fused_optimizer),
             precision=self._precision,
             passes=recipe.hyperparameters.accumulation_steps,
             reducer=None,
             stop=StopRequest(),
             sink=None,
             phase=self._watch.phase,
+            graphs=step_graphs(recipe, self._workload, self._bare),
         )
         self._blanks = repeat(TrainingBatch(np.empty(0, np.int64), 0, self._workload.blank_payload()))
         self._number = 0

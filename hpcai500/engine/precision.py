@@ -29,6 +29,9 @@ class Precision:
         self._is_int8 = name == "int8"
         # fp16 has 5 exponent bits: small gradients vanish unless the loss is scaled up.
         self._scaler = _scaler(device, in_stages=in_stages) if name == "fp16" else None
+        self._in_stages = in_stages
+        # torch's older switches: its newer ones (fp32_precision) may not be mixed with them, torch's own compiler still
+        # reads the older ones, and of both only these are in all versions that we run on.
         matmul = "high" if name == "tf32" else "highest"
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = name == "tf32"
@@ -40,13 +43,18 @@ class Precision:
         """The type in which images are best delivered."""
         return self._mixed or torch.float32
 
-    def forward(self) -> AbstractContextManager[Any]:
-        """Context of forward pass and loss."""
+    def forward(self, *, caching: bool = True) -> AbstractContextManager[Any]:
+        """Context of forward pass and loss.
+
+        Args:
+            caching: whether a weight that is used twice is rounded once. Not while a CUDA graph is captured: a weight
+                that was rounded outside of it would stay what it was.
+        """
         if self._is_int8:
             return Int8Products()
         if self._mixed is None:
             return nullcontext()
-        return torch.autocast(self._device.type, dtype=self._mixed)
+        return torch.autocast(self._device.type, dtype=self._mixed, cache_enabled=caching)
 
     def scaled(self, loss: Tensor) -> Tensor:
         """What a backward pass begins with: the loss, with fp16 scaled up."""
@@ -57,10 +65,17 @@ class Precision:
         self.scaled(loss).backward()
 
     def step(self, optimizer: optim.Optimizer) -> None:
-        """One step of `optimizer`; with fp16 a step whose gradients overflow is left out."""
+        """One step of `optimizer`; with fp16 a step whose gradients overflow is left out.
+
+        A fused SGD or Adam divides by the scale and leaves out the step by itself, on the device; for others the host
+        waits for the device's answer whether a gradient overflowed.
+        """
         if self._scaler is None:
             optimizer.step()
             return
+        if self._in_stages:
+            # A fused optimizer skips what asks the other stages.
+            self._scaler.unscale_(optimizer)
         self._scaler.step(optimizer)
         self._scaler.update()
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import cast
 
 import torch
-from torch import nn
 
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.timeline.spans import SpanSink
+from hpcai500.engine.graphs import step_graphs, step_model
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.rehearsal import Rehearsal
@@ -25,6 +24,7 @@ from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
 from hpcai500.errors import RecipeError
 from hpcai500.layers import Recipe
+from hpcai500.measure.profile.recording import marked_input
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads import factory
@@ -104,17 +104,19 @@ class ProfiledSteps:
         self._steps_of_run = steps * recipe.problem.epochs
         self._updater = Updater(
             workload=self._workload,
-            model=cast(nn.Module, torch.compile(self._model)) if recipe.framework.compile else self._model,
-            optimizer=build_optimizer(self._model, recipe.hyperparameters),
+            model=step_model(self._model, recipe.framework),
+            optimizer=build_optimizer(self._model, recipe.hyperparameters, fused=recipe.framework.fused_optimizer),
             precision=precision,
             passes=len(place.shares),
             reducer=None,
             stop=StopRequest(announce=False),
             sink=None,
             phase=lambda name: None,
+            graphs=step_graphs(recipe, self._workload, self._model),
         )
         self._rehearsal = Rehearsal(self._updater, self._model, ranks, recipe.communication)
         self._batches = self._endless_batches()
+        self._input = marked_input(self._batches)
         self._done = 0
 
     def warm_up(self, steps: int) -> float:
@@ -179,7 +181,7 @@ class ProfiledSteps:
         # After the last step of the run, its schedules have nothing to say.
         number = min(self._done, self._steps_of_run - 1)
         epoch = number / self._workload.steps_per_epoch
-        self._updater.update(self._done, epoch, self._rate.at(number), self._batches, tally)
+        self._updater.update(self._done, epoch, self._rate.at(number), self._input, tally)
         self._done += 1
 
     def _endless_batches(self) -> Generator[TrainingBatch]:

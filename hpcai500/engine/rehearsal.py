@@ -1,4 +1,4 @@
-"""Before the clock starts: compile, let a GPU set itself up, choose the bucket size, and measure what ranks cost.
+"""Before the clock starts: compile or capture, let a GPU set itself up, choose the bucket size, time the ranks.
 
 The steps done here are like those of training, on input whose values do not matter; the model is left as it was.
 """
@@ -36,7 +36,7 @@ class Rehearsed:
     """What was found out.
 
     Attributes:
-        compile_seconds: of the first step, which compiles and warms caches; 0 where nothing needed it.
+        compile_seconds: of the first step, which compiles, captures and warms caches; 0 where nothing needed it.
         bucket_bytes: chosen or as the recipe says; None for one rank.
         tuning: median seconds of a step by bucket size, where it was measured.
         alone_seconds: of a step without communication, the slowest rank's; None for one rank.
@@ -78,7 +78,7 @@ class Rehearsal:
     def warm_up(self) -> Rehearsed:
         """The first step, where anything is prepared in it: compiled code, a GPU's choice of kernels."""
         with self._leaving_no_trace():
-            return Rehearsed(self._seconds())
+            return Rehearsed(self._first_seconds())
 
     def with_ranks(self) -> Rehearsed:
         """The first step; then the bucket size, and a step without and with communication.
@@ -89,7 +89,7 @@ class Rehearsal:
             RunError: another rank is lost.
         """
         with self._leaving_no_trace():
-            found = Rehearsed(self._seconds())
+            found = Rehearsed(self._first_seconds())
             alone = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
             found = self._choose(replace(found, alone_seconds=alone))
             assert found.bucket_bytes is not None
@@ -144,6 +144,16 @@ class Rehearsal:
                 threads=torch.get_num_threads(),
             )
         self._updater.reducer.set_bucket_bytes(bucket_bytes)
+
+    def _first_seconds(self) -> float:
+        """Duration of the first step, on this rank; what is captured is captured before it, while no hook listens."""
+        start = time.perf_counter()
+        updater = self._updater
+        if updater.graphs:
+            payload = next(self._blanks).payload
+            updater.graphs.capture(lambda: updater.workload.loss(self._bare, payload), updater.precision)
+        self._seconds()
+        return time.perf_counter() - start
 
     def _seconds(self) -> float:
         """Duration of one blank step without its update, on this rank."""

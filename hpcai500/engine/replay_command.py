@@ -142,9 +142,11 @@ def _read_recipe(path: Path) -> Recipe:
 
 
 def _on_device(recipe: Recipe, device: str | None) -> Recipe:
+    """`recipe` there. On a CPU all loaders make the same images, and the native one is everywhere."""
     if device is None:
         return recipe
-    return recipe.model_copy(update={"accelerator": recipe.accelerator.model_copy(update={"device": device})})
+    change = {"device": device} | ({"loader": "native", "conversion": "host"} if device == "cpu" else {})
+    return recipe.model_copy(update={"accelerator": recipe.accelerator.model_copy(update=change)})
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

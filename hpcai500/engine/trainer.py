@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from hpcai500.comm.timeline.spans import SpanSink
 from hpcai500.engine.attribution import Attribution
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console, Status
+from hpcai500.engine.graphs import step_graphs, step_model
 from hpcai500.engine.journal import Journal
 from hpcai500.engine.precision import Precision, same_kernels
 from hpcai500.engine.ranks import Ranks
@@ -86,8 +87,8 @@ class Trainer:
             self._bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if place.world_size > 1:
             make_equal(self._bare, ranks.world)
-        model = cast(nn.Module, torch.compile(self._bare)) if recipe.framework.compile else self._bare
-        self._optimizer = build_optimizer(self._bare, recipe.hyperparameters)
+        model = step_model(self._bare, recipe.framework)
+        self._optimizer = build_optimizer(self._bare, recipe.hyperparameters, fused=recipe.framework.fused_optimizer)
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, self._steps, self._epochs)
         self._staged = self._cut(groups) if groups else None
         self._updater = self._make_updater(model)
@@ -118,6 +119,7 @@ class Trainer:
             "sink": None,
             # Until training begins, all that is done may take long: a compiler is at work.
             "phase": lambda name: None,
+            "graphs": step_graphs(self._recipe, self._workload, self._bare),
         }
         if self._staged is None:
             return Updater(**common)

@@ -12,6 +12,7 @@ from torch import Tensor, nn, optim
 from hpcai500.comm.monitor_rules import COMPUTING, READING, WAITING
 from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.timeline.spans import SpanSink, StepSpan
+from hpcai500.engine.graphs import StepGraphs
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.tally import EpochTally
@@ -33,6 +34,7 @@ class Updater:
         stop: what any rank has heard, all take up after the same update.
         sink: where the time of each step is told; None where there is one rank.
         phase: told what the rank is doing.
+        graphs: captured parts of the model; None where there are none.
     """
 
     workload: Workload
@@ -44,6 +46,7 @@ class Updater:
     stop: StopRequest
     sink: SpanSink | None
     phase: Callable[[str], None]
+    graphs: StepGraphs | None = None
 
     def update(
         self, number: int, epoch: float, rate: float, batches: Iterator[TrainingBatch], tally: EpochTally
@@ -91,12 +94,16 @@ class Updater:
             self.phase(READING)
             batch = next(batches)
             self.phase(COMPUTING)
+            if self.graphs:
+                self.graphs.pass_begins()
             with self._held_back(turn):
                 with self.precision.forward():
                     loss = self.workload.loss(self.model, batch.payload) / self.passes
                 if self.reducer:
                     self.reducer.backward_begins()
                 self.precision.backward(loss)
+            if self.graphs and turn < self.passes - 1:
+                self.graphs.pass_ended()
             losses.append(loss.detach())
             if tally:
                 tally.add(batch)

@@ -10,9 +10,24 @@ _FUSED = ("sgd", "adam", "adagrad")
 
 
 def accelerator_problem(
-    framework: Framework, accelerator: Accelerator, policy: Hyperparameters, *, loaders: tuple[str, ...], stages: int
+    framework: Framework,
+    accelerator: Accelerator,
+    policy: Hyperparameters,
+    *,
+    loaders: tuple[str, ...],
+    stages: int,
+    norm: str | None = None,
 ) -> str | None:
-    """What keeps a recipe's options of framework and accelerator from working together, with the fix; or None."""
+    """What keeps a recipe's options of framework and accelerator from working together, with the fix; or None.
+
+    Args:
+        framework: layer 5.
+        accelerator: layer 4.
+        policy: layer 8.
+        loaders: input pipelines that can read the benchmark's files.
+        stages: of the model, a rank each.
+        norm: the normalisation of its layers, where the benchmark names one.
+    """
     on_device = accelerator.device == "cuda"
     if accelerator.precision == "tf32" and not on_device:
         return "accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU"
@@ -23,17 +38,28 @@ def accelerator_problem(
             "accelerator.conversion: `device` is for CUDA devices, but accelerator.device is "
             f"{accelerator.device}; use `host`"
         )
-    if framework.cuda_graphs and not on_device:
+    return _graphs_problem(framework, accelerator, stages, norm) or _fused_problem(framework, policy)
+
+
+def _graphs_problem(framework: Framework, accelerator: Accelerator, stages: int, norm: str | None) -> str | None:
+    if not framework.cuda_graphs:
+        return None
+    if accelerator.device != "cuda":
         return (
             f"framework.cuda_graphs: CUDA devices have them, but accelerator.device is {accelerator.device}; set it to "
             "false"
         )
-    if framework.cuda_graphs and stages > 1:
+    if stages > 1:
         return (
             "framework.cuda_graphs: stages of one model wait for each other within a step, which no graph can hold; "
             "set it to false, or programming.stages to 1"
         )
-    return _fused_problem(framework, policy)
+    if norm == "sync-batch":
+        return (
+            "framework.cuda_graphs: synchronised batch norm waits for other ranks within a step, which no graph can "
+            "hold; set it to false, or workload.norm to another norm"
+        )
+    return None
 
 
 def _fused_problem(framework: Framework, policy: Hyperparameters) -> str | None:

@@ -97,7 +97,12 @@ class Recipe(BaseModel):
         self._check_communication()
         self._check_ensemble()
         if problem := accelerator_problem(
-            self.framework, self.accelerator, policy, loaders=self.loaders, stages=self.programming.stages
+            self.framework,
+            self.accelerator,
+            policy,
+            loaders=self.loaders,
+            stages=self.programming.stages,
+            norm=getattr(self.workload, "norm", None),
         ):
             raise ValueError(problem)
         return self

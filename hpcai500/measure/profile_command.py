@@ -87,7 +87,7 @@ def _measure(bench: Bench, loop: ProfiledSteps) -> Mapping[str, Any]:
         from hpcai500.comm.monitor_rules import WRITING  # noqa: PLC0415
 
         ranks.phase(WRITING)
-        found.update(_analysed(bench, document, spans, hidden, samples, profiled))
+        found.update(_analysed(bench, document, spans, hidden, samples, profiled, without))
     return found
 
 
@@ -181,6 +181,8 @@ def _about(bench: Bench) -> dict[str, Any]:
         "batch_size": recipe.hyperparameters.batch_size,
         "channels_last": recipe.framework.channels_last,
         "compiled": recipe.framework.compile,
+        "cuda_graphs": recipe.framework.cuda_graphs,
+        "fused_optimizer": recipe.framework.fused_optimizer,
         "compression": recipe.communication.compression,
         "input": "memory" if recipe.accelerator.loader == "memory" else "synthetic" if is_made else "real",
         "ranks": world.size,
@@ -213,11 +215,13 @@ def _analysed(
     hidden: Sequence[Reorder],
     samples: Sequence[Sample],
     profiled: Measured,
+    step_seconds: float,
 ) -> dict[str, Any]:
     """What rank 0 alone knows: kernels, layouts, utilisation; it writes the trace."""
     from hpcai500.measure.profile.breakdown import breakdown  # noqa: PLC0415
     from hpcai500.measure.profile.curves import busy_windows, driver_utilisation, processor_utilisation  # noqa: PLC0415
     from hpcai500.measure.profile.exchange import exchange_events  # noqa: PLC0415
+    from hpcai500.measure.profile.launches import launch_table  # noqa: PLC0415
     from hpcai500.measure.profile.recording import base_nanoseconds, process_of, write_trace  # noqa: PLC0415
     from hpcai500.measure.profile.trace import read_trace  # noqa: PLC0415
     from hpcai500.measure.profile.work import works_of  # noqa: PLC0415
@@ -227,18 +231,21 @@ def _analysed(
         kept, offset = spans
         events += exchange_events(kept.buckets, offset, base_nanoseconds(document), process_of(events))
     write_trace(bench.options.trace, document)
-    works = works_of(read_trace(events), bench.device.type)
+    trace = read_trace(events)
+    works, launch = works_of(trace, bench.device.type), None
     if bench.device.type == "cpu":
         utilisation, source = processor_utilisation(samples, bench.cores), "this rank's cores"
     else:
         intervals = ((work.start, work.start + work.seconds) for work in works.kernels)
         utilisation, source = busy_windows(intervals, profiled.seconds, _WINDOW_SECONDS), "kernels in the trace"
+        launch = launch_table(trace, step_seconds)
     return {
         **breakdown(works.kernels, hidden, profiled.steps),
         "host_seconds": works.host_seconds,
         "utilisation": utilisation,
         "utilisation_of": source,
         "driver_utilisation": driver_utilisation(samples),
+        "launch": launch,
     }
 
 

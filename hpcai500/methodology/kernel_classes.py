@@ -49,7 +49,7 @@ OPERATOR_RULES = _rules(
     (POOLING, r"cpp_fused\w*pool"),
     (ELEMENT_WISE, r"cpp_fused"),
     (POOLING, r"roi_(align|pool)|pool|upsample|interpolate|grid_sampl"),
-    (ELEMENT_WISE, r"^(hpcai500|torchvision)::_?nms|hpcai500_nms"),
+    (ELEMENT_WISE, r"^(hpcai500|torchvision)::_?(sorted_)?nms|hpcai500_nms|^hpcai500::uniform$"),
     (TRANSFORMATION, r"mkldnn_reorder|to_mkldnn|mkldnn_to_dense|^(channel_shuffle|pixel_(un)?shuffle)$"),
     (CONVOLUTION, r"conv\d?d|convolution|conv_transpose|im2col|col2im|slow_conv|thnn_conv"),
     (NORMALISATION, r"(batch|group|layer|instance|rms)_?norm|^normalise$"),
@@ -88,9 +88,10 @@ OPERATOR_RULES = _rules(
 KERNEL_RULES = _rules(
     (ALL_REDUCE, r"(?i)nccl(dev)?kernel|^nccl|one_?shot_?all_?reduce|two_?shot_?all_?reduce|multimem_all_reduce|^rccl"),
     (MEMCPY, r"(?i)^mem(cpy|set)\b|^\[cuda mem(cpy|set)|^__amd_rocclr_(copy|fill)Buffer"),
-    (MEMCPY, r"hpcai500::.*\b(cast_tiles|quantise_chunks|dequantise_chunks)\b"),
-    (ELEMENT_WISE, r"hpcai500::.*\b(sum_tiles|mark_overlaps|decide)\b"),
-    (POOLING, r"hpcai500::.*\b(pool|spread)\b|(?i:roi_?align|roi_?pool)"),
+    # Our own: csrc/core. A conversion of images is what it computes, whatever order it leaves them in.
+    (MEMCPY, r"hpcai500::.*\b((un)?pack_tiles|cast_tiles|(de)?quantise_(tiles|chunks))\b"),
+    (ELEMENT_WISE, r"hpcai500::.*\b(sum_tiles|mark_overlaps|decide|convert_[a-z]+)\b"),
+    (POOLING, r"hpcai500::.*\b(pool|spread)(_[a-z_]+)?\b|(?i:roi_?align|roi_?pool)"),
     # As above; a template is what it is named after.
     (CONVOLUTION, r"^triton_tem_.*conv"),
     (GEMM, r"^triton_tem_"),

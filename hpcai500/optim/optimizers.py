@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn, optim
 
+from hpcai500.errors import EnvironmentLacksError
 from hpcai500.layers import Hyperparameters
 from hpcai500.optim.lamb import LAMB
 from hpcai500.optim.lars import LARS
@@ -13,17 +16,27 @@ from hpcai500.optim.rmsprop_warmup import RMSpropWarmup
 from hpcai500.optim.sgd import InsideSGD
 
 
-def build_optimizer(model: nn.Module, policy: Hyperparameters) -> optim.Optimizer:
+def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = False) -> optim.Optimizer:
     """The recipe's update rule over all parameters of `model` that learn; the learning rate is set before each step.
 
     What has one dimension (scales and shifts of batch norm, biases) is spared weight decay by `weight_decay_on =
     "weights"`. LARS and LAMB always spare it, adaptation too, as MLPerf's reference does.
+
+    Args:
+        model: where it will be trained: on its device.
+        policy: layer 8.
+        fused: update all parameters in one kernel, torch's own; recipes ask for it where the rule has one.
+
+    Raises:
+        EnvironmentLacksError: this torch has no such kernel for the device.
     """
+    if fused:
+        _require_fused(model, policy)
     momentum, epsilon = policy.momentum, policy.epsilon
     groups = _groups(model, policy)
     match policy.optimizer:
         case "sgd":
-            return _sgd(groups, policy)
+            return _sgd(groups, policy, fused=fused)
         case "lars":
             return LARS(
                 groups,
@@ -36,9 +49,9 @@ def build_optimizer(model: nn.Module, policy: Hyperparameters) -> optim.Optimize
         case "lamb":
             return LAMB(groups, lr=0.0, betas=(policy.beta1, policy.beta2), epsilon=epsilon)
         case "adam":
-            return optim.Adam(groups, lr=0.0, betas=(policy.beta1, policy.beta2), eps=epsilon)
+            return optim.Adam(groups, lr=0.0, betas=(policy.beta1, policy.beta2), eps=epsilon, fused=fused or None)
         case "adagrad":
-            return optim.Adagrad(groups, lr=0.0, eps=epsilon)
+            return optim.Adagrad(groups, lr=0.0, eps=epsilon, fused=fused or None)
         case "rmsprop-warmup":
             return RMSpropWarmup(
                 groups,
@@ -58,10 +71,29 @@ def advance(optimizer: optim.Optimizer, epoch: float) -> None:
         optimizer.epoch = epoch
 
 
-def _sgd(groups: list[dict[str, Any]], policy: Hyperparameters) -> optim.Optimizer:
+def _sgd(groups: list[dict[str, Any]], policy: Hyperparameters, *, fused: bool) -> optim.Optimizer:
     if policy.momentum_form == "outside":
-        return optim.SGD(groups, lr=0.0, momentum=policy.momentum)
+        return optim.SGD(groups, lr=0.0, momentum=policy.momentum, fused=fused or None)
     return InsideSGD(groups, lr=0.0, momentum=policy.momentum, form=policy.momentum_form)
+
+
+_FUSED: dict[str, Callable[..., optim.Optimizer]] = {
+    "sgd": optim.SGD, "adam": optim.Adam, "adagrad": optim.Adagrad,
+}  # fmt: skip
+
+
+def _require_fused(model: nn.Module, policy: Hyperparameters) -> None:
+    """Do one step of one weight of 0: torch says only then whether it has the kernel, and training has long begun."""
+    device = next(model.parameters()).device
+    weight = torch.zeros(1, device=device, requires_grad=True)
+    weight.grad = torch.zeros_like(weight)
+    try:
+        _FUSED[policy.optimizer]([weight], lr=0.0, fused=True).step()
+    except (RuntimeError, NotImplementedError) as error:
+        raise EnvironmentLacksError(
+            f"framework.fused_optimizer: torch {torch.__version__} has no single kernel of {policy.optimizer} for "
+            f"{device.type} ({str(error).splitlines()[0]}); set it to false: --set framework.fused_optimizer=false"
+        ) from error
 
 
 def _groups(model: nn.Module, policy: Hyperparameters) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.record import json_object
+from hpcai500.results.profile_launches import launch_lines, shortened
 from hpcai500.results.show import scaled
 
 SCHEMA = 1
@@ -58,6 +59,7 @@ def profile_lines(profile: Profile, folder: Path) -> Iterator[str]:
         yield f"  {row['share']:6.1%}  {shortened(row['name'], 64):64}  {row['class'] or 'UNCLASSIFIED'}"
     yield ""
     yield from _layout_lines(profile)
+    yield from launch_lines(profile)
     yield from _time_lines(profile)
     yield ""
     yield from figure_of_merit_lines(profile)
@@ -78,6 +80,8 @@ def setting_of(profile: Profile) -> str:
         f"batch {profile['batch_size']}",
         "channels last" if profile["channels_last"] else "channels first",
         *(["compiled"] if profile["compiled"] else []),
+        *(["CUDA graphs"] if profile.get("cuda_graphs") else []),
+        *(["fused optimizer"] if profile.get("fused_optimizer") else []),
         *([f"gradients as {profile['compression']}"] if profile["compression"] != "none" else []),
         *({"memory": ["input from memory"], "synthetic": ["synthetic data"]}.get(profile["input"], [])),
     ]
@@ -145,6 +149,9 @@ def figure_of_merit_lines(profile: Profile) -> Iterator[str]:
     figures["layout_share"] = (profile["layout"]["share"], "fraction")
     figures["step_seconds"] = (profile["overhead"]["step_seconds"], "s")
     figures["profiler_overhead"] = (profile["overhead"]["fraction"], "fraction")
+    if launch := profile.get("launch"):
+        figures["idle_share"] = (launch["idle_share_without_profiler"], "fraction")
+        figures["launches_a_step"] = (launch["launches"] / profile["steps"], "launches")
     if profile["utilisation"]:
         figures["utilisation"] = (mean_of(profile["utilisation"]), "fraction")
     if profile["bandwidth"]:
@@ -170,8 +177,3 @@ def comparison_lines(profiles: Sequence[tuple[Path, Profile]]) -> Iterator[str]:
 def mean_of(curve: Sequence[Sequence[float]]) -> float:
     """Mean of [time, value] points."""
     return fmean(value for _, value in curve)
-
-
-def shortened(name: str, most: int) -> str:
-    """A kernel's name in at most `most` letters: templates' arguments tell little."""
-    return name if len(name) <= most else name[: most - 1] + "…"

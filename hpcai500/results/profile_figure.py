@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.results.figure_files import figure_files
+from hpcai500.results.launch_figure import LANE_INCHES, draw_lanes
 from hpcai500.results.profile import Profile, mean_of, setting_of
 from hpcai500.results.show import PREFIXES
 
@@ -34,6 +35,9 @@ def draw_profiles(profiles: Sequence[tuple[str, Profile]]) -> dict[str, bytes]:
         if any(profile[key] for _, profile in profiles):
             panels.append(draw)
             heights.append(_CURVE_INCHES)
+    if lanes := sum(bool(profile.get("launch")) for _, profile in profiles):
+        panels.append(draw_lanes)
+        heights.append(0.75 + LANE_INCHES * lanes)
 
     def fill(figure: Figure) -> None:
         axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]

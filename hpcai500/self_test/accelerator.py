@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hpcai500 import _core
 from hpcai500.comm import kernels
+from hpcai500.data.device_images import convert_images
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.findings import CannotBeChecked
 from hpcai500.self_test.checking import require, require_close, require_equal
@@ -130,12 +131,28 @@ def check_roi_align(device: torch.device) -> str:
     return "40 rois, both layouts, with gradients; to 1e-4"
 
 
+def check_conversion(device: torch.device) -> str:
+    """Images that are normalised, cast and laid out on the device have the CPU's bits."""
+    generator = torch.Generator().manual_seed(8)
+    levels = torch.randint(0, 256, (3, 3, 24, 36), generator=generator, dtype=torch.uint8)
+    fields = torch.randn(2, 16, 24, 36, generator=generator) * 300
+    for images in (fields, fields[..., :35].contiguous(), levels.contiguous(memory_format=torch.channels_last)):
+        mean, std = [float(c) for c in range(images.shape[1])], [0.5 + c for c in range(images.shape[1])]
+        for dtype in _WIRES:
+            for memory_format in (torch.contiguous_format, torch.channels_last):
+                ours = convert_images(images, mean, std, dtype, memory_format)
+                theirs = convert_images(images.to(device), mean, std, dtype, memory_format)
+                _require_same_bits(f"{dtype} images", theirs.contiguous(), ours.contiguous())
+    return "16 channels of float32 and 3 of uint8 to float32, float16, bfloat16, both layouts; exactly"
+
+
 CHECKS: dict[str, Callable[[torch.device], str]] = {
     "gradient packing": check_packing,
     "gradient quantisation": check_quantising,
     "layer norms": check_norms,
     "non-maximum suppression": check_nms,
     "RoIAlign and gradient": check_roi_align,
+    "image conversion": check_conversion,
 }
 
 

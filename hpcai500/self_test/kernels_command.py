@@ -28,6 +28,7 @@ def checks(folder: Path) -> dict[str, Callable[[], str]]:
         "climate damage": partial(weather.check_damage, folder),
         "climate normalisation": partial(weather.check_normalising, folder),
         "climate rolls and windows": partial(weather.check_windows, folder),
+        "image conversion": weather.check_conversion,
         "gradient packing": buckets.check_packing,
         "gradient quantisation": buckets.check_quantising,
         "layer norms": buckets.check_norms,

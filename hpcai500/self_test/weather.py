@@ -1,4 +1,4 @@
-"""The climate reader against h5py: layouts, filters, normalising, types, rolls, crops and windows."""
+"""Climate images against h5py and NumPy: layouts, filters, normalising, types, rolls, crops and windows."""
 
 from __future__ import annotations
 
@@ -66,15 +66,28 @@ def check_normalising(folder: Path) -> str:
     mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
     std = images.std(axis=(0, 2, 3), dtype=np.float64)
     year = _write(folder / "year.h5", images, {})
-    scale, bias = ((1 / std).astype(np.float32), (-mean / std).astype(np.float32))
-    # A float32 product is exact in longdouble, and the sum is rounded there far behind float32's last bit.
-    wide = images.astype(np.longdouble) * scale[:, None, None] + bias[:, None, None].astype(np.longdouble)
-    expected = wide.astype(np.float32)
+    expected = _normalised(images, mean, std)
     casts = {"float32": expected, "float16": expected.astype(np.float16), "bfloat16": bfloat16_of(expected)}
     for dtype in _ITEMS:
         with _reader(year, mean=mean, std=std, dtype=dtype) as reader:
             require_equal(f"normalised {dtype}", _read(reader, np.arange(len(images)), dtype), casts[dtype])
     return "float32, float16, bfloat16; exactly (one rounding)"
+
+
+def check_conversion() -> str:
+    """Whole batches, normalised and laid out anew, have the bits that the reader's normalising has."""
+    images = _fields()
+    mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
+    std = images.std(axis=(0, 2, 3), dtype=np.float64)
+    expected = _normalised(images, mean, std)
+    casts = {"float32": expected, "float16": expected.astype(np.float16), "bfloat16": bfloat16_of(expected)}
+    for dtype, cast in casts.items():
+        for order in ((0, 1, 2, 3), (0, 2, 3, 1)):
+            # Laid out in this order, and seen as (images, channels, rows, columns).
+            out = np.zeros([_SHAPE[axis] for axis in order], _ITEMS[dtype]).transpose(np.argsort(order))
+            _core.convert_images(images, out, mean=mean.tolist(), std=std.tolist(), threads=2)
+            require_equal(f"converted to {dtype}", out, cast)
+    return "float32, float16, bfloat16; channels first and last; exactly (one rounding)"
 
 
 def check_windows(folder: Path) -> str:
@@ -95,6 +108,14 @@ def check_windows(folder: Path) -> str:
             reader.take(window, np.array([3, 0]), taken, rolls=rolls[[5, 2]])
             require_equal(f"taken out of a window, {name}", taken, expected[[5, 2]])
     return "6 rolls, a crop, 3 of 5 channels, a window in 3 parts; exactly"
+
+
+def _normalised(images: NDArray[np.float32], mean: NDArray[Any], std: NDArray[Any]) -> NDArray[np.float32]:
+    scale, bias = ((1 / std).astype(np.float32), (-mean / std).astype(np.float32))
+    # A float32 product is exact in longdouble, and the sum is rounded there far behind float32's last bit.
+    wide = images.astype(np.longdouble) * scale[:, None, None] + bias[:, None, None].astype(np.longdouble)
+    narrow: NDArray[np.float32] = wide.astype(np.float32)
+    return narrow
 
 
 def _fields() -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ from hpcai500.system.capacity import cores_check, memory_check, memory_limit
 from hpcai500.system.checks import Check
 from hpcai500.system.container import Container, find_container
 from hpcai500.system.container_checks import container_check, image_check, python_check
+from hpcai500.system.dali_plugin import DISTRIBUTION, find_plugin, loader_check
 from hpcai500.system.driver import Driver, ask_driver, find_traces
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.process_manager import Ranks, process_manager_check
@@ -55,6 +56,7 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
         folders.out_check(subject.out, container, arguments),
         folders.temporary_check(environment, container, subject.out),
         backend_check(recipe, installed("horovod")),
+        loader_check(recipe, find_plugin(), installed(DISTRIBUTION)),
         process_manager_check(
             Ranks(environment, _control_groups(), lambda: installed_mpi(environment), container), recipe
         ),

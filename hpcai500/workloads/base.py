@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ class TrainingBatch:
     Attributes:
         samples: ids (int64) of the samples in it, without those that only fill the last batch.
         padded: samples that only fill the last batch; trained on, never counted as images.
-        payload: what `Workload.loss` takes: tensors on the host, valid until the next batch is asked for.
+        payload: what `Workload.loss` takes: tensors on the host or already on the device, valid until the next batch is
+            asked for.
         warnings: samples that were decoded with complaints.
         wait_seconds: how long this batch was waited for.
     """
@@ -164,6 +165,18 @@ class Workload(Protocol):
 
     def close(self) -> None:
         """Stop input threads and give memory back."""
+
+
+@runtime_checkable
+class Graphable(Protocol):
+    """A workload that gives this besides can be run with `framework.cuda_graphs`."""
+
+    def graphed_parts(self) -> tuple[str, ...]:
+        """Names of modules of the model, in the order of their calls, that a CUDA graph can hold; "" is all of it.
+
+        Each is called once in a pass, with tensors (or lists of them) whose shapes are the same in every step; it
+        decides nothing by their values, and talks to no other rank.
+        """
 
 
 class WorkloadFactory(Protocol):

@@ -13,6 +13,7 @@ from hpcai500.editions import benchmark_rules
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
 from hpcai500.workloads.base import Place, noise
 from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.static_parts import static_parts
 
 
 class BlankWorkload:
@@ -50,8 +51,12 @@ class BlankWorkload:
         assert isinstance(options, ExtremeWeather)
         height, width = self._grid[0], options.crop_width or self._grid[1]
         box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
-        targets = Targets(box, torch.ones(batch, 1, dtype=torch.int64), (0,) * batch)
+        targets = Targets(box, torch.ones(batch, 1, dtype=torch.int64), torch.zeros(batch, dtype=torch.int64))
         return self._images(batch, len(options.channels), height, width), targets
+
+    def graphed_parts(self) -> tuple[str, ...]:
+        """As `static_parts`."""
+        return static_parts(self.model, self._place.world_size)
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
         """The loss of one batch."""

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from hpcai500.comm.turns import leader_first
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
 from hpcai500.data.climate.layout import CHANNELS, CLASSES
-from hpcai500.data.climate.reading.loader import ClimateBatch, ClimateBatches
+from hpcai500.data.climate.reading.loader import ClimateBatch
 from hpcai500.data.climate.reading.memory import MemoryClimateBatches
 from hpcai500.data.climate.reading.windows import windows_of
 from hpcai500.data.climate.truth import Truth, moved, truths_of
 from hpcai500.data.climate.values.moments import combined
 from hpcai500.data.climate.values.statistics import load_or_measure, require_varied
 from hpcai500.data.climate.year_file import YearFile
+from hpcai500.data.device_batches import Source
 from hpcai500.data.samplers import SampleIds, evaluation_shard, windowed_order
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
@@ -31,12 +32,14 @@ from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
 from hpcai500.workloads.chains import Chain, detector_chain
+from hpcai500.workloads.ewa_input import ClimateInput
 from hpcai500.workloads.ewa_model import build_model, example_inputs
 from hpcai500.workloads.ewa_picture import Scene, draw
 from hpcai500.workloads.ewa_targets import as_arrays, as_image, padded_targets, seed_of
 from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
 from hpcai500.workloads.models.targets import Targets
 from hpcai500.workloads.quality.average_precision import AveragePrecision
+from hpcai500.workloads.static_parts import static_parts
 from hpcai500.workloads.voting.detections import flat
 
 _PICTURES = 4
@@ -91,23 +94,14 @@ class ExtremeWeatherWorkload:
         all_places = _places(training)
         # Each repeat of an image is a sample of its own, with its own roll.
         drawn_places = all_places if self.drawn is None else all_places[self.drawn]
-        batches = partial(
-            ClimateBatches,
-            batch_size=batch_size,
-            threads=place.input_threads,
-            channels=channels,
-            mean=values.mean[channels],
-            std=values.std[channels],
-            dtype=place.input_name,
-            depth=recipe.accelerator.prefetch_batches,
-            pin_memory=place.device.type == "cuda",
-        )
+        self._input = ClimateInput(recipe, place, channels, values.mean[channels], values.std[channels])
         of_training, of_evaluation = ([(year.path, year.storage) for year in years] for years in (training, evaluation))
-        self._training: ClimateBatches | MemoryClimateBatches
-        self._training = batches(of_training, drawn_places, width=self._training_width, roll=options.longitude_roll)
+        loader = self._input.loader
+        training_loader = loader(of_training, drawn_places, width=self._training_width, roll=options.longitude_roll)
+        self._training = self._input.on_device(training_loader)
         # Whole images, as they are.
-        self._evaluation = batches(of_evaluation, _places(evaluation), width=self._image_size[1])
-        self._unmoved = partial(batches, of_training, all_places, width=self._image_size[1])
+        self._evaluation = self._input.on_device(loader(of_evaluation, _places(evaluation), width=self._image_size[1]))
+        self._unmoved = partial(loader, of_training, all_places, width=self._image_size[1])
         storages = [year.storage for year in training]
         self._images_per_window = int(np.bincount(windows_of(storages, all_places)).max())
         self._windows = windows_of(storages, drawn_places)
@@ -116,6 +110,10 @@ class ExtremeWeatherWorkload:
         # The first rank's share begins with the first image, and it is the first rank that draws.
         self._shown = _most_varied(self._evaluation_truths[:seen]) if place.rank == 0 else set()
         self._scenes: list[Scene] = []
+
+    def graphed_parts(self) -> tuple[str, ...]:
+        """As `static_parts`."""
+        return static_parts(self.model, self._place.world_size)
 
     def hold_in_memory(self, count: int) -> None:
         """Read `count` training batches now and repeat them from then on: training without the cost of input."""
@@ -151,7 +149,7 @@ class ExtremeWeatherWorkload:
         height, width, batch = self._image_size[0], self._training_width, self._shares.batch_size
         images = noise(batch, len(self._options.channels), height, width, dtype=self._place.input_dtype)
         box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
-        return images, Targets(box, torch.ones(batch, 1, dtype=torch.int64), (0,) * batch)
+        return images, Targets(box, torch.ones(batch, 1, dtype=torch.int64), torch.zeros(batch, dtype=torch.int64))
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, C, H, W) and `Targets`."""
@@ -192,7 +190,7 @@ class ExtremeWeatherWorkload:
                 found.append((sample, as_arrays(detections)))
                 if sample in self._shown:
                     # A copy: the batch is a view of memory that is filled anew.
-                    image = batch.images[position].to(torch.float32, copy=True).numpy()
+                    image = batch.images[position].to("cpu", torch.float32, copy=True).numpy()
                     self._scenes.append(Scene(sample, image, self._evaluation_truths[sample], *found[-1][1]))
             on_batch(len(found) * ranks.size)
         gathered = ranks.gather_objects(found)
@@ -206,7 +204,7 @@ class ExtremeWeatherWorkload:
         if samples is None:
             ids = np.arange(len(self._evaluation_truths))
             return self._predicted(self._evaluation, ids, self._evaluation_truths, model, on_batch)
-        batches = self._unmoved()
+        batches = self._input.on_device(self._unmoved())
         try:
             return self._predicted(batches, samples, self._training_truths, model, on_batch)
         finally:
@@ -214,7 +212,7 @@ class ExtremeWeatherWorkload:
 
     def _predicted(
         self,
-        batches: ClimateBatches,
+        batches: Source[ClimateBatch],
         samples: SampleIds,
         truths: Sequence[Truth],
         model: nn.Module,

@@ -27,12 +27,12 @@ def padded_targets(truths: Sequence[Truth], seeds: Sequence[int]) -> Targets:
     for image, truth in enumerate(truths):
         count = len(truth.labels)
         boxes[image, :count], labels[image, :count] = torch.from_numpy(truth.boxes), torch.from_numpy(truth.labels)
-    return Targets(boxes, labels, tuple(seeds))
+    return Targets(boxes, labels, torch.tensor(seeds, dtype=torch.int64))
 
 
 def as_arrays(found: Detections) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Boxes (D, 4), scores (D,) and labels (D,) on the host."""
-    boxes, scores, labels = (tensor.float().cpu().numpy() for tensor in (found.boxes, found.scores, found.labels))
+    """Boxes (D, 4), scores (D,) and labels (D,) for NumPy."""
+    boxes, scores, labels = (tensor.float().numpy() for tensor in (found.boxes, found.scores, found.labels))
     return boxes, scores, labels.astype(np.int64)
 
 

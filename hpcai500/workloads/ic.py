@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +18,7 @@ from hpcai500.comm.turns import leader_first
 from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
 from hpcai500.data.imagenet.image_index import Split, make_split
 from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
+from hpcai500.data.imagenet.loader import Batches, MemoryBatches
 from hpcai500.data.samplers import SampleIds, epoch_order, evaluation_shard
 from hpcai500.data.shares import Shares
 from hpcai500.data.synthetic_manifest import MANIFEST
@@ -28,10 +27,12 @@ from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
 from hpcai500.workloads.chains import Chain
 from hpcai500.workloads.gathering import gather_rows
+from hpcai500.workloads.ic_input import ImageInput
 from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.parts import classifier_parts
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet
 from hpcai500.workloads.quality.top1 import Top1
+from hpcai500.workloads.static_parts import static_parts
 
 
 def build_model(options: ImageClassification, classes: int, communicator: Communicator | None = None) -> ResNet:
@@ -74,27 +75,14 @@ class ImageClassificationWorkload:
         batch_size = recipe.hyperparameters.batch_size
         self._shares = Shares(len(self._samples), batch_size, place.total_shares, place.shares, options.tail)
         self.steps_per_epoch = self._shares.steps_per_epoch
-        batches = partial(
-            JpegBatches,
-            root=self._index.root,
-            batch_size=batch_size,
-            threads=place.input_threads,
-            size=options.image_size,
-            dtype=place.input_name,
-            layout="nhwc" if self._channels_last else "nchw",
-            dct_scaling=options.dct_scaling,
-            depth=recipe.accelerator.prefetch_batches,
-            pin_memory=place.device.type == "cuda",
-        )
-        self._training: Batches = batches(
-            self._index.train if self.drawn is None else _drawn_from(self._index.train, self.drawn),
-            mode="random",
-            area=options.crop_area,
-            ratio=options.crop_ratio,
-            flip_probability=options.flip_probability,
-        )
-        self._centred = partial(batches, mode="centre", resize_shorter=options.evaluation_resize)
-        self._evaluation = self._centred(self._index.val)
+        self._input = ImageInput(recipe, self._index.root, place)
+        training = self._index.train if self.drawn is None else _drawn_from(self._index.train, self.drawn)
+        self._training = self._input.training(training)
+        self._evaluation = self._input.evaluation(self._index.val)
+
+    def graphed_parts(self) -> tuple[str, ...]:
+        """As `static_parts`."""
+        return static_parts(self.model, self._place.world_size)
 
     def hold_in_memory(self, count: int) -> None:
         """Decode `count` training batches now and repeat them from then on: training without the cost of input."""
@@ -180,14 +168,14 @@ class ImageClassificationWorkload:
         if samples is None:
             return self._predicted(self._evaluation, self._index.val, model, on_batch)
         chosen = _drawn_from(self._index.train, samples)
-        batches = self._centred(chosen)
+        batches = self._input.evaluation(chosen)
         try:
             return {**self._predicted(batches, chosen, model, on_batch), "samples": samples}
         finally:
             batches.close()
 
     def _predicted(
-        self, batches: JpegBatches, split: Split, model: nn.Module, on_batch: Callable[[int], None]
+        self, batches: Batches, split: Split, model: nn.Module, on_batch: Callable[[int], None]
     ) -> dict[str, npt.NDArray[Any]]:
         ranks = self._place.communicator
         shard = evaluation_shard(len(split), self._shares.batch_size, ranks.size, ranks.rank)

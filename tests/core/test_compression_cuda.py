@@ -86,6 +86,46 @@ def test_the_int8_form_and_its_residual_are_the_cpus(count: int) -> None:
         assert_same_norms(cuda_norms, norms)
 
 
+@pytest.mark.parametrize("ahead", range(4))
+@pytest.mark.parametrize("before", range(4))
+def test_addresses_may_be_of_any_alignment(ahead: int, before: int) -> None:
+    tensors = [torch.randn(n + ahead)[ahead:] for n in (3, 9000, 4096, 1)]
+    there = [torch.cat([t.new_zeros(ahead), t]).cuda()[ahead:] for t in tensors]
+    size, norms = sum(t.numel() for t in tensors), torch.empty(4, dtype=torch.float64)
+    cuda_norms = torch.empty_like(norms, device="cuda")
+    for dtype in (torch.float32, torch.float16):
+        out = torch.empty(size, dtype=dtype)
+        cuda_out = torch.zeros(size + before, dtype=dtype, device="cuda")
+        kernels.pack(tensors, out, norms=norms)
+        kernels.pack(there, cuda_out[before:], norms=cuda_norms)
+        assert_same_bits(cuda_out[before:], out)
+        assert not cuda_out[:before].any()
+        assert_same_norms(cuda_norms, norms)
+        kernels.unpack(out, tensors)
+        kernels.unpack(cuda_out[before:], there)
+        for mine, cpu in zip(there, tensors, strict=True):
+            assert_same_bits(mine, cpu)
+    residual, coded = torch.zeros(size), torch.empty(kernels.quantised_bytes(size), dtype=torch.uint8)
+    cuda_residual, cuda_coded = torch.zeros(size + before, device="cuda"), torch.empty_like(coded, device="cuda")
+    kernels.quantise(tensors, coded, residual=residual, norms=norms)
+    kernels.quantise(there, cuda_coded, residual=cuda_residual[before:], norms=cuda_norms)
+    assert_same_bits(cuda_coded, coded)
+    assert_same_bits(cuda_residual[before:], residual)
+    assert_same_norms(cuda_norms, norms)
+
+
+def test_a_call_can_be_captured_in_a_graph() -> None:
+    gradient, out = torch.ones(9000, device="cuda"), torch.zeros(9000, dtype=torch.float16, device="cuda")
+    norms, graph = torch.zeros(1, dtype=torch.float64, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernels.pack([gradient], out, norms=norms)
+    for value in (2.0, 3.0):
+        gradient.fill_(value)
+        graph.replay()
+        assert out.eq(value).all()
+        assert norms.item() == pytest.approx(value * 9000**0.5, rel=1e-12)
+
+
 def test_norms_are_the_cpus_and_the_same_each_time() -> None:
     tensors = [torch.randn(3_000_000), torch.empty(0), torch.full((10_000,), 1e30), torch.full((10_000,), 1e-30)]
     norms = torch.empty(4, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
 import pytest
@@ -125,11 +126,12 @@ def test_gradients_of_three_stages_are_those_of_one_process() -> None:
 
 
 def weights_after_a_step(communicator: Any) -> list[tuple[float, float]]:
-    """With gradients that overflow on no rank, and on the second one."""
+    """With gradients that overflow on no rank, and on the second one; by an optimizer in many kernels, and in one."""
     found = []
-    for overflowing in (None, 1):
+    for overflowing, fused in product((None, 1), (False, True)):
         weight = nn.Parameter(torch.ones(1))
-        precision, optimizer = Precision("fp16", CPU, in_stages=True), torch.optim.SGD([weight], lr=0.1)
+        precision = Precision("fp16", CPU, in_stages=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1, fused=fused)
         scale = precision.scaled(torch.ones(())).item()
         weight.grad = torch.full((1,), float("inf") if communicator.rank == overflowing else scale)
         precision.step(optimizer)
@@ -138,7 +140,7 @@ def weights_after_a_step(communicator: Any) -> list[tuple[float, float]]:
 
 
 def test_a_step_whose_gradients_overflow_in_one_stage_is_left_out_by_all() -> None:
-    assert run_ranks(weights_after_a_step, 2) == [[(pytest.approx(0.9), 1.0), (1.0, 0.5)]] * 2
+    assert run_ranks(weights_after_a_step, 2) == [[(pytest.approx(0.9), 1.0)] * 2 + [(1.0, 0.5)] * 2] * 2
 
 
 def failing_stage(communicator: Any) -> str:

@@ -50,6 +50,7 @@ def together(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[di
 
 def test_every_kernel_of_image_classification_is_classified(alone: tuple[dict[str, Any], Path]) -> None:
     found, _ = alone
+    assert found["launch"] is None
     assert found["unclassified_share"] < 0.02, found["unclassified"]
     assert sum(row["share"] for row in found["classes"].values()) + found["unclassified_share"] == pytest.approx(1)
     # The smoke model: a stem, four blocks of two convolutions, three shortcuts; each forward and backward.

@@ -113,3 +113,51 @@ def test_two_workloads_share_a_figure() -> None:
     text = draw_profiles([("ic", profile()), ("ewa", profile(bandwidth=[]))])["profile.svg"].decode()
     assert ">ewa<" in text
     assert ">ic<" in text
+
+
+LAUNCH = {
+    "seconds": 4.0, "compute_seconds": 2.0, "communication_seconds": 0.4, "copy_seconds": 0.2, "idle_seconds": 1.4,
+    "idle_share": 0.35, "idle_share_without_profiler": 0.25, "bound": "host", "gaps": 80,
+    "idle_seconds_by_cause": {"host": 1.0, "input": 0.2, "device": 0.2},
+    "longest": [{"t": 0.1, "seconds": 2e-4, "cause": "host", "before": "sgemm", "after": "relu", "host": "aten::mm"},
+                {"t": 0.2, "seconds": 1e-4, "cause": "device", "before": "relu", "after": "sgemm", "host": None}],
+    "launches": 400, "launch_seconds": 0.5, "synchronisations": 4, "host_seconds": 3.0, "works": 440,
+    "lane_seconds": 1.0, "lane": [[0.0, 1.0, 0.0, 0.0], [0.25, 0.5, 0.25, 0.0], [0.5, 0.0, 0.0, 0.0], [0.75, 0, 0, 1]],
+}  # fmt: skip
+
+
+def test_launch_gaps_are_told_with_whom_the_device_waited_for() -> None:
+    told = lines(device="cuda", device_name="GPU", launch=LAUNCH)
+    assert "device      computes 50.0%, only communicates 10.0%, only copies 5.0%, idles 35.0%" in told
+    gaps = "launch gaps 20 a step, 35.0% of the time: 25.0% waiting for the host, 5.0% for input, 5.0% between queued "
+    assert f"{gaps}works" in told
+    assert line("bound by", launch=LAUNCH) == (
+        "bound by    the host: framework.cuda_graphs or framework.compile may help (without the profiler the device "
+        "idles 25.0% of a step)"
+    )
+    assert line("launches", launch=LAUNCH) == (
+        "launches    100 a step for 110 works: the host needs 750.0 ms a step, the device 650.0 ms"
+    )
+    assert "     200.0 us  sgemm -> relu (host; host: aten::mm)" in told
+    assert "     100.0 us  relu -> sgemm (device)" in told
+    assert "HPCAI500 FOM profile_idle_share=0.25 fraction" in told
+    assert "HPCAI500 FOM profile_launches_a_step=100 launches" in told
+
+
+def test_options_of_a_step_are_told_where_they_are_on() -> None:
+    assert "CUDA graphs, fused optimizer" in line("profile", cuda_graphs=True, fused_optimizer=True)
+
+
+@pytest.mark.parametrize("launch", [None, ...])
+def test_a_processors_profile_has_no_launch_gaps(launch: object) -> None:
+    changes = {} if launch is ... else {"launch": launch}
+    assert not any("launch" in one for one in lines(**changes))
+    assert "in one step" not in draw_profiles([("ic", profile(**changes))])["profile.svg"].decode()
+
+
+def test_the_figure_shows_what_the_device_did_in_a_step() -> None:
+    text = draw_profiles([("graphs", profile(launch=LAUNCH)), ("eager", profile())])["profile.svg"].decode()
+    for word in ("What the device did in one step", ">graphs<", "idle 25%", "only communicates"):
+        assert word in text
+    both = [("a", profile(launch=LAUNCH)), ("b", profile(launch=LAUNCH))]
+    assert draw_profiles(both) == draw_profiles(both)

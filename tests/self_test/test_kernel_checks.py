@@ -43,7 +43,7 @@ def spoil_output(name: str) -> Callable[..., Any]:
 
 
 # Which of the written arrays is the output, where an input can be written too.
-POSITION = {"crop_pixels": -1, "roi_align": -1, "roi_align_backward": -1}
+POSITION = {"convert_images": -1, "crop_pixels": -1, "roi_align": -1, "roi_align_backward": -1}
 
 
 @pytest.mark.parametrize("name", checks(Path()))
@@ -58,6 +58,7 @@ def test_the_kernels_of_this_build_pass(name: str, tmp_path: Path) -> None:
         ("decode_crop", "JPEG types and layouts"),
         ("crop_pixels", "JPEG types and layouts"),
         ("decode_box", "JPEG headers and windows"),
+        ("convert_images", "image conversion"),
         ("pack", "gradient packing"),
         ("unpack", "gradient packing"),
         ("quantise", "gradient quantisation"),
@@ -204,6 +205,7 @@ def test_the_checks_of_a_device_compare(name: str, monkeypatch: pytest.MonkeyPat
         "layer norms": (accelerator.kernels, "layer_norms"),
         "non-maximum suppression": (accelerator, "batched_nms"),
         "RoIAlign and gradient": (accelerator, "roi_align"),
+        "image conversion": (accelerator, "convert_images"),
     }[name]
     right, calls = getattr(*face), []
 

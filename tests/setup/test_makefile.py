@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 STAMPS = [
     ".made-with-python3",
     ".runtime",
+    ".extra-dali",
     ".core",
+    ".dali",
     ".extra-test",
     ".extra-dev",
     ".extra-benchmark",
@@ -90,10 +92,36 @@ def test_a_change_redoes_what_it_must(tree: Path, changed: str, runs: list[str],
 def test_fresh_tree_does_everything_in_order(tree: Path) -> None:
     shutil.rmtree(tree / ".venv")
     commands = would_run(tree, "test")
-    steps = ["scripts/bootstrap", "scripts/environment", "build runtime", "--editable", ".venv test"]
+    steps = ["scripts/bootstrap", "scripts/environment", "build runtime", ".venv dali dali-build", "--editable"]
+    steps += [".venv test"]
     steps += ["scripts/bootstrap --with mpi", "scripts/install .venv horovod", "scripts/horovod .venv", "-m pytest"]
     places = [commands.index(step) for step in steps]
     assert places == sorted(places)
+
+
+def test_dali_is_no_part_of_a_first_run(tree: Path) -> None:
+    shutil.rmtree(tree / ".venv")
+    assert "dali" not in would_run(tree, "ic")
+
+
+@pytest.mark.parametrize(("before", "compilations"), [([], 1), ([".core"], 1), ([".extra-dali", ".core"], 0)])
+def test_the_operators_for_dali_are_compiled_with_the_core_once(
+    tree: Path, before: list[str], compilations: int
+) -> None:
+    """In an environment without a core, beside one that was compiled without DALI, and beside one with."""
+    (tree / "scripts" / "install").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+    (tree / ".venv" / "bin").mkdir()
+    pip = tree / ".venv" / "bin" / "python"
+    pip.write_text("#!/bin/sh\necho $* >>compiled\n", encoding="utf-8")
+    pip.chmod(0o755)
+    for stamp in {".core", ".extra-dali", ".dali"} - set(before):
+        (tree / ".venv" / stamp).unlink()
+    for _ in range(2):
+        result = make(tree, "dali")
+        assert result.returncode == 0, result.stderr
+    compiled = (tree / "compiled").read_text(encoding="utf-8").splitlines() if (tree / "compiled").exists() else []
+    assert len(compiled) == compilations
+    assert (tree / ".venv" / ".dali").exists()
 
 
 def test_another_torch_or_another_script_asks_for_horovod_again(tree: Path) -> None:

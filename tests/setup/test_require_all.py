@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -51,3 +52,25 @@ def test_other_runs_stay_as_they_are(tmp_path: Path, kind: str, require_all: str
     result = run(tmp_path, SKIPS[kind], require_all=require_all)
     assert result.returncode == pytest.ExitCode.OK, result.stdout
     assert "WITHOUT AN EXCUSE" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("reason", "without_device", "with_device"),
+    [
+        ("no CUDA device", True, False),
+        ("no CUDA device can be used by a build without CUDA", True, False),
+        ("no CUDA device with it: its generation came before tf32", True, True),
+        ("this machine has a CUDA device", True, True),
+        ("no ffmpeg", False, False),
+    ],
+)
+def test_a_machine_with_a_device_is_not_excused_by_the_lack_of_one(
+    reason: str, without_device: bool, with_device: bool
+) -> None:
+    spec = importlib.util.spec_from_file_location("conftest_under_test", CONFTEST)
+    assert spec is not None
+    assert spec.loader is not None
+    conftest = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conftest)
+    assert conftest.is_excused(reason, has_device=False) is without_device
+    assert conftest.is_excused(reason, has_device=True) is with_device

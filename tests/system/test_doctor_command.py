@@ -24,8 +24,8 @@ from hpcai500.system.doctor import Subject, examine, require_healthy, why_no_dev
 from hpcai500.system.driver import Driver, Traces
 from hpcai500.system.versions import installed_torch
 
-NAMES = ["container", "image", "python", "data", "out", "temporary", "backend", "launcher", "accelerator", "cores",
-         "memory", "shared memory"]  # fmt: skip
+NAMES = ["container", "image", "python", "data", "out", "temporary", "backend", "loader", "launcher", "accelerator",
+         "cores", "memory", "shared memory"]  # fmt: skip
 ON_CPU = ("--set", "accelerator.device=cpu")
 
 

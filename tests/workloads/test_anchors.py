@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from hpcai500.workloads.models.anchors import Anchors
@@ -10,7 +11,7 @@ from hpcai500.workloads.models.resnet import BasicBlock, ResNetStages
 
 
 def test_anchors_are_centred_on_their_cells() -> None:
-    anchors = Anchors([[(4.0, 8.0), (10.0, 10.0)]], [16])([torch.zeros(1, 1, 2, 3)])[0]
+    anchors = Anchors([[(4.0, 8.0), (10.0, 10.0)]], [16])(32, 48).boxes
     assert anchors.shape == (2 * 3 * 2, 4)
     # First cell, both shapes; then the second cell of the first row; height comes first in a shape.
     assert anchors[0].tolist() == [4, 6, 12, 10]
@@ -22,9 +23,29 @@ def test_anchors_are_centred_on_their_cells() -> None:
 
 def test_anchors_follow_the_order_of_the_heads_outputs() -> None:
     """Cell (row 1, column 2) of a 2 x 3 level with 2 shapes is entries 10 and 11 of both."""
-    level = torch.zeros(1, 1, 2, 3)
-    anchors = Anchors([[(2.0, 2.0), (4.0, 4.0)]], [8])([level])[0].reshape(2, 3, 2, 4)
+    anchors = Anchors([[(2.0, 2.0), (4.0, 4.0)]], [8])(16, 24).boxes.reshape(2, 3, 2, 4)
     assert ((anchors[1, 2, 0, :2] + anchors[1, 2, 0, 2:]) / 2).tolist() == [20, 12]
+
+
+@pytest.mark.parametrize("size", [(64, 96), (51, 67), (33, 1), (768, 1152)])
+def test_there_are_as_many_anchors_as_the_levels_have_cells(size: tuple[int, int]) -> None:
+    """Whatever the image's size: both round up."""
+    with torch.device("meta"):
+        backbone = Backbone(ResNetStages(BasicBlock, (1, 1, 1), width=8, channels=2), 16)
+        levels = backbone(torch.empty(1, 2, *size))
+    shapes = [[(8.0 * 2**level, 8.0 * 2**level)] * 3 for level in range(len(levels))]
+    placed = Anchors(shapes, backbone.strides)(*size)
+    assert placed.counts == tuple(3 * level.shape[2] * level.shape[3] for level in levels)
+    assert len(placed.boxes) == sum(placed.counts)
+
+
+def test_anchors_of_a_size_are_made_once_and_serve_training_after_an_evaluation() -> None:
+    anchors = Anchors([[(4.0, 8.0)]], [16])
+    with torch.inference_mode():
+        boxes = anchors(32, 48).boxes
+    assert anchors(32, 48).boxes is boxes
+    assert not boxes.is_inference()
+    assert len(anchors(32, 64).boxes) == 8
 
 
 def test_the_pyramid_adds_a_level_and_keeps_resolutions() -> None:

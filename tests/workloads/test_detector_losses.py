@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcai500.workloads.models.anchors import Anchors
-from hpcai500.workloads.models.proposals import ProposalHead, ProposalNetwork, ProposalOptions
+from hpcai500.workloads.models.anchors import Anchors, PlacedAnchors
+from hpcai500.workloads.models.proposals import ProposalHead, ProposalNetwork, ProposalOptions, Proposals
 from hpcai500.workloads.models.roi_heads import DetectionOptions, RegionHeads, RegionPooling
 from hpcai500.workloads.models.targets import Targets
 
@@ -36,27 +36,26 @@ def targets(seed: int = 0) -> Targets:
     for image, (of_image, classes) in enumerate(zip(TRUTH, LABELS, strict=True)):
         for place, (box, label) in enumerate(zip(of_image, classes, strict=True), start=3 - len(classes)):
             boxes[image, place], labels[image, place] = torch.tensor(box), label
-    return Targets(boxes, labels, tuple(range(seed, seed + len(TRUTH))))
+    return Targets(boxes, labels, torch.arange(seed, seed + len(TRUTH)))
 
 
 def truth() -> list[reference.Floats]:
     return [np.array(boxes, np.float64).reshape(-1, 4) for boxes in TRUTH]
 
 
-def first_stage(**changes: object) -> tuple[ProposalNetwork, list[Tensor], list[Tensor], list[Tensor]]:
-    """A network, and logits, codes and anchors of two levels of a 48 x 64 image."""
+def first_stage(**changes: object) -> tuple[ProposalNetwork, Tensor, Tensor, PlacedAnchors]:
+    """A network, and logits, codes and anchors of both levels of a 48 x 64 image."""
     anchors = Anchors([[(8.0, 8.0), (16.0, 16.0)], [(16.0, 32.0), (32.0, 32.0)]], [8, 16])
-    levels = [torch.zeros(1, 4, 6, 8), torch.zeros(1, 4, 3, 4)]
     network = ProposalNetwork(ProposalHead(4, 2), anchors, replace(PROPOSALS, **changes))  # type: ignore[arg-type]
-    boxes, generator = anchors(levels), torch.Generator().manual_seed(3)
-    logits = [torch.randn(len(TRUTH), len(of_level), generator=generator) for of_level in boxes]
+    placed, generator = anchors(48, 64), torch.Generator().manual_seed(3)
+    logits = torch.randn(len(TRUTH), len(placed.boxes), generator=generator)
     # Errors on both sides of smooth L1's bend.
-    codes = [0.2 * torch.randn(len(TRUTH), len(of_level), 4, generator=generator) for of_level in boxes]
-    return network, logits, codes, boxes
+    codes = 0.2 * torch.randn(len(TRUTH), len(placed.boxes), 4, generator=generator)
+    return network, logits, codes, placed
 
 
-def joined(levels: list[Tensor], dim: int) -> reference.Floats:
-    return torch.cat(levels, dim=dim).double().numpy()
+def floats(values: Tensor) -> reference.Floats:
+    return values.double().numpy()
 
 
 def as_numbers(losses: dict[str, Tensor]) -> dict[str, float]:
@@ -65,7 +64,7 @@ def as_numbers(losses: dict[str, Tensor]) -> dict[str, float]:
 
 def test_the_scene_holds_every_case() -> None:
     """Ignored anchors, a truth whose best anchors are below 0.7 and tie, one that nothing touches, and none."""
-    anchors = joined(first_stage()[3], 0)
+    anchors = floats(first_stage()[3].boxes)
     for boxes in truth()[:2]:
         positives, negatives = reference.assign(boxes, anchors, 0.7, 0.3, every_truth=True)
         assert 0 < len(positives) + len(negatives) < len(anchors)
@@ -79,9 +78,9 @@ def test_the_scene_holds_every_case() -> None:
 def test_the_first_stage_learns_what_the_definition_says() -> None:
     network, logits, codes, anchors = first_stage()
     expected = reference.proposal_losses(
-        joined(logits, 1), joined(codes, 1), joined(anchors, 0), truth(), foreground=0.7, background=0.3
+        floats(logits), floats(codes), floats(anchors.boxes), truth(), foreground=0.7, background=0.3
     )
-    found = as_numbers(network.losses(logits, codes, anchors, targets()))
+    found = as_numbers(network.losses(logits, codes, anchors, targets(), targets().keys(logits.shape[1])))
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
@@ -89,16 +88,16 @@ def test_the_first_stage_learns_what_the_definition_says() -> None:
 def test_the_first_stage_draws_its_share_and_never_what_is_ignored(seed: int) -> None:
     """What was drawn has a gradient: below 0 for a positive's logit, above for a negative's."""
     network, logits, codes, anchors = first_stage(samples=16, positive_fraction=0.125)
-    leaves = [torch.cat(values, dim=1).requires_grad_() for values in (logits, codes)]
-    sizes = [len(of_level) for of_level in anchors]
-    sum(
-        network.losses(*(list(leaf.split(sizes, dim=1)) for leaf in leaves), anchors, targets(seed)).values()
-    ).backward()
-    of_logits, of_codes = (leaf.grad for leaf in leaves)
+    drawn = targets(seed)
+    losses = network.losses(
+        logits.requires_grad_(), codes.requires_grad_(), anchors, drawn, drawn.keys(len(anchors.boxes))
+    )
+    sum(losses.values()).backward()
+    of_logits, of_codes = logits.grad, codes.grad
     assert of_logits is not None
     assert of_codes is not None
     for image, boxes in enumerate(truth()):
-        eligible, background = reference.assign(boxes, joined(anchors, 0), 0.7, 0.3, every_truth=True)
+        eligible, background = reference.assign(boxes, floats(anchors.boxes), 0.7, 0.3, every_truth=True)
         positives = (of_logits[image] < 0).nonzero().flatten().tolist()
         negatives = (of_logits[image] > 0).nonzero().flatten().tolist()
         assert len(positives) == min(len(eligible), 2)
@@ -127,6 +126,14 @@ def second_stage(**changes: object) -> tuple[RegionHeads, list[Tensor], list[Ten
     return heads, levels, proposals
 
 
+def padded(proposals: list[Tensor]) -> Proposals:
+    """Five places an image."""
+    boxes, present = torch.zeros(len(proposals), 5, 4), torch.zeros(len(proposals), 5, dtype=torch.bool)
+    for image, found in enumerate(proposals):
+        boxes[image, : len(found)], present[image, : len(found)] = found, True
+    return Proposals(boxes, present)
+
+
 def test_the_second_stage_learns_what_the_definition_says() -> None:
     heads, levels, proposals = second_stage()
     # The truth is among the candidates.
@@ -146,7 +153,9 @@ def test_the_second_stage_learns_what_the_definition_says() -> None:
         LABELS,
         foreground=0.5,
     )
-    assert as_numbers(heads.losses(levels, proposals, targets())) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert as_numbers(heads.losses(levels, padded(proposals), targets(), targets().keys(8))) == pytest.approx(
+        expected, rel=1e-5, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -154,9 +163,12 @@ def test_the_second_stage_draws_its_share(seed: int) -> None:
     heads, levels, proposals = second_stage(samples=4, positive_fraction=0.5)
     judged: list[tuple[Tensor, Tensor]] = []
     heads.register_forward_hook(lambda _, given, found: judged.append((given[1], found[0])))
-    loss = heads.losses(levels, proposals, targets(seed))["classification"]
+    loss = heads.losses(levels, padded(proposals), targets(seed), targets(seed).keys(8))["classification"]
     regions, logits = judged[0]
     (gradient,) = torch.autograd.grad(loss, logits)
+    used = gradient.abs().sum(dim=1) > 0
+    assert not regions[~used, 1:].any(), "a place that is not used holds no region"
+    regions, gradient = regions[used], gradient[used]
     # Cross entropy pulls up the wanted class alone.
     labels = gradient.argmin(dim=1)
     for image, (boxes, classes) in enumerate(zip(truth(), LABELS, strict=True)):

@@ -102,7 +102,7 @@ def test_an_epoch_goes_on_at_any_step_with_the_same_batches(weather: Path) -> No
         assert samples == again
         assert torch.equal(images, same_images)
         assert torch.equal(targets.boxes, same_targets.boxes)
-        assert targets.seeds == same_targets.seeds
+        assert torch.equal(targets.seeds, same_targets.seeds)
 
 
 def test_the_shares_of_an_update_are_an_epoch_together(weather: Path) -> None:

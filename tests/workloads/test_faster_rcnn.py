@@ -129,7 +129,7 @@ def test_it_learns_to_find_squares() -> None:
 def test_random_choices_follow_the_seed_of_the_image() -> None:
     model = tiny_detector(proposal_samples=8)
     images, targets = bright_squares(2)
-    other = Targets(targets.boxes, targets.labels, (7, 8))
+    other = Targets(targets.boxes, targets.labels, torch.tensor([7, 8]))
     values = []
     for chosen in (targets, targets, other):
         torch.rand(1)  # what the rest of the program draws does not matter
@@ -140,7 +140,7 @@ def test_random_choices_follow_the_seed_of_the_image() -> None:
 def test_an_image_without_truth_is_all_background() -> None:
     model = tiny_detector()
     images, _ = bright_squares(2)
-    empty = Targets(torch.zeros(2, 1, 4), torch.zeros(2, 1, dtype=torch.int64), (0, 1))
+    empty = Targets(torch.zeros(2, 1, 4), torch.zeros(2, 1, dtype=torch.int64), torch.arange(2))
     found = losses(model, images, empty)
     assert found["boxes"].item() == found["proposal_boxes"].item() == 0
     sum(found.values()).backward()
@@ -151,8 +151,8 @@ def test_padding_of_targets_changes_nothing() -> None:
     model = tiny_detector()
     images, targets = bright_squares(2)
     padded = Targets(
-        torch.cat([torch.full((2, 2, 4), 3.0), targets.boxes], dim=1),
-        torch.cat([torch.zeros(2, 2, dtype=torch.int64), targets.labels], dim=1),
+        torch.cat([targets.boxes, torch.full((2, 2, 4), 3.0)], dim=1),
+        torch.cat([targets.labels, torch.zeros(2, 2, dtype=torch.int64)], dim=1),
         targets.seeds,
     )
     assert losses(model, images, targets) == losses(model, images, padded)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcai500.workloads.models.anchors import Anchors
+from hpcai500.workloads.models.anchors import Anchors, PlacedAnchors
 from hpcai500.workloads.models.proposals import ProposalHead, ProposalNetwork, ProposalOptions
 
 SIZE = (48, 64)
@@ -20,8 +20,24 @@ OPTIONS = ProposalOptions((40, 25), (24, 12), 0.4, 0.7, 0.3, samples=8, positive
 def network(training: bool, **changes: object) -> tuple[ProposalNetwork, list[Tensor]]:
     """A network of two levels with 96 and 24 anchors, and these."""
     anchors = Anchors([[(8.0, 8.0), (16.0, 16.0)], [(16.0, 32.0), (32.0, 32.0)]], [8, 16])
-    boxes = anchors([torch.zeros(1, 4, 6, 8), torch.zeros(1, 4, 3, 4)])
+    placed = anchors(*SIZE)
+    boxes = list(placed.boxes.split(placed.counts))
     return ProposalNetwork(ProposalHead(4, 2), anchors, replace(OPTIONS, **changes)).train(training), boxes
+
+
+def found_by(
+    rpn: ProposalNetwork, logits: list[Tensor], codes: list[Tensor], anchors: list[Tensor]
+) -> list[list[list[float]]]:
+    """The proposals of each image, from what is given of each level; what is no proposal comes last and is empty."""
+    placed = PlacedAnchors(torch.cat(anchors), tuple(len(of_level) for of_level in anchors))
+    found = rpn.propose(torch.cat(logits, dim=1), torch.cat(codes, dim=1), placed, SIZE)
+    assert not found.boxes.requires_grad
+    after = rpn.options.after_nms[0 if rpn.training else 1]
+    before = rpn.options.before_nms[0 if rpn.training else 1]
+    assert found.present.shape[1] == min(after, sum(min(before, len(of_level)) for of_level in anchors))
+    assert not found.boxes[~found.present].any()
+    assert (found.present.int().diff(dim=1) <= 0).all()
+    return [boxes[present].tolist() for boxes, present in zip(found.boxes, found.present, strict=True)]
 
 
 def judged(anchors: list[Tensor], images: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -71,19 +87,17 @@ def test_the_proposals_are_those_of_the_definition(mode: int, before: tuple[int,
     rpn, anchors = network(training=mode == 0, before_nms=before, after_nms=after)
     logits, codes = judged(anchors, images=3)
     leaves = [values.clone().requires_grad_() for values in codes]
-    found = rpn.propose(logits, leaves, anchors, SIZE)
-    for image, boxes in enumerate(found):
+    for image, boxes in enumerate(found_by(rpn, logits, leaves, anchors)):
         of_image = [values[image] for values in logits], [values[image] for values in codes]
         expected = twin(*of_image, anchors, before[mode], after[mode])
         assert len(expected) == after[mode] or len(expected) < 2 * before[mode]
-        assert not boxes.requires_grad
-        torch.testing.assert_close(boxes, torch.tensor(expected), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(torch.tensor(boxes), torch.tensor(expected), rtol=1e-5, atol=1e-4)
 
 
 def propose(codes: list[Tensor], logits: list[Tensor], anchors: list[Tensor]) -> list[list[float]]:
     """Proposals of one image from what is given of each level."""
     rpn = network(training=False)[0]
-    return rpn.propose([x[None] for x in logits], [x[None] for x in codes], anchors, SIZE)[0].tolist()
+    return found_by(rpn, [x[None] for x in logits], [x[None] for x in codes], anchors)[0]
 
 
 def test_levels_do_not_suppress_each_other() -> None:

@@ -49,4 +49,4 @@ def bright_squares(count: int, seed: int = 0) -> tuple[torch.Tensor, Targets]:
         y, x = torch.randint(0, 32, (2,), generator=random).tolist()
         images[image, :, y : y + 14, x : x + 14] += 2
         boxes[image, 0] = torch.tensor([x, y, x + 14, y + 14])
-    return images, Targets(boxes, torch.ones(count, 1, dtype=torch.int64), tuple(range(count)))
+    return images, Targets(boxes, torch.ones(count, 1, dtype=torch.int64), torch.arange(count))

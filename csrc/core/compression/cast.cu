@@ -1,20 +1,23 @@
-// pack and unpack on the device: the twins of cast.cpp.
+// pack and unpack on the device: the twins of cast.cpp. A block of threads has one tile of one tensor.
 #include <cuda_fp16.h>
 
 #include "cuda_bucket.cuh"
+#include "cuda_fours.cuh"
+#include "cuda_norms.cuh"
 
 namespace hpcai500 {
 namespace {
 
+// The types of a buffer, by their bits.
 struct Float32 {
-    using Item = float;
-    static __device__ float widen(Item item) { return item; }
-    static __device__ Item narrow(float value) { return value; }
+    using Item = std::uint32_t;
+    static __device__ float widen(Item item) { return __uint_as_float(item); }
+    static __device__ Item narrow(float value) { return __float_as_uint(value); }
 };
 struct Float16 {
-    using Item = __half;
-    static __device__ float widen(Item item) { return __half2float(item); }
-    static __device__ Item narrow(float value) { return __float2half_rn(value); }
+    using Item = std::uint16_t;
+    static __device__ float widen(Item item) { return __half2float(__ushort_as_half(item)); }
+    static __device__ Item narrow(float value) { return __half_as_ushort(__float2half_rn(value)); }
 };
 // As on the processor: rounded by the addition, which would carry some NaN into infinity.
 struct BFloat16 {
@@ -27,54 +30,59 @@ struct BFloat16 {
     }
 };
 
-// One tile of one tensor for each block of threads.
-template <class Wire, bool packing, int capacity>
+template <class Wire, int capacity>
 __global__ void __launch_bounds__(threads_of_block)
-    cast_tiles(const __grid_constant__ TensorTable<capacity> table, typename Wire::Item* wire, float scale,
+    pack_tiles(const __grid_constant__ TensorTable<capacity> table, typename Wire::Item* buffer, float scale,
                NormSums sums) {
-    const int tile = static_cast<int>(blockIdx.x);
-    const int tensor = found(table.tile, table.tensors, tile);
-    float* const values = table.data[tensor];
-    typename Wire::Item* const items = wire + table.at[tensor];
-    const std::int64_t count = table.at[tensor + 1] - table.at[tensor];
-    const std::int64_t first = (tile - table.tile[tensor]) * tile_values + threadIdx.x;
-    double own = 0;
+    const Tile tile = own_tile(table);
+    float values[values_of_thread];
+    load_values(values, tile);
+    // Before the values are written, which they need no registers after.
+    const double squares = sums.norms != nullptr ? sum_of_squares(values) : 0;
+    Four<typename Wire::Item> items[fours_of_thread];
 #pragma unroll
-    for (int i = 0; i < values_of_thread; ++i) {
-        const std::int64_t at = first + i * threads_of_block;
-        if (at >= count) break;
-        if constexpr (packing) {
-            const float value = values[at];
-            items[at] = Wire::narrow(value * scale);
-            own += square(value);
-        } else {
-            const float value = Wire::widen(items[at]) * scale;
-            values[at] = value;
-            own += square(value);
-        }
-    }
-    if (sums.norms != nullptr) finish_norms(table, sums, own);
+    for (int i = 0; i < values_of_thread; ++i) items[i / 4].item[i % 4] = Wire::narrow(values[i] * scale);
+    store_fours(items, buffer + tile.at, tile);
+    if (sums.norms != nullptr) add_to_norm(sums, tile, squares);
 }
 
-template <class Wire, bool packing, class Tensors>
-void cast(Tensors tensors, void* wire, float scale, double* norms, const CudaPlace& place) {
-    const CurrentDevice current(place.device);
-    with_table(tensors, [&](const auto& table) {
-        const NormSums sums = norm_sums(norms, tensors.size(), place);
-        const int tiles = table.tile[table.tensors];
+template <class Wire, int capacity>
+__global__ void __launch_bounds__(threads_of_block)
+    unpack_tiles(const __grid_constant__ TensorTable<capacity> table, const typename Wire::Item* buffer,
+                 float scale, NormSums sums) {
+    const Tile tile = own_tile(table);
+    Four<typename Wire::Item> items[fours_of_thread];
+    load_fours(items, buffer + tile.at, tile);
+    float values[values_of_thread];
+#pragma unroll
+    for (int i = 0; i < values_of_thread; ++i) values[i] = Wire::widen(items[i / 4].item[i % 4]) * scale;
+    store_values(values, tile);
+    if (sums.norms != nullptr) add_to_norm(sums, tile, sum_of_squares(values));
+}
+
+template <class Wire>
+void pack_as(SourceTensors sources, void* out, float scale, double* norms, const CudaPlace& place) {
+    using Item = typename Wire::Item;
+    with_table(sources, [&]<int capacity>(const TensorTable<capacity>& table) {
+        const NormSums sums = norm_sums(norms, sources, place);
+        const auto tiles = static_cast<unsigned>(table.tile[table.tensors]);
         if (tiles == 0) return;
-        cast_tiles<Wire, packing>
-            <<<static_cast<unsigned>(tiles), threads_of_block, 0, static_cast<cudaStream_t>(place.stream)>>>(
-                table, static_cast<typename Wire::Item*>(wire), scale, sums);
-        check_cuda(cudaGetLastError(), packing ? "pack: starting cast_tiles" : "unpack: starting cast_tiles");
+        start({"pack: starting pack_tiles", tiles, threads_of_block, place.stream},
+              pack_tiles<Wire, capacity>, table, static_cast<Item*>(out), scale, sums);
     });
 }
 
-template <bool packing, class Tensors>
-void cast_as(Wire type, Tensors tensors, void* wire, float scale, double* norms, const CudaPlace& place) {
-    if (type == Wire::float32) return cast<Float32, packing>(tensors, wire, scale, norms, place);
-    if (type == Wire::float16) return cast<Float16, packing>(tensors, wire, scale, norms, place);
-    cast<BFloat16, packing>(tensors, wire, scale, norms, place);
+template <class Wire>
+void unpack_as(const void* source, TargetTensors targets, float scale, double* norms,
+               const CudaPlace& place) {
+    using Item = typename Wire::Item;
+    with_table(targets, [&]<int capacity>(const TensorTable<capacity>& table) {
+        const NormSums sums = norm_sums(norms, targets, place);
+        const auto tiles = static_cast<unsigned>(table.tile[table.tensors]);
+        if (tiles == 0) return;
+        start({"unpack: starting unpack_tiles", tiles, threads_of_block, place.stream},
+              unpack_tiles<Wire, capacity>, table, static_cast<const Item*>(source), scale, sums);
+    });
 }
 
 }  // namespace
@@ -82,7 +90,7 @@ void cast_as(Wire type, Tensors tensors, void* wire, float scale, double* norms,
 std::size_t compression_cuda_workspace(std::int64_t tensors, std::int64_t elements) {
     if (tensors < 0 || elements < 0 || tensors > std::int64_t{1} << 32 || elements > std::int64_t{1} << 48)
         throw std::invalid_argument("tensors must be in [0, 2**32] and elements in [0, 2**48]");
-    return static_cast<std::size_t>(1 + tensors + elements / tile_values) * sizeof(double);
+    return norm_workspace(tensors, elements);
 }
 
 std::int64_t compression_cuda_most_tensors() {
@@ -91,12 +99,18 @@ std::int64_t compression_cuda_most_tensors() {
 
 void pack_cuda(SourceTensors sources, void* out, Wire wire, float scale, double* norms,
                const CudaPlace& place) {
-    cast_as<true>(wire, sources, out, scale, norms, place);
+    const CurrentDevice current(place.device);
+    if (wire == Wire::float32) return pack_as<Float32>(sources, out, scale, norms, place);
+    if (wire == Wire::float16) return pack_as<Float16>(sources, out, scale, norms, place);
+    pack_as<BFloat16>(sources, out, scale, norms, place);
 }
 
 void unpack_cuda(const void* source, TargetTensors targets, Wire wire, float scale, double* norms,
                  const CudaPlace& place) {
-    cast_as<false>(wire, targets, const_cast<void*>(source), scale, norms, place);
+    const CurrentDevice current(place.device);
+    if (wire == Wire::float32) return unpack_as<Float32>(source, targets, scale, norms, place);
+    if (wire == Wire::float16) return unpack_as<Float16>(source, targets, scale, norms, place);
+    unpack_as<BFloat16>(source, targets, scale, norms, place);
 }
 
 }  // namespace hpcai500

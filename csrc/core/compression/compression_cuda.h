@@ -25,11 +25,11 @@ std::size_t compression_cuda_workspace(std::int64_t tensors, std::int64_t elemen
 /// later).
 std::int64_t compression_cuda_most_tensors();
 
-// All pointers are the device's. Each function starts one kernel (quantise and dequantise a second one where
-// norms are wanted), and returns before the device is done. Values are those of the processor to the bit,
-// norms to 1e-12 of them; they are summed in an order that depends on the sizes only. Throws
-// std::invalid_argument for more tensors than compression_cuda_most_tensors(), std::runtime_error with CUDA's
-// message.
+// All pointers are the device's. Each function starts one kernel, and returns before the device is done;
+// where norms are wanted, the stream clears a few bytes of the workspace before it. Values are those of the
+// processor to the bit, norms to 1e-12 of them; they are summed in an order that depends on the sizes and on
+// where tensors lie between multiples of 16 bytes only. Throws std::invalid_argument for more tensors than
+// compression_cuda_most_tensors(), std::runtime_error with CUDA's message.
 void pack_cuda(SourceTensors sources, void* out, Wire wire, float scale, double* norms,
                const CudaPlace& place);
 void unpack_cuda(const void* source, TargetTensors targets, Wire wire, float scale, double* norms,

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/cuda_call.h"
+#include "core/cuda_launch.cuh"
 #include "nms.h"
 
 namespace hpcai500 {
@@ -15,6 +15,7 @@ namespace {
 constexpr int word_bits = 64;
 constexpr int panel_words = 64;  // words of rows in a panel: 4096 rows
 constexpr int scan_threads = 1024;
+constexpr int scan_slots = scan_threads / word_bits;
 
 using Word = unsigned long long;
 
@@ -64,37 +65,47 @@ __global__ void __launch_bounds__(word_bits)
     marks[panel_row * row_words + first_word + blockIdx.x] = word;
 }
 
+// Which boxes of a word stay, in order: `own` are the boxes of the word that each of them would suppress.
+__device__ Word kept_of(Word candidates, const Word* own) {
+    Word stays = 0;
+    while (candidates != 0) {
+        const int row = __ffsll(static_cast<long long>(candidates)) - 1;
+        stays |= Word{1} << row;
+        candidates &= ~own[row] & ~(Word{1} << row);
+    }
+    return stays;
+}
+
 // One block of threads: decides the rows of a panel in order. gone[w] are the boxes of word w that are
-// suppressed.
+// suppressed. A word that was decided changes the later ones: a thread looks at every scan_slots-th of its
+// rows for one later word, so that its reads do not wait for each other.
 __global__ void __launch_bounds__(scan_threads)
     decide(const Word* marks, std::int64_t count, std::int64_t first_word, std::int64_t row_words, int words,
            Word* gone, std::uint8_t* keep) {
     __shared__ Word own[word_bits];
     __shared__ Word kept;
+    const int lane = static_cast<int>(threadIdx.x) % word_bits,
+              slot = static_cast<int>(threadIdx.x) / word_bits;
     for (int word = 0; word < words; ++word) {
         const std::int64_t column = first_word + word;
         const Word* rows = marks + static_cast<std::int64_t>(word) * word_bits * row_words;
         const int present =
             static_cast<int>(min(count - column * word_bits, static_cast<std::int64_t>(word_bits)));
-        if (threadIdx.x < present) own[threadIdx.x] = rows[threadIdx.x * row_words + column];
+        if (slot == 0 && lane < present) own[lane] = rows[lane * row_words + column];
         __syncthreads();
         if (threadIdx.x == 0) {
-            Word suppressed = gone[column], stays = 0;
-            for (int row = 0; row < present; ++row) {
-                if ((suppressed >> row & 1) != 0) continue;
-                stays |= Word{1} << row;
-                suppressed |= own[row];
-            }
-            kept = stays;
+            const Word all = ~Word{0} >> (word_bits - present);
+            kept = kept_of(all & ~__ldcg(gone + column), own);
         }
         __syncthreads();
-        if (threadIdx.x < present)
-            keep[column * word_bits + threadIdx.x] = static_cast<std::uint8_t>(kept >> threadIdx.x & 1);
-        for (std::int64_t later = column + 1 + threadIdx.x; later < row_words; later += scan_threads) {
-            Word suppressed = gone[later];
-            for (Word left = kept; left != 0; left &= left - 1)
-                suppressed |= rows[(__ffsll(static_cast<long long>(left)) - 1) * row_words + later];
-            gone[later] = suppressed;
+        if (slot == 0 && lane < present)
+            keep[column * word_bits + lane] = static_cast<std::uint8_t>(kept >> lane & 1);
+        for (std::int64_t later = column + 1 + lane; later < row_words; later += word_bits) {
+            Word suppressed = 0;
+#pragma unroll
+            for (int row = slot; row < word_bits; row += scan_slots)
+                if ((kept >> row & 1) != 0) suppressed |= rows[row * row_words + later];
+            if (suppressed != 0) atomicOr(gone + later, suppressed);
         }
         __syncthreads();
     }
@@ -125,11 +136,10 @@ void nms_cuda(const NmsCudaCall<Real>& call) {
     for (std::int64_t first = 0; first < words; first += panel_words) {
         const int panel = static_cast<int>(std::min<std::int64_t>(panel_words, words - first));
         const dim3 grid(static_cast<unsigned>(words - first), static_cast<unsigned>(panel));
-        mark_overlaps<<<grid, word_bits, 0, stream>>>(boxes, call.groups, call.count, threshold, first, words,
-                                                      marks);
-        check_cuda(cudaGetLastError(), "nms: starting mark_overlaps");
-        decide<<<1, scan_threads, 0, stream>>>(marks, call.count, first, words, panel, gone, call.keep);
-        check_cuda(cudaGetLastError(), "nms: starting decide");
+        start({"nms: starting mark_overlaps", grid, word_bits, stream}, mark_overlaps<Real>, boxes,
+              call.groups, call.count, threshold, first, words, marks);
+        start({"nms: starting decide", 1, scan_threads, stream}, decide, marks, call.count, first, words,
+              panel, gone, call.keep);
     }
 }
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
-from hpcai500.data.held_slots import HeldSlots
+from hpcai500.data.held_slots import HeldSlots, Mark, stream_mark
 from hpcai500.data.imagenet.image_index import Split
 from hpcai500.data.imagenet.odd_files import decode_odd
 from hpcai500.data.samplers import SampleIds
@@ -60,8 +60,9 @@ class JpegBatches:
     """Reads, decodes, crops and normalises the files of one split ahead of the consumer, in native threads.
 
     `depth` batches are in the ring: one with the consumer, the others being filled; nothing is allocated after the
-    first epoch. With `pin_memory`, slots are page-locked, and a slot whose copy to the current CUDA stream is not
-    finished is not refilled. Crops depend on (seed, epoch, sample) alone.
+    first epoch. Memory: depth x batch_size x 3 x size x size x bytes of an item, page-locked with `pin_memory`. A slot
+    is refilled only after `mark`, recorded when its batch is done with, has passed: by default, with `pin_memory`, an
+    event of the stream that is current then. Crops depend on (seed, epoch, sample) alone.
 
     The settings are those of `hpcai500._core.DecodeSpec`: `mode` "random" uses `area`, `ratio` and
     `flip_probability`; "centre" uses `resize_shorter` (pixels). Raises ValueError for settings that make no sense.
@@ -85,6 +86,7 @@ class JpegBatches:
         dct_scaling: bool = False,
         depth: int = 4,
         pin_memory: bool = False,
+        mark: Mark | None = None,
     ) -> None:
         if batch_size < 1 or threads < 1 or depth < 1:
             raise ValueError(f"batch_size, threads and depth must be at least 1: {batch_size}, {threads}, {depth}")
@@ -93,6 +95,7 @@ class JpegBatches:
         self._threads = threads
         self._depth = depth
         self._pin_memory = pin_memory
+        self._mark = stream_mark if mark is None and pin_memory else mark
         self._spec = DecodeSpec(
             size=size,
             mode=mode,
@@ -118,6 +121,11 @@ class JpegBatches:
         )
         self._running: Generator[ImageBatch, None, None] | None = None
         self._closed = False
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel, in levels: applied, or left out where the dtype is uint8."""
+        return self._spec.mean, self._spec.std
 
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
         """Yield one batch of at most `batch_size` images for each array of sample ids, in that order.
@@ -171,8 +179,8 @@ class JpegBatches:
     def _give_back(self, slot: int, held: HeldSlots) -> None:
         if self._closed:
             return
-        if self._pin_memory:
-            held.add(slot, torch.cuda.current_stream().record_event())
+        if self._mark is not None:
+            held.add(slot, self._mark())
         else:
             self._loader.release(slot)
 
@@ -220,7 +228,7 @@ class JpegBatches:
 
 
 class MemoryBatches:
-    """Holds a few decoded batches and repeats them: what an engine does when its input costs nothing.
+    """Holds a few decoded batches, where they are, and repeats them: what an engine does when its input costs nothing.
 
     Batches of an epoch carry the sample ids that were asked for, with the images and labels of the held ones.
     """

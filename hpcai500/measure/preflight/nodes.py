@@ -10,7 +10,7 @@ from hpcai500.system.checks import Check, Status
 from hpcai500.system.preflight import NODES
 
 # What of a host concerns whoever is started there; the rest is rank 0's, or has a check of its own on all ranks.
-LOOKED_AT = ("image", "python", "data", "temporary", "backend", "cores", "shared memory")
+LOOKED_AT = ("image", "python", "data", "temporary", "backend", "loader", "cores", "shared memory")
 _MOST_DIFFERENCES = 3
 _ALL_OF_THEM = "`hpcai500 system` under the same launcher tells all"
 

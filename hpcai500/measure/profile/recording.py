@@ -5,26 +5,32 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from hpcai500.errors import RunError
 from hpcai500.files import write_atomically
-from hpcai500.measure.profile.trace import Event
-
-# The mark around each step.
-STEP = "hpcai500:step"
+from hpcai500.measure.profile.trace import INPUT, STEP, Event
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 
 def mark_of_step(number: int) -> record_function:
     """The context that marks a step in the trace."""
     return record_function(STEP, str(number))
+
+
+def marked_input(batches: Iterator[T]) -> Iterator[T]:
+    """`batches`, which has no end, with a mark around the wait for each."""
+    while True:
+        with record_function(INPUT):
+            batch = next(batches)
+        yield batch
 
 
 def record(run: Callable[[], None], device: torch.device) -> Document:

@@ -15,13 +15,17 @@ from hpcai500.methodology.kernel_classes import Layout
 # torch's: operators and marks of the host, work of a device.
 _HOST = {"cpu_op", "user_annotation"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
+# The host's calls into CUDA: they start that work, or wait for it.
+_CALLS = {"cuda_runtime", "cuda_driver"}
 # Ours: what exchange threads did on a processor.
 EXCHANGE = "exchange"
+# Our marks: around each step, and around each wait for a batch, which is no operator.
+STEP, INPUT = "hpcai500:step", "hpcai500:input"
 # Collectives on their way, as torch's process groups mark them.
 _BESIDE = ("gloo:", "nccl:", "mpi:")
 _MICROSECOND = 1e-6
 # Begin and length are rounded to nanoseconds, each by itself.
-_ROUNDING_SECONDS = 3e-9
+ROUNDING_SECONDS = 3e-9
 
 Event = dict[str, Any]
 
@@ -36,6 +40,7 @@ class Slice:
         start: begin.
         seconds: from begin to end.
         arguments: shapes, strides, ids.
+        thread: process and thread, or device and stream.
         parent: the operator that called it, on the same thread.
         inner_seconds: of the slices right inside it.
     """
@@ -45,6 +50,7 @@ class Slice:
     start: float
     seconds: float
     arguments: Mapping[str, Any]
+    thread: tuple[Any, Any] = (None, None)
     parent: Slice | None = None
     inner_seconds: float = field(default=0.0, repr=False)
 
@@ -74,11 +80,15 @@ class Trace:
         host: operators and marks of the host's threads, with parents.
         device: work of the device; its parent is the operator that started it, where that is known.
         exchange: what exchange threads did.
+        calls: of the host into CUDA.
+        inputs: waits for batches.
     """
 
     host: list[Slice]
     device: list[Slice]
     exchange: list[Slice]
+    calls: list[Slice]
+    inputs: list[Slice]
 
 
 def read_trace(events: Iterable[Event]) -> Trace:
@@ -88,38 +98,43 @@ def read_trace(events: Iterable[Event]) -> Trace:
     trace too. So are host slices that only overlap their neighbour, for the same reason.
     """
     threads: dict[tuple[Any, Any], list[Slice]] = defaultdict(list)
-    device, exchange = [], []
-    wanted = [event for event in events if event.get("ph") == "X" and event.get("cat") in _HOST | DEVICE | {EXCHANGE}]
+    device, exchange, calls, inputs = [], [], [], []
+    categories = _HOST | DEVICE | _CALLS | {EXCHANGE}
+    wanted = [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
     # Seconds since the machine's start have no room for nanoseconds.
     origin = min((float(event["ts"]) for event in wanted), default=0.0)
     for event in wanted:
         one = _slice(event, origin)
         if one.name.startswith(_BESIDE):
             continue
-        if one.category in _HOST:
-            threads[event["pid"], event["tid"]].append(one)
+        if one.name == INPUT:
+            inputs.append(one)
+        elif one.category in _HOST:
+            threads[one.thread].append(one)
+        elif one.category in _CALLS:
+            calls.append(one)
         elif one.category in DEVICE:
             device.append(one)
         else:
             exchange.append(one)
     host = [one for slices in threads.values() for one in _nested(slices)]
     _link(device, host)
-    return Trace(host, device, exchange)
+    return Trace(host, device, exchange, calls, inputs)
 
 
 def _slice(event: Event, origin: float) -> Slice:
     start, seconds = (float(event["ts"]) - origin) * _MICROSECOND, float(event.get("dur", 0.0)) * _MICROSECOND
-    return Slice(event["name"], event["cat"], start, seconds, event.get("args", {}))
+    return Slice(event["name"], event["cat"], start, seconds, event.get("args", {}), (event["pid"], event["tid"]))
 
 
 def _nested(slices: list[Slice]) -> Iterator[Slice]:
     """The slices of one thread, the outer before the inner, each with its parent."""
     open_slices: list[Slice] = []
     for one in sorted(slices, key=lambda one: (one.start, -one.seconds)):
-        while open_slices and open_slices[-1].end <= one.start + _ROUNDING_SECONDS:
+        while open_slices and open_slices[-1].end <= one.start + ROUNDING_SECONDS:
             open_slices.pop()
         if open_slices:
-            if one.end > open_slices[-1].end + _ROUNDING_SECONDS:
+            if one.end > open_slices[-1].end + ROUNDING_SECONDS:
                 continue
             one.parent = open_slices[-1]
             one.parent.inner_seconds += one.seconds

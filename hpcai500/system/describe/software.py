@@ -13,6 +13,7 @@ import hpcai500
 from hpcai500._core import build_info, cpu_isa
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.system.container import Container, find_container
+from hpcai500.system.dali_plugin import DISTRIBUTION, find_plugin
 from hpcai500.system.describe.files import read
 from hpcai500.system.describe.part import Absent, Host, Part
 from hpcai500.system.versions import installed, installed_torch
@@ -21,7 +22,7 @@ from hpcai500.system.versions import installed, installed_torch
 _RECORDED_VARIABLES = ("OMP_", "GOMP_", "MKL_", "CUDA_VISIBLE", "NCCL_", "SLURM_JOB_ID", "SLURM_NNODES", "HPCAI500_ISA")
 # Distributions that compute, move bytes or read data, by what people call them.
 _LIBRARIES = {
-    "numpy": "numpy", "horovod": "horovod", "h5py": "h5py", "dali": "nvidia-dali-cuda130",
+    "numpy": "numpy", "horovod": "horovod", "h5py": "h5py", "dali": DISTRIBUTION,
     "nccl": "nvidia-nccl-cu13", "cublas": "nvidia-cublas", "triton": "triton", "nvml_binding": "nvidia-ml-py",
 }  # fmt: skip
 
@@ -46,6 +47,7 @@ def describe_software(host: Host) -> Part:
             "cuda": torch.cuda if torch else None,
             "c_library": " ".join(platform.libc_ver()) or None,
             **{name: installed(distribution) for name, distribution in _LIBRARIES.items()},
+            "dali_operators": plugin.dali if (plugin := find_plugin()) else None,
         },
         "container": _facts(container) if container else None,
         "environment": recorded(host.environment),

@@ -27,7 +27,8 @@ _SETTINGS = {
 }
 _SWITCHES = ("numa_balancing", "zone_reclaim_mode")
 _LIBRARIES = {
-    "cuda": "CUDA", "cudnn": "cuDNN", "cublas": "cuBLAS", "nccl": "NCCL", "dali": "DALI", "horovod": "Horovod",
+    "cuda": "CUDA", "cudnn": "cuDNN", "cublas": "cuBLAS", "nccl": "NCCL", "dali": "DALI",
+    "dali_operators": "our operators for DALI", "horovod": "Horovod",
     "numpy": "NumPy", "h5py": "h5py", "c_library": "",
 }  # fmt: skip
 

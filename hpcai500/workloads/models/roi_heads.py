@@ -10,21 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.workloads.models.boxes import DETECTION_WEIGHTS, area, at_least, clip, decode, encode
-from hpcai500.workloads.models.matching import match, sample
+from hpcai500.workloads.models.boxes import DETECTION_WEIGHTS, area, at_least, clip, decode, encode, take
+from hpcai500.workloads.models.matching import IGNORED, Sample, match, sample
+from hpcai500.workloads.models.proposals import Proposals
 from hpcai500.workloads.models.targets import BACKGROUND_LABEL, Targets
-from hpcai500.workloads.operators import batched_nms, roi_align
+from hpcai500.workloads.operators import roi_align_levels, sorted_nms
 
 _POOLED = 7
 _SAMPLING_RATIO = 2
 _SMOOTH_L1_BETA = 1 / 9
 # A detection thinner than this is none.
 _LEAST_SIDE_PIXELS = 1e-2
+# Cross entropy leaves out what has this label.
+_NO_LABEL = -100
 
 
 @dataclass(frozen=True)
 class Detections:
-    """What was found in one image, best first: boxes (D, 4) in pixels, scores (D,), labels (D,) from 1."""
+    """What was found in one image, best first: boxes (D, 4) in pixels, scores (D,), labels (D,) from 1; on the host."""
 
     boxes: Tensor
     scores: Tensor
@@ -58,14 +61,8 @@ class RegionPooling(nn.Module):
 
     def forward(self, levels: Sequence[Tensor], regions: Tensor) -> Tensor:
         """Levels (N, C, h, w) and regions (K, 5) as image x1 y1 x2 y2 -> (K, C, 7, 7)."""
-        level_of = self._levels(regions)
-        # A level without a region is pooled all the same: the graph has the same nodes whatever the image holds.
-        order, pooled = [], []
-        for level, (features, stride) in enumerate(zip(levels, self.strides, strict=True)):
-            indices = (level_of == level).nonzero().squeeze(1)
-            order.append(indices)
-            pooled.append(roi_align(features, regions[indices], _POOLED, 1 / stride, _SAMPLING_RATIO, False))
-        return torch.cat(pooled)[torch.argsort(torch.cat(order))]
+        scales = [1 / stride for stride in self.strides]
+        return roi_align_levels(levels, regions, self._levels(regions), _POOLED, scales, _SAMPLING_RATIO)
 
     def _levels(self, regions: Tensor) -> Tensor:
         side = area(regions[:, 1:]).clamp(min=0).sqrt()
@@ -123,57 +120,86 @@ class RegionHeads(nn.Module):
         logits, codes = self.box_predictor(self.box_head(pooled))
         return logits, codes
 
-    def losses(self, levels: Sequence[Tensor], proposals: Sequence[Tensor], targets: Targets) -> dict[str, Tensor]:
-        """Cross entropy of the class and smooth L1 of the box codes, both a sampled region."""
-        regions, labels, codes_wanted = self._choose(proposals, targets)
-        logits, codes = self(levels, regions)
-        classification = F.cross_entropy(logits.float(), labels)
-        positive = (labels != BACKGROUND_LABEL).nonzero().squeeze(1)
-        boxes = F.smooth_l1_loss(
-            codes[positive, labels[positive]].float(), codes_wanted, beta=_SMOOTH_L1_BETA, reduction="sum"
-        )
-        return {"classification": classification, "boxes": boxes / len(labels)}
+    def losses(
+        self, levels: Sequence[Tensor], proposals: Proposals, targets: Targets, keys: Tensor
+    ) -> dict[str, Tensor]:
+        """Cross entropy of the class and smooth L1 of the box codes, both a sampled region.
+
+        `keys` (N, K + M) are `Targets.keys` of the K proposals and M places for truth, by which is sampled.
+        """
+        chosen, regions, labels, codes_wanted = self._choose(proposals, targets, keys)
+        count = chosen.count()
+        logits, codes = self(levels, _rows(regions))
+        classification = F.cross_entropy(logits.float(), labels.flatten(), ignore_index=_NO_LABEL, reduction="sum")
+        first = slice(chosen.most_positives)
+        classes = labels[:, first].clamp(min=0)[..., None, None].expand(-1, -1, 1, 4)
+        found = codes.unflatten(0, regions.shape[:2])[:, first].gather(2, classes).squeeze(2).float()
+        # Where there is no positive one, 0 is found and wanted: no error, no gradient.
+        found = found.masked_fill(~chosen.positive[:, first, None], 0)
+        boxes = F.smooth_l1_loss(found, codes_wanted, beta=_SMOOTH_L1_BETA, reduction="sum")
+        return {"classification": classification / count, "boxes": boxes / count}
 
     @torch.no_grad()
-    def _choose(self, proposals: Sequence[Tensor], targets: Targets) -> tuple[Tensor, Tensor, Tensor]:
-        """Regions (K, 5) to train on, their labels (K,), and the codes (P, 4) that the positive ones should give."""
-        options = self.options
-        regions, labels, codes = [], [], []
-        for image, generator in enumerate(targets.generators(targets.boxes.device)):
-            truth, classes = targets.boxes_of(image), targets.labels_of(image)
-            # The truth itself is a proposal, so that the second stage learns before the first one finds anything.
-            candidates = torch.cat([proposals[image], truth])
-            matches = match(truth, candidates, foreground=options.foreground_iou, background=options.foreground_iou)
-            positives, negatives = sample(matches, options.samples, options.positive_fraction, generator)
-            chosen = candidates[torch.cat([positives, negatives])]
-            regions.append(torch.cat([chosen.new_full((len(chosen), 1), image), chosen], dim=1))
-            labels.append(torch.cat([classes[matches[positives]], torch.full_like(negatives, BACKGROUND_LABEL)]))
-            codes.append(encode(truth[matches[positives]], candidates[positives], DETECTION_WEIGHTS))
-        return torch.cat(regions), torch.cat(labels), torch.cat(codes)
+    def _choose(self, proposals: Proposals, targets: Targets, keys: Tensor) -> tuple[Sample, Tensor, Tensor, Tensor]:
+        """The sample, its regions (N, S, 4) and labels (N, S), and the codes (N, P, 4) wanted of its first places.
 
-    def detect(
-        self, levels: Sequence[Tensor], proposals: Sequence[Tensor], image_size: tuple[int, int]
-    ) -> list[Detections]:
-        """The detections of each image: at most `most`, thinned out class by class."""
-        regions = torch.cat(
-            [torch.cat([boxes.new_full((len(boxes), 1), image), boxes], dim=1) for image, boxes in enumerate(proposals)]
-        )
-        logits, codes = self(levels, regions)
-        scores = logits.float().softmax(dim=1)
-        boxes = clip(decode(codes, regions[:, 1:], DETECTION_WEIGHTS), *image_size)
-        counts = [len(boxes) for boxes in proposals]
-        return [
-            self._of_one_image(image_boxes, image_scores)
-            for image_boxes, image_scores in zip(boxes.split(counts), scores.split(counts), strict=True)
-        ]
-
-    def _of_one_image(self, boxes: Tensor, scores: Tensor) -> Detections:
-        """Boxes (K, classes, 4), scores (K, classes)."""
+        In unused places the region is empty and the label is none; where there is no positive one the codes are 0.
+        """
         options = self.options
-        region, label = (scores[:, 1:] > options.score).nonzero(as_tuple=True)
-        label = label + 1
-        found, found_scores = boxes[region, label], scores[region, label]
-        kept = at_least(found, _LEAST_SIDE_PIXELS).nonzero().squeeze(1)
-        found, found_scores, label = found[kept], found_scores[kept], label[kept]
-        best = batched_nms(found, found_scores, label, options.nms_iou)[: options.most]
-        return Detections(found[best], found_scores[best], label[best])
+        # The truth itself is a proposal, so that the second stage learns before the first one finds anything.
+        candidates = torch.cat([proposals.boxes, targets.boxes], dim=1)
+        present = torch.cat([proposals.present, targets.present], dim=1)
+        matches = match(
+            targets.boxes,
+            targets.present,
+            candidates,
+            foreground=options.foreground_iou,
+            background=options.foreground_iou,
+        ).masked_fill(~present, IGNORED)
+        chosen = sample(matches, keys, options.samples, options.positive_fraction)
+        regions = take(candidates, chosen.places).masked_fill(~chosen.used[..., None], 0)
+        truth = matches.gather(1, chosen.places).clamp(min=0)
+        labels = targets.labels.gather(1, truth).masked_fill(~chosen.positive, BACKGROUND_LABEL)
+        labels = labels.masked_fill(~chosen.used, _NO_LABEL)
+        first = slice(chosen.most_positives)
+        codes = encode(take(targets.boxes, truth[:, first]), regions[:, first], DETECTION_WEIGHTS)
+        return chosen, regions, labels, codes.masked_fill(~chosen.positive[:, first, None], 0)
+
+    def detect(self, levels: Sequence[Tensor], proposals: Proposals, image_size: tuple[int, int]) -> list[Detections]:
+        """The detections of each image: at most `most`, thinned out class by class. The device is waited for once."""
+        found = self._found(levels, proposals, image_size).cpu()
+        of_images = (rows[rows[:, -1] > 0] for rows in found)
+        return [Detections(rows[:, :4], rows[:, 4], rows[:, 5].to(torch.int64)) for rows in of_images]
+
+    def _found(self, levels: Sequence[Tensor], proposals: Proposals, image_size: tuple[int, int]) -> Tensor:
+        """The best of each image as rows x1 y1 x2 y2 score label, and 1, or 0 where there are fewer: (N, most, 7)."""
+        options = self.options
+        logits, codes = self(levels, _rows(proposals.boxes))
+        shape = proposals.present.shape
+        scores = logits.float().softmax(dim=1).unflatten(0, shape)[..., 1:]
+        boxes = decode(codes.unflatten(0, shape)[:, :, 1:], proposals.boxes, DETECTION_WEIGHTS)
+        boxes = clip(boxes, *image_size)
+        eligible = (scores > options.score) & at_least(boxes, _LEAST_SIDE_PIXELS) & proposals.present[..., None]
+        stays = self._thinned_out(boxes, scores, eligible)
+        best = scores.masked_fill(~stays, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)
+        places = best.indices[:, : options.most]
+        labels = places % scores.shape[2] + 1
+        chosen, present = take(boxes.flatten(1, 2), places), stays.flatten(1).gather(1, places)
+        columns = (best.values[:, : options.most], labels, present)
+        return torch.cat([chosen, *(column.to(chosen.dtype)[..., None] for column in columns)], dim=2)
+
+    def _thinned_out(self, boxes: Tensor, scores: Tensor, eligible: Tensor) -> Tensor:
+        """Which of the boxes (N, K, classes, 4) stay, of those that are eligible: (N, K, classes)."""
+        images, places, classes = scores.shape
+        boxes = boxes.masked_fill(~eligible[..., None], torch.nan)
+        falling = scores.masked_fill(~eligible, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        ordered = boxes.gather(1, falling[..., None].expand(-1, -1, -1, 4)).transpose(1, 2).flatten(1, 2)
+        stays = sorted_nms(ordered, [places] * classes, self.options.nms_iou)
+        stays = stays.reshape(images, classes, places).transpose(1, 2)
+        return torch.zeros_like(eligible).scatter(1, falling, stays) & eligible
+
+
+def _rows(regions: Tensor) -> Tensor:
+    """Regions (N, S, 4) -> (N S, 5), the number of the image first."""
+    images = torch.arange(regions.shape[0], dtype=regions.dtype, device=regions.device)
+    return torch.cat([images[:, None, None].expand(-1, regions.shape[1], 1), regions], dim=2).flatten(0, 1)

@@ -7,5 +7,7 @@ from __future__ import annotations
 
 from hpcai500.workloads.operators.nms import batched_nms, nms
 from hpcai500.workloads.operators.roi_align import roi_align
+from hpcai500.workloads.operators.roi_align_levels import roi_align_levels
+from hpcai500.workloads.operators.sorted_nms import sorted_nms
 
-__all__ = ["batched_nms", "nms", "roi_align"]
+__all__ = ["batched_nms", "nms", "roi_align", "roi_align_levels", "sorted_nms"]

@@ -9,6 +9,14 @@ from torch import Tensor
 
 from hpcai500 import _core
 from hpcai500.workloads.operators.device import refuse_where_determinism_is_asked, require_cuda_build
+from hpcai500.workloads.operators.features import (
+    bits,
+    check_types,
+    coordinates,
+    empty_features,
+    is_channels_last,
+    packed,
+)
 
 
 def roi_align(
@@ -46,39 +54,6 @@ def roi_align(
     return _roi_align(features, rois, spatial_scale, height, width, sampling_ratio, aligned)  # type: ignore[no-any-return]
 
 
-_FEATURE_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-def _check_types(features: Tensor, rois: Tensor) -> None:
-    if features.dtype not in _FEATURE_TYPES:
-        raise TypeError(f"features must be float32, float16, bfloat16 or float64, got {features.dtype}")
-    if not rois.is_floating_point():
-        raise TypeError(f"rois must be floating point, got {rois.dtype}")
-    for name, tensor, axes in (("features", features, 4), ("rois", rois, 2)):
-        if tensor.dim() != axes:
-            raise ValueError(f"{name} must have {axes} axes, got shape {tuple(tensor.shape)}")
-
-
-def _coordinates(rois: Tensor, features: torch.dtype) -> Tensor:
-    dtype = torch.float64 if features == torch.float64 else torch.float32
-    return rois.detach().to(dtype).contiguous()
-
-
-def _is_channels_last(features: Tensor) -> bool:
-    return features.is_contiguous(memory_format=torch.channels_last) and not features.is_contiguous()
-
-
-def _packed(features: Tensor) -> Tensor:
-    """Itself where its channels are first or last without a gap, else a copy."""
-    return features if _is_channels_last(features) else features.contiguous()
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """The tensor for the core: bfloat16, which arrays lack, as uint16."""
-    tensor = tensor.detach()
-    return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-
-
 @torch.library.custom_op("hpcai500::roi_align", mutates_args=(), device_types="cpu")
 def _roi_align(
     features: Tensor,
@@ -89,12 +64,12 @@ def _roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    _check_types(features, rois)
+    check_types(features, rois)
     pooled = features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
     _core.roi_align(
-        _bits(_packed(features)).numpy(),
-        _coordinates(rois, features.dtype).numpy(),
-        _bits(pooled).numpy(),
+        bits(packed(features)).numpy(),
+        coordinates(rois, features.dtype).numpy(),
+        bits(pooled).numpy(),
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
@@ -114,12 +89,12 @@ def _(
     aligned: bool,
 ) -> Tensor:
     require_cuda_build()
-    _check_types(features, rois)
+    check_types(features, rois)
     pooled = features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
     _core.roi_align_cuda(
-        _bits(_packed(features)),
-        _coordinates(rois, features.dtype),
-        _bits(pooled),
+        bits(packed(features)),
+        coordinates(rois, features.dtype),
+        bits(pooled),
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
@@ -139,13 +114,8 @@ def _(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    _check_types(features, rois)
+    check_types(features, rois)
     return features.new_empty((rois.shape[0], features.shape[1], pooled_height, pooled_width))
-
-
-def _empty_features(gradient: Tensor, shape: list[int], channels_last: bool, dtype: torch.dtype) -> Tensor:
-    memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    return torch.empty(shape, dtype=dtype, device=gradient.device, memory_format=memory_format)
 
 
 @torch.library.custom_op("hpcai500::roi_align_backward", mutates_args=(), device_types="cpu")
@@ -160,13 +130,13 @@ def _roi_align_backward(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    _check_types(gradient, rois)
+    check_types(gradient, rois)
     shape = [images, gradient.shape[1], height, width]
-    result = _empty_features(gradient, shape, channels_last, gradient.dtype)
+    result = empty_features(gradient, shape, channels_last, gradient.dtype)
     _core.roi_align_backward(
-        _bits(gradient.contiguous()).numpy(),
-        _coordinates(rois, gradient.dtype).numpy(),
-        _bits(result).numpy(),
+        bits(gradient.contiguous()).numpy(),
+        coordinates(rois, gradient.dtype).numpy(),
+        bits(result).numpy(),
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
         aligned=aligned,
@@ -189,13 +159,13 @@ def _(
 ) -> Tensor:
     require_cuda_build()
     refuse_where_determinism_is_asked("roi_align_backward")
-    _check_types(gradient, rois)
-    coordinates = _coordinates(rois, gradient.dtype)
+    check_types(gradient, rois)
+    places = coordinates(rois, gradient.dtype)
     # Half precision is summed in float32 and rounded once.
-    result = _empty_features(gradient, [images, gradient.shape[1], height, width], channels_last, coordinates.dtype)
+    result = empty_features(gradient, [images, gradient.shape[1], height, width], channels_last, places.dtype)
     _core.roi_align_backward_cuda(
-        _bits(gradient.contiguous()),
-        coordinates,
+        bits(gradient.contiguous()),
+        places,
         result,
         spatial_scale=spatial_scale,
         sampling_ratio=sampling_ratio,
@@ -218,16 +188,16 @@ def _(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    _check_types(gradient, rois)
+    check_types(gradient, rois)
     shape = [images, gradient.shape[1], height, width]
-    return _empty_features(gradient, shape, channels_last, gradient.dtype)
+    return empty_features(gradient, shape, channels_last, gradient.dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     features, rois, ctx.spatial_scale, _, _, ctx.sampling_ratio, ctx.aligned = inputs
     ctx.save_for_backward(rois)
     ctx.images, _, ctx.height, ctx.width = features.shape
-    ctx.channels_last = _is_channels_last(features)
+    ctx.channels_last = is_channels_last(features)
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -19,7 +19,7 @@ from hpcai500.data.climate.reading.rolls import epoch_rolls
 from hpcai500.data.climate.reading.unreadable import unreadable
 from hpcai500.data.climate.reading.windows import WindowBuffers, window_images
 from hpcai500.data.climate.storage import Located, Storage
-from hpcai500.data.held_slots import HeldSlots
+from hpcai500.data.held_slots import HeldSlots, Mark, stream_mark
 from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staging.reading import images_here, not_staged
 from hpcai500.errors import DataError
@@ -53,8 +53,9 @@ class ClimateBatches:
     that depends on (seed, epoch, sample) alone.
 
     `depth` batches are in the ring: one with the consumer, the others filled ahead by one thread, whose reads are
-    shared by `threads` native threads. With `pin_memory`, slots are page-locked, and one whose copy to the current CUDA
-    stream is not finished is not refilled.
+    shared by `threads` native threads. With `pin_memory`, slots are page-locked. A slot is refilled only after `mark`,
+    recorded when its batch is done with, has passed: by default, with `pin_memory`, an event of the stream that is
+    current then. Without `mean` and `std`, values are as stored, and float32 keeps their bits.
 
     Where images share compressed chunks (the shipped layout: 46), whole windows of them are inflated, so that an order
     of `samplers.windowed_order` inflates each chunk once; in another order a window is inflated again whenever the
@@ -84,6 +85,7 @@ class ClimateBatches:
         roll: bool = False,
         depth: int = 4,
         pin_memory: bool = False,
+        mark: Mark | None = None,
     ) -> None:
         if batch_size < 1 or depth < 1 or samples.ndim != 2:
             raise ValueError(f"batch_size and depth must be at least 1, samples (S, 2): {batch_size}, {depth}")
@@ -92,7 +94,7 @@ class ClimateBatches:
         self._samples = samples
         self._roll = roll
         self._depth = depth
-        self._pin_memory = pin_memory
+        self._mark = stream_mark if mark is None and pin_memory else mark
         _, in_file, _, self._columns = self._storages[0].shape
         try:
             self._reader = ClimateReader(
@@ -175,8 +177,8 @@ class ClimateBatches:
             self._filler.end()
 
     def _give_back(self, slot: int, held: HeldSlots) -> None:
-        if self._pin_memory and not self._closed:
-            held.add(slot, torch.cuda.current_stream().record_event())
+        if self._mark is not None and not self._closed:
+            held.add(slot, self._mark())
         else:
             self._filler.release(slot)
 

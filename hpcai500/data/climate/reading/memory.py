@@ -11,7 +11,7 @@ from hpcai500.data.samplers import SampleIds
 
 
 class MemoryClimateBatches:
-    """Holds a few batches and repeats them.
+    """Holds a few batches, wherever they are, and repeats them.
 
     Batches of an epoch have the sizes that were asked for; images, their ids and rolls are those of the held ones.
     """

@@ -1,0 +1,51 @@
+// Stands in for CUDA's header of this name: bfloat16 by its bits, rounded to nearest even.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace hpcai500::cuda_on_cpu {
+
+/// As the device does it: every NaN becomes 0x7fff.
+inline std::uint16_t bfloat16_bits(float value) {
+    const unsigned bits = std::bit_cast<unsigned>(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;
+    return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+}  // namespace hpcai500::cuda_on_cpu
+
+struct __nv_bfloat16 {
+    std::uint16_t bits;
+    __nv_bfloat16() = default;
+    __nv_bfloat16(float value) : bits(hpcai500::cuda_on_cpu::bfloat16_bits(value)) {}
+    operator float() const { return std::bit_cast<float>(static_cast<unsigned>(bits) << 16); }
+};
+struct alignas(4) __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+
+inline __nv_bfloat16 __float2bfloat16_rn(float value) {
+    return __nv_bfloat16(value);
+}
+inline __nv_bfloat16 __float2bfloat16(float value) {
+    return __nv_bfloat16(value);
+}
+inline float __bfloat162float(__nv_bfloat16 value) {
+    return static_cast<float>(value);
+}
+inline std::uint16_t __bfloat16_as_ushort(__nv_bfloat16 value) {
+    return value.bits;
+}
+inline __nv_bfloat16 __ushort_as_bfloat16(std::uint16_t bits) {
+    return std::bit_cast<__nv_bfloat16>(bits);
+}
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+    return {__nv_bfloat16(x), __nv_bfloat16(y)};
+}
+inline float __low2float(__nv_bfloat162 pair) {
+    return static_cast<float>(pair.x);
+}
+inline float __high2float(__nv_bfloat162 pair) {
+    return static_cast<float>(pair.y);
+}

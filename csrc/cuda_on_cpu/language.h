@@ -1,0 +1,190 @@
+// What CUDA adds to C++, for a compiler of C++: the words, the coordinates of a thread, and the functions
+// that need no header. A missing one is added here, in a line or two.
+#pragma once
+
+#include <math.h>
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "grid.h"
+#include "warp.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __grid_constant__
+#define __launch_bounds__(...)
+// The address sanitizer puts fences round static variables; the thread sanitizer must see those of one block
+// as other ones than the next block's, which has an OS thread of its own there.
+#ifdef HPCAI500_THREAD_SANITIZER
+#define __shared__ static thread_local
+#else
+#define __shared__ static
+#endif
+
+#define threadIdx (::hpcai500::cuda_on_cpu::here->thread)
+#define blockIdx (::hpcai500::cuda_on_cpu::here->block)
+#define blockDim (::hpcai500::cuda_on_cpu::here->threads)
+#define gridDim (::hpcai500::cuda_on_cpu::here->blocks)
+inline constexpr int warpSize = 32;
+
+inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    hpcai500::cuda_on_cpu::meet_block({file, line});
+}
+inline void __threadfence() {
+    hpcai500::cuda_on_cpu::fence();
+}
+inline void __threadfence_block() {
+    hpcai500::cuda_on_cpu::fence();
+}
+
+inline unsigned __float_as_uint(float value) {
+    return std::bit_cast<unsigned>(value);
+}
+inline int __float_as_int(float value) {
+    return std::bit_cast<int>(value);
+}
+inline float __uint_as_float(unsigned bits) {
+    return std::bit_cast<float>(bits);
+}
+inline float __int_as_float(int bits) {
+    return std::bit_cast<float>(bits);
+}
+
+// Compiled without contraction: each is rounded once, as its name says.
+inline float __fadd_rn(float a, float b) {
+    return a + b;
+}
+inline float __fsub_rn(float a, float b) {
+    return a - b;
+}
+inline float __fmul_rn(float a, float b) {
+    return a * b;
+}
+inline float __fdiv_rn(float a, float b) {
+    return a / b;
+}
+inline float __fsqrt_rn(float a) {
+    return sqrtf(a);
+}
+inline float __fmaf_rn(float a, float b, float c) {
+    return fmaf(a, b, c);
+}
+inline double __dadd_rn(double a, double b) {
+    return a + b;
+}
+inline double __dmul_rn(double a, double b) {
+    return a * b;
+}
+inline double __ddiv_rn(double a, double b) {
+    return a / b;
+}
+
+/// NaN becomes 0, and what is too large the nearest int.
+inline int __float2int_rn(float value) {
+    if (!(value == value)) return 0;
+    if (value >= 2147483648.0f) return 2147483647;
+    if (value < -2147483648.0f) return -2147483647 - 1;
+    return static_cast<int>(nearbyintf(value));
+}
+
+inline int __ffs(int bits) {
+    return __builtin_ffs(bits);
+}
+inline int __ffsll(long long bits) {
+    return __builtin_ffsll(bits);
+}
+inline int __popc(unsigned bits) {
+    return std::popcount(bits);
+}
+inline int __popcll(unsigned long long bits) {
+    return std::popcount(bits);
+}
+inline int __clz(int bits) {
+    return std::countl_zero(static_cast<unsigned>(bits));
+}
+inline int __clzll(long long bits) {
+    return std::countl_zero(static_cast<unsigned long long>(bits));
+}
+
+template <class Value>
+Value __ldg(const Value* place) {
+    return *place;
+}
+template <class Value>
+Value __ldcg(const Value* place) {
+    return *place;
+}
+template <class Value>
+Value __ldcs(const Value* place) {
+    return *place;
+}
+template <class Value>
+void __stcs(Value* place, Value value) {
+    *place = value;
+}
+
+template <class A, class B>
+    requires(std::is_integral_v<A> && std::is_integral_v<B>)
+constexpr auto min(A a, B b) {
+    using Both = std::common_type_t<A, B>;
+    return static_cast<Both>(b) < static_cast<Both>(a) ? static_cast<Both>(b) : static_cast<Both>(a);
+}
+template <class A, class B>
+    requires(std::is_integral_v<A> && std::is_integral_v<B>)
+constexpr auto max(A a, B b) {
+    using Both = std::common_type_t<A, B>;
+    return static_cast<Both>(a) < static_cast<Both>(b) ? static_cast<Both>(b) : static_cast<Both>(a);
+}
+inline float min(float a, float b) {
+    return fminf(a, b);
+}
+inline float max(float a, float b) {
+    return fmaxf(a, b);
+}
+inline double min(double a, double b) {
+    return fmin(a, b);
+}
+inline double max(double a, double b) {
+    return fmax(a, b);
+}
+
+// Relaxed, as CUDA's: an atomic operation orders nothing but itself.
+template <class Value, class Change>
+Value hpcai500_atomic(Value* place, const Change& change) {
+    Value before, after;
+    __atomic_load(place, &before, __ATOMIC_RELAXED);
+    do after = change(before);
+    while (!__atomic_compare_exchange(place, &before, &after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return before;
+}
+template <class Value>
+Value atomicAdd(Value* place, std::type_identity_t<Value> value) {
+    static_assert(sizeof(Value) >= 4, "needs a device of compute capability 7.0 or 8.0, and atomicAdd there");
+    return hpcai500_atomic(place, [=](Value before) { return before + value; });
+}
+template <class Value>
+Value atomicMax(Value* place, std::type_identity_t<Value> value) {
+    return hpcai500_atomic(place, [=](Value before) { return before < value ? value : before; });
+}
+template <class Value>
+Value atomicMin(Value* place, std::type_identity_t<Value> value) {
+    return hpcai500_atomic(place, [=](Value before) { return value < before ? value : before; });
+}
+template <class Value>
+Value atomicOr(Value* place, std::type_identity_t<Value> value) {
+    return hpcai500_atomic(place, [=](Value before) { return before | value; });
+}
+template <class Value>
+Value atomicExch(Value* place, std::type_identity_t<Value> value) {
+    return hpcai500_atomic(place, [=](Value) { return value; });
+}
+template <class Value>
+Value atomicCAS(Value* place, std::type_identity_t<Value> expected, std::type_identity_t<Value> value) {
+    return hpcai500_atomic(place, [=](Value before) { return before == expected ? value : before; });
+}

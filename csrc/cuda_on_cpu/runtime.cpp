@@ -1,0 +1,90 @@
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda_runtime_api.h"
+
+const char* cudaGetErrorName(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess:
+            return "cudaSuccess";
+        case cudaErrorInvalidValue:
+            return "cudaErrorInvalidValue";
+        case cudaErrorMemoryAllocation:
+            return "cudaErrorMemoryAllocation";
+        case cudaErrorInsufficientDriver:
+            return "cudaErrorInsufficientDriver";
+        case cudaErrorNoDevice:
+            return "cudaErrorNoDevice";
+        case cudaErrorInvalidDevice:
+            return "cudaErrorInvalidDevice";
+    }
+    return "cudaErrorUnknown";
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+    return error == cudaSuccess ? "no error" : "refused by the stand-in for a device";
+}
+
+cudaError_t cudaGetLastError() {
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+    *memory = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    *memory = std::malloc(bytes);
+    if (*memory == nullptr) return cudaErrorMemoryAllocation;
+    std::memset(*memory, 0xa5, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* memory) {
+    std::free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+    if (bytes > 0) std::memset(memory, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
+    return cudaMemset(memory, value, bytes);
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+    if (bytes > 0) std::memmove(to, from, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+    return cudaMemcpy(to, from, bytes, kind);
+}

@@ -1,0 +1,197 @@
+"""CUDA graphs: kernels of the parts with static shapes are captured before the clock starts, and started as one.
+
+All that decides is here and runs anywhere; only torch's own `make_graphed_callables`, called once, needs a CUDA device.
+It replaces the forward pass of a part by a replay of a graph, and so its backward pass. Both read and write the same
+memory each time: a part's next backward pass overwrites its gradients, unless `pass_ended` has taken them out of there.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from hpcai500.engine.precision import Precision
+from hpcai500.errors import RecipeError
+from hpcai500.layers import Framework, Recipe
+from hpcai500.workloads.base import Graphable
+
+# As torch.cuda.make_graphed_callables: replaces the forward pass of each module, which is called with such tensors.
+Graphing = Callable[[tuple[nn.Module, ...], tuple[tuple[Any, ...], ...]], Any]
+
+
+def step_model(model: nn.Module, framework: Framework, compiler: Callable[..., Any] = torch.compile) -> nn.Module:
+    """What training calls: `model`, compiled where the recipe says so, by a compiler that captures its own graphs."""
+    if not framework.compile:
+        return model
+    return cast(nn.Module, compiler(model, mode="reduce-overhead" if framework.cuda_graphs else None))
+
+
+def step_graphs(recipe: Recipe, workload: object, model: nn.Module) -> StepGraphs | None:
+    """The graphs of `recipe`, not captured yet; None where it wants none.
+
+    Raises:
+        RecipeError: the workload does not say which of its parts can be captured.
+    """
+    framework = recipe.framework
+    if not framework.cuda_graphs:
+        return None
+    if framework.compile:
+        return StepGraphs(model, (), compiled=True)
+    if not isinstance(workload, Graphable):
+        raise RecipeError(
+            f"framework.cuda_graphs: the benchmark {recipe.benchmark} does not say which parts of its model have "
+            "static shapes (Graphable.graphed_parts); set it to false: --set framework.cuda_graphs=false"
+        )
+    return StepGraphs(model, workload.graphed_parts())
+
+
+class StepGraphs:
+    """The graphs of one model.
+
+    Args:
+        model: that is trained; on its device, in its memory layout.
+        parts: names of its modules that are captured; "" is the model itself. Empty where a compiler captures.
+        compiled: whether torch's compiler captures instead.
+        graphing: `torch.cuda.make_graphed_callables`, or what does the same elsewhere.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Sequence[str],
+        *,
+        compiled: bool = False,
+        graphing: Graphing = torch.cuda.make_graphed_callables,
+    ) -> None:
+        self._model, self._parts, self._compiled, self._graphing = model, tuple(parts), compiled, graphing
+
+    def capture(self, one_pass: Callable[[], Tensor], precision: Precision) -> None:
+        """Capture every part, in training mode, with inputs as `one_pass` gives it; before any other pass.
+
+        Buffers come to be others (running statistics): whoever calls this restores them.
+
+        Args:
+            one_pass: a forward pass of the model, which returns its loss.
+            precision: the arithmetic.
+
+        Raises:
+            RecipeError: a part cannot be captured.
+        """
+        if not self._parts:
+            return
+        with precision.forward(caching=False):
+            calls = self._calls(one_pass)
+            # What autograd keeps of that pass belongs to another stream than the capture's.
+            gc.collect()
+            modules = tuple(self._model.get_submodule(call.name) for call in calls)
+            eager = [module.forward for module in modules]
+            self._graph(modules, tuple(call.inputs for call in calls))
+        for module, call, original in zip(modules, calls, eager, strict=True):
+            replay = partial(_replay_or_not, self._model, call.shapes, module.forward, original)
+            module.forward = replay
+
+    def pass_begins(self) -> None:
+        """A forward pass begins."""
+        if self._compiled:
+            torch.compiler.cudagraph_mark_step_begin()
+
+    def pass_ended(self) -> None:
+        """A backward pass has ended that others of the same update follow: they must not write over its gradients."""
+        held = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
+        gradients = [cast(Tensor, parameter.grad) for parameter in held]
+        copies = [torch.empty_like(gradient) for gradient in gradients]
+        torch._foreach_copy_(copies, gradients)
+        for parameter, copy in zip(held, copies, strict=True):
+            parameter.grad = copy
+
+    def _calls(self, one_pass: Callable[[], Tensor]) -> list[_Call]:
+        """What each part is called with, in the order of the calls."""
+        with _listening(self._model, self._parts) as calls:
+            one_pass()
+        for name in self._parts:
+            if (count := sum(call.name == name for call in calls)) != 1:
+                raise _refused(name, f"is called {count} times in a step, and a graph serves one call")
+        return calls
+
+    def _graph(self, modules: tuple[nn.Module, ...], inputs: tuple[tuple[Any, ...], ...]) -> None:
+        try:
+            self._graphing(modules, inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise RecipeError(
+                f"framework.cuda_graphs: the step cannot be captured ({str(error).splitlines()[0]}); set it to false: "
+                "--set framework.cuda_graphs=false"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of one part; `inputs` are copies, which the graph will read."""
+
+    name: str
+    inputs: tuple[Any, ...]
+    shapes: tuple[torch.Size, ...]
+
+
+@contextmanager
+def _listening(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
+    """The calls of these modules of `model` that happen within; they have no hook afterwards, as capturing wants it."""
+    calls: list[_Call] = []
+
+    def note(name: str, _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if named:
+            raise _refused(name, f"is called with {', '.join(named)} by name, and a graph takes places only")
+        inputs = tuple(_copied(one, name) for one in positional)
+        calls.append(_Call(name, inputs, tuple(tensor.shape for tensor in _tensors(inputs))))
+
+    with ExitStack() as hooks:
+        for name in names:
+            handle = model.get_submodule(name).register_forward_pre_hook(partial(note, name), with_kwargs=True)
+            hooks.callback(handle.remove)
+        yield calls
+
+
+def _copied(value: Any, name: str) -> Any:
+    """Memory of its own, with the same layout and values: those of a step do no harm to whatever counts on them."""
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(one, name) for one in value)
+    if not isinstance(value, Tensor):
+        raise _refused(name, f"takes a {type(value).__name__}, and a graph takes tensors only")
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _replay_or_not(
+    model: nn.Module,
+    shapes: tuple[torch.Size, ...],
+    replay: Callable[..., Any],
+    original: Callable[..., Any],
+    *inputs: Any,
+) -> Any:
+    """The captured pass where it is one of training, on inputs as they were captured; else what was there before."""
+    is_captured = (
+        model.training and torch.is_grad_enabled() and tuple(tensor.shape for tensor in _tensors(inputs)) == shapes
+    )
+    return (replay if is_captured else original)(*inputs)
+
+
+def _refused(name: str, why: str) -> RecipeError:
+    return RecipeError(
+        f"framework.cuda_graphs: {f'the part {name}' if name else 'the model'} {why}; set it to false: "
+        "--set framework.cuda_graphs=false"
+    )

@@ -1,0 +1,28 @@
+"""Whether DALI and our operators for it are on this machine."""
+
+from __future__ import annotations
+
+import platform
+from importlib.util import find_spec
+
+import pytest
+
+from hpcai500.system.dali_plugin import find_plugin
+
+# What DALI has wheels for. On such a machine a missing one is no excuse: `make test` installs it.
+_PROCESSORS = ("x86_64", "aarch64")
+
+
+def _why_not() -> str | None:
+    if platform.machine() not in _PROCESSORS:
+        return f"DALI has no wheel for this processor, {platform.machine()}"
+    try:
+        found = find_spec("nvidia.dali")
+    except ModuleNotFoundError:
+        found = None
+    if found is None or find_plugin() is None:
+        return "DALI or our operators for it are missing: make dali"
+    return None
+
+
+needs_dali = pytest.mark.skipif(_why_not() is not None, reason=str(_why_not()))
