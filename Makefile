@@ -94,9 +94,12 @@ format: $(VENV)/.extra-dev
 bench: $(VENV)/.dali $(VENV)/.extra-benchmark $(VENV)/.horovod
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
 
-# The page is written after a part failed, too: what was measured until then is in the results.
+# Without a device nothing is downloaded. The page is written after a part failed, too: what was measured until then is in
+# the results.
 .PHONY: bench-gpu
-bench-gpu: $(VENV)/.dali
+bench-gpu: build
+	@$(BIN)/python benchmarks/gpu/run.py --check $(ARGS)
+	@$(MAKE) --no-print-directory $(VENV)/.dali
 	@$(BIN)/python benchmarks/gpu/run.py $(ARGS); status=$$?; \
 	[ $$status -gt 1 ] || $(BIN)/python benchmarks/gpu/performance_page.py docs/performance.md; exit $$status
 

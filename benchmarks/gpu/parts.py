@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,6 @@ class Part:
     what: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     takes_data: bool = False
-
-    @property
-    def is_there(self) -> bool:
-        """Whether its module is."""
-        return find_spec(self.module) is not None
 
     def measure(self, options: Options, data: Path | None) -> dict[str, Any]:
         """Do it."""

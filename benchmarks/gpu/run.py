@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         device = _device(asked.device)
         parts = _chosen(asked.only)
+        if asked.check:
+            return 0
         if device.type == "cuda" and len(parts) > 1:
             return each_alone(parts, sys.argv[1:] if arguments is None else arguments, _start)
         options = Options(device, asked.rounds or (1 if asked.quick else 5), asked.quick)
@@ -135,7 +137,7 @@ def _chosen(names: Sequence[str] | None) -> list[Part]:
     Raises:
         UsageError: there is none of such a name.
     """
-    there = {part.name: part for part in PARTS if part.is_there}
+    there = {part.name: part for part in PARTS}
     if unknown := [name for name in names or () if name not in there]:
         raise UsageError(f"--only: no part is called {', '.join(unknown)}; there are {', '.join(there)}")
     return [part for part in there.values() if not names or part.name in names]
@@ -157,6 +159,7 @@ def _file(asked: argparse.Namespace, device: str) -> Path | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where (default cuda)")
+    parser.add_argument("--check", action="store_true", help="only whether it could be measured here")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, one round: no measurement")
     parser.add_argument("--rounds", type=int, help="turns of each contestant (default 5)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="parts: " + ", ".join(part.name for part in PARTS))

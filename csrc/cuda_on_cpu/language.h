@@ -20,11 +20,12 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 // The address sanitizer puts fences round static variables; the thread sanitizer must see those of one block
-// as other ones than the next block's, which has an OS thread of its own there.
+// as other ones than the next block's, which has an OS thread of its own there. constinit: shared memory has
+// no initialiser, and the first thread to come must not be seen to run one.
 #ifdef HPCAI500_THREAD_SANITIZER
-#define __shared__ static thread_local
+#define __shared__ static thread_local constinit
 #else
-#define __shared__ static
+#define __shared__ static constinit
 #endif
 
 #define threadIdx (::hpcai500::cuda_on_cpu::here->thread)

@@ -21,12 +21,26 @@
 namespace hpcai500::drivers {
 namespace {
 
+// Boxes in clusters, so that many go, and some of any coordinates.
+template <class Real>
+std::vector<Real> some_boxes(Random& random, int count) {
+    std::vector<Real> boxes;
+    for (int i = 0; i < count; ++i) {
+        const Real x = static_cast<Real>(below(random, 40)), y = static_cast<Real>(below(random, 40));
+        const Real corners[] = {x, y, x + static_cast<Real>(1 + below(random, 30)),
+                                y + static_cast<Real>(1 + below(random, 30))};
+        const bool any = below(random, 10) == 0;
+        for (const Real corner : corners) boxes.push_back(any ? coordinate<Real>(random) : corner);
+    }
+    return boxes;
+}
+
 template <class Real>
 void stress_nms(Random& random, int count) {
     const auto size = static_cast<std::size_t>(count);
-    std::vector<Real> boxes(4 * size), scores(size);
+    const std::vector<Real> boxes = some_boxes<Real>(random, count);
+    std::vector<Real> scores(size);
     std::vector<std::int64_t> groups(size);
-    for (Real& value : boxes) value = coordinate<Real>(random);
     for (std::size_t i = 0; i < size; ++i) scores[i] = static_cast<Real>(count) - static_cast<Real>(i);
     for (std::int64_t& group : groups) group = below(random, 3) - 1;
     const bool grouped = below(random, 2) == 0;

@@ -56,11 +56,12 @@ def pooled_and_gradient(features: Tensor, rois: Tensor, ratio: int, aligned: boo
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("ratio", "aligned"), [(2, False), (0, True)])
+@pytest.mark.parametrize("channels", [70, 72], ids=["one by one", "16 bytes at once"])
 def test_bins_and_gradients_agree(
-    memory_format: torch.memory_format, dtype: torch.dtype, ratio: int, aligned: bool
+    memory_format: torch.memory_format, dtype: torch.dtype, ratio: int, aligned: bool, channels: int
 ) -> None:
     generator = torch.Generator().manual_seed(3)
-    features = torch.randn(2, 70, 21, 33, generator=generator).to(dtype).contiguous(memory_format=memory_format)
+    features = torch.randn(2, channels, 21, 33, generator=generator).to(dtype).contiguous(memory_format=memory_format)
     places = torch.rand(60, 4, generator=generator) * 90 - 15
     rois = torch.cat([torch.arange(60)[:, None] % 2, places], dim=1)
     rois[0, 1], rois[1, 2], rois[2, 3] = float("nan"), float("inf"), 1e30

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "roi_taps.cuh"
+#include "roi_tile.cuh"
 
 namespace hpcai500 {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "roi_align.h"
 #include "roi_taps.cuh"
+#include "roi_tile.cuh"
 
 namespace hpcai500 {
 namespace {
@@ -18,12 +19,14 @@ constexpr int thread_channels = 4;
 // places side by side, one after the other for each of their channels.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool adds_four = true;
-__device__ inline void add_four(float* to, const float (&values)[thread_channels]) {
+template <class Real>
+__device__ void add_four(Real* to, const Real (&values)[thread_channels]) {
     atomicAdd(reinterpret_cast<float4*>(to), make_float4(values[0], values[1], values[2], values[3]));
 }
 #else
 constexpr bool adds_four = false;
-__device__ inline void add_four(float*, const float (&)[thread_channels]) {}
+template <class Real>
+__device__ void add_four(Real*, const Real (&)[thread_channels]) {}
 #endif
 
 // Channels first: a thread for each bin of each channel.
@@ -80,19 +83,20 @@ __device__ void spread_tile(const Maps& maps, const BlockRoi<Real>& roi, const R
                                            : static_cast<Real>(0);
         }
         const int place = bins.begin + bin;
-        roi.template each_pixel<tabled>(
-            tables, place / maps.column_bins, place % maps.column_bins,
-            [&](int row, int column, Real weight) {
-                Real* const pixel = image + row * maps.row_step + column * maps.column_step + first;
-                if constexpr (together) {
-                    const float added[] = {weight * values[0], weight * values[1], weight * values[2],
-                                           weight * values[3]};
-                    add_four(pixel, added);
-                } else {
-                    for (int k = 0; k < own; ++k)
-                        if (first + k * step < channels) atomicAdd(pixel + k * step, weight * values[k]);
-                }
-            });
+        roi.template each_pixel<tabled>(tables, place / maps.column_bins, place % maps.column_bins,
+                                        [&](int row, int column, Real weight) {
+                                            Real* const pixel = image + row * maps.row_step +
+                                                                column * maps.column_step + first;
+                                            if constexpr (together) {
+                                                const Real added[] = {weight * values[0], weight * values[1],
+                                                                      weight * values[2], weight * values[3]};
+                                                add_four(pixel, added);
+                                            } else {
+                                                for (int k = 0; k < own; ++k)
+                                                    if (first + k * step < channels)
+                                                        atomicAdd(pixel + k * step, weight * values[k]);
+                                            }
+                                        });
     }
 }
 
