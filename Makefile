@@ -138,7 +138,7 @@ dali: $(VENV)/.dali
 # Our operators belong to the build of the core, which finds DALI where it is installed. A core that was compiled before
 # that is compiled again, and only they are new; in an environment without a core DALI comes first.
 $(VENV)/.dali: $(VENV)/.extra-dali $(VENV)/.core
-	@[ $(VENV)/.core -nt $(VENV)/.extra-dali ] || { $(compile); }
+	@[ ! $(VENV)/.extra-dali -nt $(VENV)/.core ] || { $(compile); }
 	@touch $@
 
 $(VENV)/.extra-%: $(VENV)/.runtime

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # torch.compile asks setuptools for paths, and setuptools refuses to load after the standard library's distutils, which
@@ -62,6 +63,25 @@ def _skips(reporter: pytest.TerminalReporter, *, has_device: bool) -> list[str]:
         if not hasattr(report, "wasxfail") and not is_excused(reason, has_device=has_device):
             found.append(f"{report.nodeid}: {reason}")
     return list(dict.fromkeys(found))
+
+
+@pytest.fixture(autouse=True)
+def _exact_products_on_a_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of a device begin with fp32 that is fp32, not TF32 as torch's convolutions, and leave no switch behind."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    import torch
+
+    cudnn, matmul = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    before = cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
+    torch.set_float32_matmul_precision("highest")
+    cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
 
 
 @pytest.hookimpl(tryfirst=True)

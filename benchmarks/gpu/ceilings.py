@@ -9,6 +9,7 @@ the other tables is a fraction of what the vendor's own libraries reach.
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ def _compare(
         ours = f"ours: {entry['call']}"
         calls: dict[str, Call] = {ours: prepared.calls[entry["call"]], **_direct(problem, precision, options.device)}
         seconds = turns(timed_all(calls, options.device), options)
-    rate = problem.flops / _median(seconds[ours])
+    rate = problem.flops / statistics.median(seconds[ours])
     rows.append({"case": case, "call": entry["call"], "flops_per_second": rate, "bytes_per_second": None})
     ratios.append(ratio_row(case, seconds, ours, options))
 
@@ -132,10 +133,6 @@ def _compare_copies(options: Options, rows: list[Row], ratios: list[Row]) -> Non
     }
     seconds = turns(timed_all(calls, options.device), options)
     case = f"copy of {size} bytes"
-    rate = 2 * size / _median(seconds[ours])
+    rate = 2 * size / statistics.median(seconds[ours])
     rows.append({"case": case, "call": "Tensor.copy_", "flops_per_second": None, "bytes_per_second": rate})
     ratios.append(ratio_row(case, seconds, ours, options))
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,16 +24,12 @@ def hold(
     ready: dict[str, Timed] = {}
     failed: dict[str, str] = {}
     for name, make in makers.items():
-        try:
-            run = make()
-            # Not every lack of memory shows before the first call.
-            run(1)
-            ready[name] = run
-        except Exception as error:  # noqa: BLE001 - whatever keeps one contestant is written down, and the others go on
-            failed[name] = reason(error)
-        if name in failed:
-            # What it had made hung on the error until here.
+        made = _made(make)
+        if isinstance(made, str):
+            failed[name] = made
             free(options.device)
+        else:
+            ready[name] = made
     if not ready:
         return {}, failed
     try:
@@ -40,6 +37,17 @@ def hold(
     except torch.OutOfMemoryError:
         # Together they need more than each of them alone.
         return {}, failed | dict.fromkeys(ready, f"{NO_MEMORY} beside its rivals")
+
+
+def _made(make: Maker) -> Timed | str:
+    """A contestant after its first call, or why it cannot: then nothing holds what it had made when this returns."""
+    try:
+        run = make()
+        # Not every lack of memory shows before the first call.
+        run(1)
+    except Exception as error:  # noqa: BLE001 - whatever keeps one contestant is written down, and the others go on
+        return reason(error)
+    return run
 
 
 def reason(error: Exception) -> str:
@@ -56,7 +64,7 @@ def speed_rows(
     """
     rows: list[dict[str, Any]] = []
     for name, values in seconds.items():
-        median = sorted(values)[len(values) // 2]
+        median = statistics.median(values)
         rates = {f"{what}_per_second": much / median for what, much in amount.items()}
         rows.append({**case, "contestant": name, "median_seconds": median, **rates, "reason": None})
     nothing = dict.fromkeys(("median_seconds", *(f"{what}_per_second" for what in amount)))

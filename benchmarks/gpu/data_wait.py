@@ -2,14 +2,16 @@
 
 The whole training path (loader, copies, step) runs for some hundred steps with each input pipeline; `memory` repeats
 a few batches and shows the step without input. Pipelines run one after the other: two at once would share the cores.
-The share is of the time in which the loop waited for a batch. A device works on while the loop waits, so the share is
-an upper bound of what the device lost; images per second beside `memory` show the loss itself.
+The share is the record's `data_wait_seconds`, which each loader tells with its batches, of all seconds of the steps:
+of DALI on a device, until a batch is made, and not until the device is ready to take it over. A device works on while
+the loop waits, so the share is an upper bound of what the device lost; images per second beside `memory` show the loss
+itself.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,8 @@ _STEPS, _SMALL_STEPS = 60, 2
 _BATCH, _SMALL_BATCH = 256, 4
 _WARM_UP = 12
 _PATIENCE_SECONDS = 600.0
-_LOADERS = {
-    "memory": ("accelerator.loader=memory",),
-    "native, converted by the host": ("accelerator.loader=native", "accelerator.conversion=host"),
-    "native, converted by the device": ("accelerator.loader=native", "accelerator.conversion=device"),
-    "dali": ("accelerator.loader=dali",),
-}
+# Who reads, and who normalises where the recipe can choose.
+_INPUTS = (("memory", None), ("native", "host"), ("native", "device"), ("dali", None))
 _SMALL = ("workload.width=4", "workload.image_size=32", "workload.evaluation_resize=36", "workload.depths=[1, 1, 1, 1]")
 
 
@@ -46,16 +44,19 @@ def measure(options: Options, data: Path | None = None) -> dict[str, object]:
     """Every pipeline in turn; `data` is a folder in ImageNet's layout instead of the made one."""
     rows: list[dict[str, Any]] = []
     with images(options, data) as folder:
-        for name, settings in _LOADERS.items():
+        for loader, conversion in _INPUTS:
+            row: dict[str, Any] = {"loader": loader, "conversion": conversion}
+            settings = [f"accelerator.loader={loader}"]
+            settings += [f"accelerator.conversion={conversion}"] if conversion else []
             try:
-                rows.append({"loader": name, **_run(folder, options, settings), "reason": None})
+                rows.append({**row, **_run(folder, options, settings), "reason": None})
             except Exception as error:  # noqa: BLE001 - what one pipeline lacks is written down, and the others go on
-                rows.append({"loader": name, "reason": reason(error)})
+                rows.append({**row, "reason": reason(error)})
             free(options.device)
     return {"tables": {"Image Classification from JPEG files": rows}, "ratios": list(_judged(rows, options))}
 
 
-def _run(folder: Path, options: Options, settings: tuple[str, ...]) -> dict[str, Any]:
+def _run(folder: Path, options: Options, settings: Sequence[str]) -> dict[str, Any]:
     recipe = _recipe(options, settings)
     ranks = Ranks(find_placement({}), LocalCommunicator(), _PATIENCE_SECONDS)
     torch.compiler.reset()
@@ -82,7 +83,8 @@ def _run(folder: Path, options: Options, settings: tuple[str, ...]) -> dict[str,
 def _judged(rows: list[dict[str, Any]], options: Options) -> Iterator[dict[str, Any]]:
     memory = rows[0].get("images_per_second")
     for row in rows[1:]:
-        case, rival = f"data wait, {row['loader']}", "the same step with images in memory"
+        name = f"{row['loader']}, converted by the {row['conversion']}" if row["conversion"] else row["loader"]
+        case, rival = f"data wait, {name}", "the same step with images in memory"
         if row["reason"]:
             yield without_rival(case, rival, row["reason"], TARGET)
             continue
@@ -93,16 +95,16 @@ def _judged(rows: list[dict[str, Any]], options: Options) -> Iterator[dict[str, 
             options,
             TARGET,
             rival=None,
-            ours=row["loader"],
+            ours=name,
             interval=interval,
             rounds=options.rounds,
         )
         if memory:
             rate = row["images_per_second"] / memory
-            yield value_row(f"images/s, {row['loader']}", rate, options, None, rival=rival, ours=row["loader"])
+            yield value_row(f"images/s, {name}", rate, options, None, rival=rival, ours=name)
 
 
-def _recipe(options: Options, settings: tuple[str, ...]) -> Recipe:
+def _recipe(options: Options, settings: Sequence[str]) -> Recipe:
     on_gpu = options.device.type == "cuda"
     common = [
         f"accelerator.device={options.device.type}",

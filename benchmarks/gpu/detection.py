@@ -6,14 +6,14 @@ channels. Before they are timed, contestants must agree with ours; one that does
 
 from __future__ import annotations
 
-import sys
+import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from clock import Call, timed_all, turns
 from contest import reason
+from cpu_modules import cpu_module
 from options import Options
 from rows import ratio_row, without_rival
 from torch import Tensor
@@ -47,22 +47,12 @@ Pool = Callable[[Tensor, Tensor, int, float, int], Tensor]
 Results = Callable[[], Sequence[Tensor]]
 
 
-def _plain() -> Any:
-    """Plain torch's expressions of both, which the CPU's comparison has too."""
-    folder = str(Path(__file__).resolve().parents[1])
-    if folder not in sys.path:
-        sys.path.append(folder)
-    import detection_rivals  # noqa: PLC0415 - it lies in the folder above, which only the line before makes known
-
-    return detection_rivals
-
-
 def _suppressors() -> dict[str, Suppress]:
     if why_not() is None:
         from torchvision import ops  # noqa: PLC0415
 
         return {"ours": nms, _RIVAL: ops.nms}
-    return {"ours": nms, "torch, matrix": _plain().nms_matrix}
+    return {"ours": nms, "torch, matrix": cpu_module("detection_rivals").nms_matrix}
 
 
 def _poolers() -> dict[str, Pool]:
@@ -73,7 +63,7 @@ def _poolers() -> dict[str, Pool]:
         from torchvision import ops  # noqa: PLC0415
 
         return {"ours": ours, _RIVAL: ops.roi_align}
-    return {"ours": ours, "torch, grid_sample": _plain().roi_align_grid_sample}
+    return {"ours": ours, "torch, grid_sample": cpu_module("detection_rivals").roi_align_grid_sample}
 
 
 def _suppressing(suppress: Suppress, boxes: Tensor, scores: Tensor) -> Results:
@@ -116,9 +106,7 @@ def _compare(
         return
     plain: dict[str, Call] = dict(calls)
     seconds = turns(timed_all(plain, options.device), options)
-    rows += [
-        {"case": case, "contestant": name, "median_seconds": sorted(s)[len(s) // 2]} for name, s in seconds.items()
-    ]
+    rows += [{"case": case, "contestant": name, "median_seconds": statistics.median(s)} for name, s in seconds.items()]
     ratios.append(ratio_row(case, seconds, "ours", options))
 
 

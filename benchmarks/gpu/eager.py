@@ -31,19 +31,21 @@ def eager_step(model: nn.Module, loss_of: Callable[[nn.Module], Tensor], recipe:
     set_switches(precision)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
-    def context() -> AbstractContextManager[Any]:
-        mixed = _MIXED.get(precision)
-        return nullcontext() if mixed is None else torch.autocast(device.type, dtype=mixed)
-
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with context():
+        with arithmetic(precision, device):
             loss = loss_of(model)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
 
     return step
+
+
+def arithmetic(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """In which a forward pass runs: autocast where `precision` is mixed."""
+    mixed = _MIXED.get(precision)
+    return nullcontext() if mixed is None else torch.autocast(device.type, dtype=mixed)
 
 
 def set_switches(precision: str) -> None:

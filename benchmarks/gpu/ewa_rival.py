@@ -6,8 +6,11 @@ Why this is fair:
 - Numbers are the recipe's: anchors (their shapes too), proposals before and after NMS, sampled anchors and regions,
   classes, thresholds. The weights are ours where the names agree, so that NMS sees like proposals.
 - Its transform, which would resize, normalise and pad, is replaced by one that hands the batch on: we do none of it.
-- Anchors are made in fp32, which torchvision under autocast does not do; that it then trains on other boxes would make
-  its step another one.
+- Boxes are in fp32, as ours are, in every precision: its proposal head hands on logits and codes in fp32, and its
+  anchors are made so. By itself torchvision decodes boxes in the type of the codes, under autocast in bf16, where
+  numbers from 512 to 1024 are 4 apart: different boxes would fall together in NMS, and fewer regions would reach its
+  heads than ours. The convolutions of the head run in bf16 all the same. What is cast is a few megabytes an image; ours
+  casts all logits, and the codes of the best anchors alone. `regions` counts proposals and regions of both.
 - Batch, boxes, precision (autocast) and optimizer (torch's default SGD) are those of the other contestants.
 """
 
@@ -17,8 +20,9 @@ from typing import Any
 
 import torch
 from clock import Timed, timed
-from eager import eager_step
-from held import HeldWorkload, Shape
+from eager import arithmetic, eager_step
+from held import Shape, held_workload
+from regions import Counts, of_torchvision
 from torch import Tensor, nn
 
 # This module is imported only where torchvision is.
@@ -27,10 +31,10 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from hpcai500.layers import ExtremeWeather, Recipe
-from hpcai500.workloads.base import Place
 from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.targets import Targets
 
@@ -51,8 +55,19 @@ class AsTheyAre(nn.Module):
         return result
 
 
-def rival_step(recipe: Recipe, device: torch.device, grid: tuple[int, int], layout: torch.memory_format) -> Timed:
-    """Steps of torchvision's detector on the batch that ours trains on."""
+class Head(RPNHead):  # type: ignore[misc]
+    """torchvision's proposal head, which hands on fp32: what follows it takes the type of what the head gives."""
+
+    def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Levels (N, C, h, w) -> logits (N, A, h, w) and codes (N, 4 A, h, w) of each."""
+        logits, codes = super().forward(x)
+        return [one.float() for one in logits], [one.float() for one in codes]
+
+
+def rival_step(
+    recipe: Recipe, device: torch.device, grid: tuple[int, int], layout: torch.memory_format
+) -> tuple[Timed, Counts]:
+    """Steps of torchvision's detector on the batch that ours trains on, and how many regions it has there."""
     options = recipe.workload
     assert isinstance(options, ExtremeWeather)
     changed = recipe.model_copy(
@@ -60,18 +75,22 @@ def rival_step(recipe: Recipe, device: torch.device, grid: tuple[int, int], layo
             "framework": recipe.framework.model_copy(update={"channels_last": layout == torch.channels_last}),
         }
     )
-    held = HeldWorkload(changed, Place(device, torch.float32, 1), Shape(grid=grid))
+    held = held_workload(changed, device, Shape(grid=grid))
     model = detector(options, grid)
     model.load_state_dict(_fitting(held.model.state_dict(), model.state_dict()), strict=False)
     images, truth = held.payload
-    images = images.contiguous(memory_format=layout)
     targets = _as_torchvision(truth)
 
     def loss(model: nn.Module) -> Tensor:
         losses: dict[str, Tensor] = model(images, targets)
         return sum(losses.values(), torch.zeros((), device=device))
 
-    return timed(eager_step(model, loss, changed, device), device)
+    def one_pass() -> None:
+        with arithmetic(recipe.accelerator.precision, device):
+            loss(model)
+
+    step = eager_step(model, loss, changed, device)
+    return timed(step, device), of_torchvision(model, one_pass)
 
 
 def detector(options: ExtremeWeather, grid: tuple[int, int]) -> FasterRCNN:
@@ -88,6 +107,7 @@ def detector(options: ExtremeWeather, grid: tuple[int, int]) -> FasterRCNN:
         min_size=min(grid),
         max_size=max(grid),
         rpn_anchor_generator=anchors,
+        rpn_head=Head(options.pyramid_channels, len(options.anchors[0])),
         rpn_pre_nms_top_n_train=before[0],
         rpn_pre_nms_top_n_test=before[1],
         rpn_post_nms_top_n_train=after[0],

@@ -2,7 +2,9 @@
 
 The rival (`ewa_rival`) is the same network with the same numbers of anchors, proposals, samples and classes, on the
 same batch, in the same precision, in torch's default SGD; in both layouts, of which the faster counts. Its resizing and
-normalising are taken out, which is to its favour: our images come normalised, at their own size.
+normalising are taken out, which is to its favour: our images come normalised, at their own size. Each row has how many
+proposals and sampled regions its contestant's batch has (`regions`): they must be near each other, or somebody does
+less than the others.
 
 The target is held in mixed precision alone: in fp32, the products that both do alike take most of a step.
 """
@@ -16,8 +18,10 @@ import torch
 from ceilings import gemm_ceiling
 from clock import Timed
 from contest import Maker, hold, speed_rows
+from eager import arithmetic
 from held import HeldSteps, Shape, free
 from options import Options
+from regions import PROPOSALS, SAMPLED, Counts, of_ours
 from rows import Target, ratio_row, without_rival
 from torchvision_here import why_not
 
@@ -25,7 +29,7 @@ from hpcai500.layers import ExtremeWeather, Recipe
 from hpcai500.measure.flops import count_flops
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.ewa_model import REFERENCE_GRID, build_model, example_inputs
-from hpcai500.workloads.models.faster_rcnn import CountedDetector
+from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 TARGET = Target(least=1.5)
@@ -70,15 +74,19 @@ def _compare(
     rows: list[dict[str, Any]],
     ratios: list[dict[str, Any]],
 ) -> None:
+    # A shape that was compiled before must not make this one a dynamic shape.
+    torch.compiler.reset()
     recipe, grid = _recipe(precision, batch, options, ()), _SMALL_GRID if options.quick else REFERENCE_GRID
     assert isinstance(recipe.workload, ExtremeWeather)
     counted = CountedDetector(build_model(recipe.workload))
     flops = count_flops(counted, *example_inputs(recipe.workload, *grid)).training_flops
-    seconds, failed = hold(dict(_contestants(recipe, batch, options, grid)), options)
+    counts: dict[str, Counts] = {}
+    seconds, failed = hold(dict(_contestants(recipe, batch, options, grid, counts)), options)
     amounts = {"images": float(batch), "analytic_flops": batch * flops}
     for row in speed_rows({"precision": precision, "batch": batch}, seconds, failed, amounts):
         rate = row["analytic_flops_per_second"]
-        rows.append(row | {"share_of_gemm_ceiling": rate / ceiling if rate and ceiling else None})
+        found = dict.fromkeys((PROPOSALS, SAMPLED)) | counts.get(row["contestant"], {})
+        rows.append(row | {"share_of_gemm_ceiling": rate / ceiling if rate and ceiling else None} | found)
     case = f"Faster R-CNN, {precision}, batch {batch}, {grid[0]} x {grid[1]}"
     target = TARGET if precision == "bf16" else None
     ours, rivals = ([name for name in seconds if name.startswith("ours") is mine] for mine in (True, False))
@@ -90,15 +98,21 @@ def _compare(
         ratios.append(without_rival(case, RIVAL, why_not() or "; ".join(failed.values()), target))
 
 
-def _contestants(recipe: Recipe, batch: int, options: Options, grid: tuple[int, int]) -> Iterator[tuple[str, Maker]]:
+def _contestants(
+    recipe: Recipe, batch: int, options: Options, grid: tuple[int, int], counts: dict[str, Counts]
+) -> Iterator[tuple[str, Maker]]:
+    """Each writes into `counts` what it finds in the batch."""
     precision = recipe.accelerator.precision
     for name, settings in _VARIANTS.items():
         if options.device.type == "cpu" and "framework.cuda_graphs=true" in settings:
             continue
 
-        def ours(settings: tuple[str, ...] = settings) -> Timed:
-            changed = _recipe(precision, batch, options, settings)
-            return HeldSteps(changed, options.device, Shape(grid=grid)).timed(options.quick)
+        def ours(name: str = f"ours, {name}", settings: tuple[str, ...] = settings) -> Timed:
+            steps = HeldSteps(_recipe(precision, batch, options, settings), options.device, Shape(grid=grid))
+            run = steps.timed(options.quick)
+            # Behind the warm-up: graphs are captured before any other pass.
+            counts[name] = _counted(steps, precision, options)
+            return run
 
         yield f"ours, {name}", ours
     if why_not() is None:
@@ -106,7 +120,21 @@ def _contestants(recipe: Recipe, batch: int, options: Options, grid: tuple[int, 
 
         layouts = {"channels_last": torch.channels_last, "channels first": torch.contiguous_format}
         for name, layout in layouts.items():
-            yield f"{RIVAL}, {name}", lambda layout=layout: rival_step(recipe, options.device, grid, layout)  # type: ignore[misc]
+
+            def rival(name: str = f"{RIVAL}, {name}", layout: torch.memory_format = layout) -> Timed:
+                run, counts[name] = rival_step(recipe, options.device, grid, layout)
+                return run
+
+            yield f"{RIVAL}, {name}", rival
+
+
+def _counted(steps: HeldSteps, precision: str, options: Options) -> Counts:
+    def one_pass() -> None:
+        with arithmetic(precision, options.device):
+            steps.model(*steps.payload)
+
+    assert isinstance(steps.model, FasterRCNN)
+    return of_ours(steps.model, one_pass)
 
 
 def _recipe(precision: str, batch: int, options: Options, settings: Sequence[str]) -> Recipe:

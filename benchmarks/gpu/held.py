@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hpcai500.comm.local import LocalCommunicator
 from hpcai500.engine import profiled_steps
+from hpcai500.engine.precision import Precision
 from hpcai500.engine.profiled_steps import ProfiledSteps
 from hpcai500.engine.ranks import Ranks
 from hpcai500.layers import ImageClassification, Recipe
@@ -47,6 +48,8 @@ class HeldWorkload(BlankWorkload):
     drawn = None
 
     def __init__(self, recipe: Recipe, place: Place, shape: Shape) -> None:
+        # The weights of all contestants are the same: they decide how many proposals overlap.
+        torch.manual_seed(0)
         super().__init__(recipe, place, shape.classes, shape.grid)
         images, truth = super().blank_payload()
         generator = torch.Generator().manual_seed(1)
@@ -90,8 +93,6 @@ class HeldSteps:
     """
 
     def __init__(self, recipe: Recipe, device: torch.device, shape: Shape) -> None:
-        # A shape that was compiled before must not make the next one a dynamic shape.
-        torch.compiler.reset()
         made: list[HeldWorkload] = []
 
         def make(recipe: Recipe, data: Path, place: Place) -> HeldWorkload:
@@ -121,9 +122,14 @@ class HeldSteps:
         self._steps.close()
 
 
-def free(device: torch.device, things: Sequence[object] = ()) -> None:
+def held_workload(recipe: Recipe, device: torch.device, shape: Shape) -> HeldWorkload:
+    """For rivals: the batch that `HeldSteps` trains on, in the type that its precision has it in, and such a model."""
+    dtype = Precision(recipe.accelerator.precision, device).input_dtype
+    return HeldWorkload(recipe, Place(device, dtype, 1), shape)
+
+
+def free(device: torch.device) -> None:
     """Give the device's memory back, that of graphs included, before the next case needs it."""
-    del things
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

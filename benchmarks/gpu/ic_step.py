@@ -2,7 +2,8 @@
 
 Rivals, in the same precision, on the same held batch, taking turns with ours: our ResNet in a bare eager loop
 (channels_last, autocast where the precision is mixed, torch's default SGD), and torchvision's resnet50 in the same
-loop where torchvision imports. Input costs nothing here: `data_wait` has that.
+loop where torchvision imports. The batch lies on the device in the type that the precision takes (bf16 in bf16), for
+all of them: nobody pays for a cast of it. Input costs nothing here: `data_wait` has that.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any
 
 import torch
 from ceilings import gemm_ceiling
-from clock import timed
+from clock import Timed, timed
 from contest import Maker, hold, speed_rows
 from eager import eager_step
-from held import HeldSteps, Shape, free
+from held import HeldSteps, Shape, free, held_workload
 from options import Options
 from rows import Target, ratio_row, without_rival
 from torch import Tensor, nn
@@ -67,6 +68,8 @@ def _compare(
     rows: list[dict[str, Any]],
     ratios: list[dict[str, Any]],
 ) -> None:
+    # A shape that was compiled before must not make this one a dynamic shape.
+    torch.compiler.reset()
     recipe = _recipe(precision, batch, options, ())
     assert isinstance(recipe.workload, ImageClassification)
     classes = 10 if options.quick else _CLASSES
@@ -108,22 +111,19 @@ def _ours(precision: str, batch: int, options: Options, classes: int) -> Iterato
 
 def _rivals(recipe: Recipe, options: Options, classes: int) -> Iterator[tuple[str, Maker]]:
     assert isinstance(recipe.workload, ImageClassification)
-    workload, size = recipe.workload, recipe.workload.image_size
-    smoothing = workload.label_smoothing
+    smoothing = recipe.workload.label_smoothing
 
-    def run(model: nn.Module) -> Any:
-        generator = torch.Generator().manual_seed(0)
-        batch = recipe.hyperparameters.batch_size
-        images = torch.randn(batch, 3, size, size, generator=generator).to(options.device)
-        images = images.contiguous(memory_format=torch.channels_last)
-        labels = torch.randint(0, classes, (batch,), generator=generator).to(options.device)
+    def run(model: nn.Module | None = None) -> Timed:
+        held = held_workload(recipe, options.device, Shape(classes=classes))
+        images, labels = held.payload
 
         def loss(model: nn.Module) -> Tensor:
             return F.cross_entropy(model(images), labels, label_smoothing=smoothing)
 
-        return timed(eager_step(model, loss, recipe, options.device), options.device)
+        trained = held.model if model is None else model
+        return timed(eager_step(trained, loss, recipe, options.device), options.device)
 
-    yield _EAGER, lambda: run(build_model(workload, classes))
+    yield _EAGER, run
     if why_not() is None:
         from torchvision.models import resnet50  # noqa: PLC0415 - it imports beside few builds of torch
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hpcai500 import _core
 from hpcai500.measure.host import available_cores
 from hpcai500.measure.micro.crew import device_name
 from hpcai500.system.describe.devices import describe_devices
@@ -34,6 +35,8 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
     if device.type != "cuda":
         return found
+    # Which code runs: `-real` is a wheel's; of `-virtual` alone the driver has made its own.
+    found["kernels_for"] = _core.cuda_architectures()
     values = describe_devices(Host()).values
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     devices: list[Mapping[str, Any]] = values["devices"] or []

@@ -34,8 +34,8 @@ py::array_t<std::int64_t> nms_indices(const py::array& boxes, const py::array& s
     const std::optional<py::array> groups = optional_array(groups_or_none);
     const bool is_double = check_boxes(view_of(boxes, "boxes"));
     const std::int64_t count = boxes.shape(0);
-    check_per_box(view_of(scores, "scores"), count, is_double ? "f8" : "f4");
-    if (groups) check_per_box(view_of(*groups, "groups"), count, "i8");
+    check_per_item(view_of(scores, "scores"), count, is_double ? "f8" : "f4");
+    if (groups) check_per_item(view_of(*groups, "groups"), count, "i8");
     const auto run = is_double ? &kept_boxes<double> : &kept_boxes<float>;
     const auto kept = run(boxes, scores, groups ? groups->data() : nullptr, iou_threshold, threads);
     py::array_t<std::int64_t> result(static_cast<py::ssize_t>(kept.size()));

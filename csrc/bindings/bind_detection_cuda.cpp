@@ -1,10 +1,12 @@
+#include <pybind11/stl.h>
+
 #include <cstdint>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "bindings.h"
 #include "core/cuda_device.h"
 #include "core/detection/nms.h"
-#include "core/detection/roi_align.h"
 #include "device_array.h"
 
 namespace py = pybind11;
@@ -16,66 +18,61 @@ void* stream_of(std::uintptr_t stream) {
     return reinterpret_cast<void*>(stream);
 }
 
+using Segments = std::vector<std::int64_t>;
+
+/// Boxes on a device, and which of them suppress each other.
+struct BoxesOnDevice {
+    DeviceArray boxes;
+    const void* groups;
+    Segments segments;
+    double iou_threshold;
+};
+
 template <class Real>
-void run_nms(const DeviceArray& boxes, const void* groups, const DeviceArray& keep,
-             const DeviceArray& workspace, double iou_threshold, int device, std::uintptr_t stream) {
-    const NmsCudaCall<Real> call{static_cast<const Real*>(boxes.data),
-                                 static_cast<const std::int64_t*>(groups),
-                                 boxes.view.shape[0],
-                                 iou_threshold,
-                                 static_cast<std::uint8_t*>(writable(keep)),
-                                 writable(workspace),
+void run_nms(const BoxesOnDevice& given, void* keep, void* workspace, int device, std::uintptr_t stream) {
+    const NmsCudaCall<Real> call{static_cast<const Real*>(given.boxes.data),
+                                 static_cast<const std::int64_t*>(given.groups),
+                                 given.segments,
+                                 given.iou_threshold,
+                                 static_cast<std::uint8_t*>(keep),
+                                 workspace,
                                  device,
                                  stream_of(stream)};
     const py::gil_scoped_release released;
     nms_cuda(call);
 }
 
-void nms_on_device(const py::object& boxes_object, const py::object& groups_object,
-                   const py::object& keep_object, const py::object& workspace_object, double iou_threshold,
-                   int device, std::uintptr_t stream) {
-    const DeviceArray boxes = device_array(boxes_object, "boxes");
-    const bool is_double = check_boxes(boxes.view);
-    const std::int64_t count = boxes.view.shape[0];
-    std::optional<DeviceArray> groups;
-    if (!groups_object.is_none()) {
-        groups = device_array(groups_object, "groups");
-        check_per_box(groups->view, count, "i8");
-    }
+void run_nms(const BoxesOnDevice& given, const py::object& keep_object, const py::object& workspace_object,
+             int device, std::uintptr_t stream) {
     const DeviceArray keep = device_array(keep_object, "keep");
-    check_per_box(keep.view, count, "u1");
+    check_per_item(keep.view, given.boxes.view.shape[0], "u1");
     const DeviceArray workspace = device_array(workspace_object, "workspace");
-    check_bytes(workspace.view, static_cast<std::int64_t>(nms_cuda_workspace(count)));
-    const auto run = is_double ? &run_nms<double> : &run_nms<float>;
-    run(boxes, groups ? groups->data : nullptr, keep, workspace, iou_threshold, device, stream);
+    check_bytes(workspace.view, static_cast<std::int64_t>(nms_cuda_workspace(given.segments)));
+    const auto run = check_boxes(given.boxes.view) ? &run_nms<double> : &run_nms<float>;
+    run(given, writable(keep), writable(workspace), device, stream);
 }
 
-void pool(const py::object& features_object, const py::object& rois_object, const py::object& out_object,
-          double spatial_scale, int sampling_ratio, bool aligned, int device, std::uintptr_t stream) {
-    const DeviceArray features = device_array(features_object, "features");
-    const DeviceArray rois = device_array(rois_object, "rois"), out = device_array(out_object, "out");
-    RoiAlignSpec spec = roi_spec(features.view, rois.view, out.view);
-    set_sampling(spec, spatial_scale, sampling_ratio, aligned);
-    void* const memory = writable(out);
-    const py::gil_scoped_release released;
-    roi_align_cuda(spec, features.data, rois.data, memory, device, stream_of(stream));
+void nms_on_device(const py::object& boxes_object, const py::object& groups_object, const py::object& keep,
+                   const py::object& workspace, double iou_threshold, int device, std::uintptr_t stream) {
+    const DeviceArray boxes = device_array(boxes_object, "boxes");
+    check_boxes(boxes.view);
+    const std::int64_t count = boxes.view.shape[0];
+    const void* groups = nullptr;
+    if (!groups_object.is_none()) {
+        const DeviceArray array = device_array(groups_object, "groups");
+        check_per_item(array.view, count, "i8");
+        groups = array.data;
+    }
+    run_nms({boxes, groups, {count}, iou_threshold}, keep, workspace, device, stream);
 }
 
-void spread(const py::object& gradient_object, const py::object& rois_object, const py::object& out_object,
-            double spatial_scale, int sampling_ratio, bool aligned, int device, std::uintptr_t stream) {
-    const DeviceArray gradient = device_array(gradient_object, "gradient");
-    const DeviceArray rois = device_array(rois_object, "rois");
-    DeviceArray out = device_array(out_object, "out");
-    const std::string summed = gradient.view.type == "f8" ? "f8" : "f4";
-    if (out.view.type != summed)
-        throw py::value_error("out must have type " + summed + ", in which the gradient is summed, got " +
-                              out.view.type);
-    out.view.type = gradient.view.type;
-    RoiAlignSpec spec = roi_spec(out.view, rois.view, gradient.view);
-    set_sampling(spec, spatial_scale, sampling_ratio, aligned);
-    void* const memory = writable(out);
-    const py::gil_scoped_release released;
-    roi_align_backward_cuda(spec, gradient.data, rois.data, memory, device, stream_of(stream));
+void nms_segments_on_device(const py::object& boxes_object, const Segments& segments, const py::object& keep,
+                            const py::object& workspace, double iou_threshold, int device,
+                            std::uintptr_t stream) {
+    const DeviceArray boxes = device_array(boxes_object, "boxes");
+    check_boxes(boxes.view);
+    check_segments(segments, boxes.view.shape[0]);
+    run_nms({boxes, nullptr, segments, iou_threshold}, keep, workspace, device, stream);
 }
 
 }  // namespace
@@ -86,20 +83,20 @@ void register_detection_cuda(py::module_& module) {
     module.def(
         "cuda_architectures", [] { return py::str(cuda_architectures()).attr("split")(); },
         "What the CUDA kernels were compiled for; empty in a build without CUDA.");
-    module.def("nms_cuda_workspace", &nms_cuda_workspace, py::arg("count"),
-               "Bytes of device memory that nms_cuda needs for `count` boxes.");
+    module.def(
+        "nms_cuda_workspace", [](std::int64_t count) { return nms_cuda_workspace(Segments{count}); },
+        py::arg("count"), "Bytes of device memory that nms_cuda needs for `count` boxes.");
+    module.def(
+        "nms_segments_cuda_workspace", [](const Segments& segments) { return nms_cuda_workspace(segments); },
+        py::arg("segments"), "Bytes of device memory that nms_segments_cuda needs.");
     module.def("nms_cuda", &nms_on_device, py::arg("boxes"), py::arg("groups"), py::arg("keep"),
                py::arg("workspace"), py::kw_only(), py::arg("iou_threshold"), py::arg("device"),
                py::arg("stream"),
                "nms for boxes in falling order of score: sets keep[i] to 1 or 0. Does not wait.");
-    const auto define = [&](const char* name, auto function, const char* first, const char* doc) {
-        module.def(name, function, py::arg(first), py::arg("rois"), py::arg("out"), py::kw_only(),
-                   py::arg("spatial_scale"), py::arg("sampling_ratio"), py::arg("aligned"), py::arg("device"),
-                   py::arg("stream"), doc);
-    };
-    define("roi_align_cuda", &pool, "features", "roi_align on a device. Does not wait.");
-    define("roi_align_backward_cuda", &spread, "gradient",
-           "roi_align_backward on a device, to float32 (float64 for float64). Does not wait.");
+    module.def("nms_segments_cuda", &nms_segments_on_device, py::arg("boxes"), py::arg("segments"),
+               py::arg("keep"), py::arg("workspace"), py::kw_only(), py::arg("iou_threshold"),
+               py::arg("device"), py::arg("stream"),
+               "nms_cuda of many segments at once, one after the other in `boxes`. Does not wait.");
 }
 
 }  // namespace hpcai500::bindings

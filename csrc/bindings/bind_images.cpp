@@ -23,7 +23,8 @@ void convert(const py::array& images, const py::array& out, const py::object& me
 
 void convert_on_device(const py::object& images_object, const py::object& out_object, const py::object& mean,
                        const py::object& std, int device, std::uintptr_t stream) {
-    const DeviceArray images = device_array(images_object, "images"), out = device_array(out_object, "out");
+    const DeviceArray images = device_array(images_object, "images", device);
+    const DeviceArray out = device_array(out_object, "out", device);
     const ImageConversion conversion = image_conversion(images.view, out.view, mean, std);
     void* const memory = writable(out);
     check_apart(conversion, images.data, memory);

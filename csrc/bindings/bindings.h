@@ -18,6 +18,7 @@ void register_loader(pybind11::module_& module);
 void register_detection(pybind11::module_& module);
 void register_climate(pybind11::module_& module);
 void register_detection_cuda(pybind11::module_& module);
+void register_detection_roi_cuda(pybind11::module_& module);
 void register_compression(pybind11::module_& module);
 void register_compression_cuda(pybind11::module_& module);
 void register_images(pybind11::module_& module);

@@ -4,15 +4,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "dlpack_array.h"
+
 namespace py = pybind11;
 
 namespace hpcai500::bindings {
 namespace {
-
-std::string element_name(const char* name, std::size_t index) {
-    if (index == MemoryRange::none_of_several) return name;
-    return std::string(name) + "[" + std::to_string(index) + "]";
-}
 
 bool is_aligned(const py::array& array) {
     return (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0;
@@ -25,15 +22,34 @@ bool is_plain(const py::array& array) {
            (array.flags() & (py::array::c_style | py::array::f_style)) != 0;
 }
 
-MemoryRange range_of(const void* data, std::int64_t bytes, bool written, const char* name,
-                     std::size_t index) {
+DenseFloats array_of(const py::array& array, const ArrayName& name, bool written) {
+    if (!is_plain(array)) check_dense_floats(view_of(array, name.text()));
+    if (written && !array.writeable()) throw py::value_error(name.text() + " must be writable");
+    return {static_cast<float*>(const_cast<void*>(array.data())), array.size()};
+}
+
+DenseFloats tensor_of(const py::object& object, const ArrayName& name) {
+    DlpackTensor shown;
+    if (!show_by_dlpack(object, name, shown))
+        throw py::type_error(name.text() + " must be a NumPy array, got " +
+                             std::string(py::str(py::type::handle_of(object))));
+    if (shown.device_type != dlpack_device::processor && shown.device_type != dlpack_device::cuda_host)
+        throw py::type_error(name.text() + " must be in the processor's memory, got one " +
+                             place_text(shown));
+    if (const auto tensor = dense_floats(shown)) return *tensor;
+    ArrayView view{name.text(), "", {}, {}};
+    void* const data = read_dlpack(shown, view);
+    check_dense_floats(view);
+    return {static_cast<float*>(data), element_count(view)};
+}
+
+MemoryRange range_of(const void* data, std::int64_t bytes, bool written, const ArrayName& name) {
     const auto begin = reinterpret_cast<std::uintptr_t>(data);
-    return {begin, begin + static_cast<std::uintptr_t>(bytes), written, name, index};
+    return {begin, begin + static_cast<std::uintptr_t>(bytes), written, name};
 }
 
 [[noreturn]] void refuse_overlap(const MemoryRange& first, const MemoryRange& second) {
-    throw py::value_error(element_name(second.name, second.index) + " overlaps " +
-                          element_name(first.name, first.index) + " in memory");
+    throw py::value_error(second.name.text() + " overlaps " + first.name.text() + " in memory");
 }
 
 }  // namespace
@@ -120,26 +136,21 @@ HostTensors::HostTensors(const py::sequence& tensors, const char* name, bool wri
     for (std::size_t index = 0; index < size; ++index) {
         held_.push_back(tensors[index]);
         const py::object& object = held_.back();
-        if (!py::isinstance<py::array>(object))
-            throw py::type_error(element_name(name, index) + " must be a NumPy array, got " +
-                                 std::string(py::str(py::type::handle_of(object))));
-        const auto array = py::reinterpret_borrow<py::array>(object);
-        if (!is_plain(array)) check_dense_floats(view_of(array, element_name(name, index)));
-        if (written && !array.writeable())
-            throw py::value_error(element_name(name, index) + " must be writable");
-        auto* const data = static_cast<float*>(const_cast<void*>(array.data()));
-        const auto count = static_cast<std::size_t>(array.size());
-        spans_.emplace_back(data, count);
-        sources_.emplace_back(data, count);
-        ranges_.push_back(range_of(data, array.size() * 4, written, name, index));
-        count_ += array.size();
+        const ArrayName item{name, index};
+        const DenseFloats tensor = py::isinstance<py::array>(object)
+                                       ? array_of(py::reinterpret_borrow<py::array>(object), item, written)
+                                       : tensor_of(object, item);
+        spans_.emplace_back(tensor.data, static_cast<std::size_t>(tensor.count));
+        sources_.emplace_back(tensor.data, static_cast<std::size_t>(tensor.count));
+        ranges_.push_back(range_of(tensor.data, tensor.count * 4, written, item));
+        count_ += tensor.count;
     }
 }
 
 const void* FlatArrays::read(const py::array& array, const char* name, const std::string& type,
                              std::int64_t least) {
     check_flat(view_of(array, name), type, least);
-    ranges_.push_back(range_of(array.data(), array.nbytes(), false, name, MemoryRange::none_of_several));
+    ranges_.push_back(range_of(array.data(), array.nbytes(), false, {name}));
     return array.data();
 }
 

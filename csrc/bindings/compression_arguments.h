@@ -12,6 +12,7 @@
 
 #include "core/compression/cast.h"
 #include "detection_arguments.h"
+#include "dlpack_exchange.h"
 
 namespace hpcai500::bindings {
 
@@ -26,13 +27,11 @@ float scale_of(double scale);
 /// Must be at least 1.
 void check_threads(int threads);
 
-/// Memory that a call reads or writes. `index` is of an array in the sequence `name`, or none_of_several.
+/// Memory that a call reads or writes.
 struct MemoryRange {
-    static constexpr std::size_t none_of_several = static_cast<std::size_t>(-1);
     std::uintptr_t begin, end;
     bool written;
-    const char* name;
-    std::size_t index;
+    ArrayName name;
 };
 
 /// Throws value_error where something written overlaps anything else.
@@ -46,7 +45,7 @@ std::int64_t element_count(const ArrayView& view);
 /// Must be one-dimensional without gaps, of `type` and at least `least` items.
 void check_flat(const ArrayView& view, const std::string& type, std::int64_t least);
 
-/// Tensors of a bucket, checked and kept alive.
+/// Tensors of a bucket, checked and kept alive: NumPy arrays, or what DLPack shows in the processor's memory.
 class HostTensors {
   public:
     HostTensors(const pybind11::sequence& tensors, const char* name, bool written);

@@ -1,5 +1,6 @@
 #include "detection_arguments.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace py = pybind11;
@@ -34,6 +35,12 @@ void expect_contiguous(const ArrayView& view) {
     std::iota(order.begin(), order.end(), std::size_t{0});
     if (elements(view) > 0 && !is_packed(view, order))
         throw py::value_error(view.name + " must be C-contiguous");
+}
+
+bool has_layout(const ArrayView& features, FeatureLayout layout) {
+    const std::vector<std::size_t> first{0, 1, 2, 3}, last{0, 2, 3, 1};
+    return elements(features) == 0 ||
+           is_packed(features, layout == FeatureLayout::channels_first ? first : last);
 }
 
 FeatureType feature_type(const ArrayView& features) {
@@ -78,12 +85,27 @@ bool check_boxes(const ArrayView& boxes) {
     return is_double;
 }
 
-void check_per_box(const ArrayView& values, std::int64_t count, const std::string& type) {
+void check_per_item(const ArrayView& values, std::int64_t count, const std::string& type,
+                    const std::string& item) {
     if (values.shape.size() != 1 || values.shape[0] != count || values.type != type)
         throw py::value_error(values.name + " must have shape (" + std::to_string(count) + ",) and type " +
-                              type + ", one for each box, got " + shape_text(values.shape) + " and " +
-                              values.type);
+                              type + ", one for each " + item + ", got " + shape_text(values.shape) +
+                              " and " + values.type);
     expect_contiguous(values);
+}
+
+void check_segments(const std::vector<std::int64_t>& segments, std::int64_t boxes) {
+    std::int64_t left = boxes;
+    for (const std::int64_t count : segments) {
+        if (count < 0 || count > left) {
+            left = -1;
+            break;
+        }
+        left -= count;
+    }
+    if (left != 0)
+        throw py::value_error("segments must be lengths of 0 or more that add up to the " +
+                              std::to_string(boxes) + " boxes");
 }
 
 void check_bytes(const ArrayView& memory, std::int64_t least) {
@@ -100,9 +122,9 @@ RoiAlignSpec roi_spec(const ArrayView& features, const ArrayView& rois, const Ar
     expect_axes(rois, 2, "(k, 5)");
     expect_axes(pooled, 4, "(k, channels, pooled_height, pooled_width)");
     spec.type = feature_type(features);
-    if (elements(features) == 0 || is_packed(features, {0, 1, 2, 3}))
+    if (has_layout(features, FeatureLayout::channels_first))
         spec.layout = FeatureLayout::channels_first;
-    else if (is_packed(features, {0, 2, 3, 1}))
+    else if (has_layout(features, FeatureLayout::channels_last))
         spec.layout = FeatureLayout::channels_last;
     else
         throw py::value_error(features.name + " must be contiguous with channels first or last");
@@ -128,6 +150,17 @@ RoiAlignSpec roi_spec(const ArrayView& features, const ArrayView& rois, const Ar
     spec.pooled_height = bins(pooled.shape[2]);
     spec.pooled_width = bins(pooled.shape[3]);
     return spec;
+}
+
+void set_one_layout(const std::vector<ArrayView>& levels, std::vector<RoiAlignSpec>& specs) {
+    const auto is_last = [](const RoiAlignSpec& spec) { return spec.layout == FeatureLayout::channels_last; };
+    if (std::none_of(specs.begin(), specs.end(), is_last)) return;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+        if (!has_layout(levels[i], FeatureLayout::channels_last))
+            throw py::value_error(levels[i].name +
+                                  " must be contiguous with channels last, as other levels are");
+        specs[i].layout = FeatureLayout::channels_last;
+    }
 }
 
 void set_sampling(RoiAlignSpec& spec, double spatial_scale, int sampling_ratio, bool aligned) {

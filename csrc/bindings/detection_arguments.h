@@ -29,8 +29,12 @@ std::string shape_text(const std::vector<std::int64_t>& shape);
 /// Boxes must be (n, 4), float32 or float64, C-contiguous. Returns whether they are float64.
 bool check_boxes(const ArrayView& boxes);
 
-/// Scores, groups and the like: (count,) of `type`, C-contiguous.
-void check_per_box(const ArrayView& values, std::int64_t count, const std::string& type);
+/// Scores, groups and the like, one for each `item`: (count,) of `type`, C-contiguous.
+void check_per_item(const ArrayView& values, std::int64_t count, const std::string& type,
+                    const std::string& item = "box");
+
+/// Segments of boxes must be 0 or more boxes each, and all boxes together.
+void check_segments(const std::vector<std::int64_t>& segments, std::int64_t boxes);
 
 /// Memory to work in must be bytes, C-contiguous, at least `least` of them.
 void check_bytes(const ArrayView& memory, std::int64_t least);
@@ -39,6 +43,10 @@ void check_bytes(const ArrayView& memory, std::int64_t least);
 /// channels first or last; `rois` (k, 5) and `pooled` (k, channels, pooled_height, pooled_width) are
 /// C-contiguous. Throws value_error, which names what is expected and what came.
 RoiAlignSpec roi_spec(const ArrayView& features, const ArrayView& rois, const ArrayView& pooled);
+
+/// Gives the levels of a pyramid one layout: those that are contiguous with channels first and last (a single
+/// channel or pixel) that of the others. Throws value_error, which names the level that has another.
+void set_one_layout(const std::vector<ArrayView>& levels, std::vector<RoiAlignSpec>& specs);
 
 /// The rest of the spec, and the check of all of it.
 void set_sampling(RoiAlignSpec& spec, double spatial_scale, int sampling_ratio, bool aligned);

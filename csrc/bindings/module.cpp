@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module) {
     hpcai500::bindings::register_detection(module);
     hpcai500::bindings::register_climate(module);
     hpcai500::bindings::register_detection_cuda(module);
+    hpcai500::bindings::register_detection_roi_cuda(module);
     hpcai500::bindings::register_compression(module);
     hpcai500::bindings::register_compression_cuda(module);
     hpcai500::bindings::register_images(module);

@@ -6,8 +6,26 @@ set(HPCAI500_CUDA_ARCHITECTURES "" CACHE STRING "CUDA architectures, as for CMAK
 # for X.0 also runs on X.1 and above: 80 on A40 and L40S (86, 89), 100 on B300 (103), 120 on GB10 (121); our kernels wait
 # for memory, and gain nothing from code of their own there. 70 is V100, where the compiler is older than CUDA 13. What
 # has the memory of a board computer (87, 110) is no site's.
-# A build in place is for whoever changes the code: PTX of the oldest runs everywhere, after the driver's compilation
-# at first use, and takes a fraction of the time.
+# A build in place is for whoever changes the code, here: real code for the devices of this machine, so that what is
+# measured and tested is what a wheel has, and PTX of the oldest, which runs everywhere after the driver's compilation at
+# first use. That takes a fraction of the time.
+function(hpcai500_cuda_devices_here known result)
+  set(here "")
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE capabilities RESULT_VARIABLE status ERROR_QUIET)
+  if(status EQUAL 0)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]" capabilities "${capabilities}")
+    foreach(capability ${capabilities})
+      string(REPLACE "." "" architecture ${capability})
+      if(known MATCHES "compute_${architecture}[ \n]")
+        list(APPEND here ${architecture}-real)
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES here)
+  endif()
+  set(${result} ${here} PARENT_SCOPE)
+endfunction()
+
 function(hpcai500_cuda_architecture_list result)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known RESULT_VARIABLE status ERROR_QUIET)
   set(found "")
@@ -24,7 +42,8 @@ function(hpcai500_cuda_architecture_list result)
   list(GET found 0 oldest)
   list(GET found -1 newest)
   if(SKBUILD_STATE STREQUAL "editable")
-    set(${result} ${oldest}-virtual PARENT_SCOPE)
+    hpcai500_cuda_devices_here("${known}" here)
+    set(${result} ${here} ${oldest}-virtual PARENT_SCOPE)
   else()
     list(TRANSFORM found APPEND "-real")
     set(${result} ${found} ${newest}-virtual PARENT_SCOPE)

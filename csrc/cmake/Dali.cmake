@@ -35,13 +35,13 @@ function(hpcai500_find_dali reason)
   list(GET found 0 folder)
   list(GET found 1 wheel_headers)
   list(GET found 2 version)
-  # DALI's headers include CUDA's, also for operators that run on a CPU: of the toolkit, or of NVIDIA's wheels. Those of
-  # CUDA 13 have a folder of their own for what CCCL shares.
+  # DALI's headers include CUDA's, also for operators that run on a CPU: of NVIDIA's wheels, which are of DALI's own CUDA, or
+  # of the toolkit. Those of CUDA 13 have a folder of their own for what CCCL shares.
   foreach(header cuda_runtime.h crt/host_config.h nv/target)
     unset(hpcai500_header CACHE)
     find_path(hpcai500_header ${header} NO_DEFAULT_PATH
-              PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} $ENV{CUDA_HOME}/include $ENV{CUDA_PATH}/include
-                    /usr/local/cuda/include ${wheel_headers}
+              PATHS ${wheel_headers} ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} $ENV{CUDA_HOME}/include
+                    $ENV{CUDA_PATH}/include /usr/local/cuda/include
               PATH_SUFFIXES . cccl)
     if(NOT hpcai500_header)
       set(${reason} "${version} without our operators: there is no ${header} (CUDA toolkit, or the extra `dali-build`)"

@@ -27,27 +27,42 @@ inline std::string no_cuda_device(cudaError_t error) {
            release(CUDART_VERSION) + ". Update the driver, or use CPU tensors";
 }
 
+/// Whether `error` is one that a kernel makes while it runs: the call that tells of it only came after it.
+inline bool is_of_a_kernel(cudaError_t error) {
+    return error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
+           error == cudaErrorMisalignedAddress || error == cudaErrorAssert;
+}
+
 /// Throws std::runtime_error with what failed and CUDA's message.
 inline void check_cuda(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return;
+    // CUDA also keeps it for whoever asks next, which would be the next good call.
+    static_cast<void>(cudaGetLastError());
     if (const std::string lacking = no_cuda_device(error); !lacking.empty())
         throw std::runtime_error(lacking);
+    const char* const whose =
+        is_of_a_kernel(error) ? "; of a kernel that was started before: CUDA_LAUNCH_BLOCKING=1 shows which"
+                              : "";
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) + " (" +
-                             cudaGetErrorName(error) + ")");
+                             cudaGetErrorName(error) + ")" + whose);
 }
 
 /// Makes a device current, and what was current before at its end.
 class CurrentDevice {
   public:
-    explicit CurrentDevice(int device) {
+    explicit CurrentDevice(int device) : device_(device) {
         check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
-        check_cuda(cudaSetDevice(device), "cudaSetDevice");
+        // Even where it changes nothing, setting a device would make a context on it.
+        if (device_ != before_) check_cuda(cudaSetDevice(device_), "cudaSetDevice");
     }
-    ~CurrentDevice() { static_cast<void>(cudaSetDevice(before_)); }
+    ~CurrentDevice() {
+        if (device_ != before_) static_cast<void>(cudaSetDevice(before_));
+    }
     CurrentDevice(const CurrentDevice&) = delete;
     CurrentDevice& operator=(const CurrentDevice&) = delete;
 
   private:
+    int device_;
     int before_ = 0;
 };
 

@@ -3,6 +3,18 @@
 
 #include "cuda_runtime_api.h"
 
+namespace {
+
+// As CUDA's: what was refused is kept until it is asked for, and a good call leaves it there.
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t refused(cudaError_t error) {
+    last_error = error;
+    return error;
+}
+
+}  // namespace
+
 const char* cudaGetErrorName(cudaError_t error) {
     switch (error) {
         case cudaSuccess:
@@ -17,8 +29,9 @@ const char* cudaGetErrorName(cudaError_t error) {
             return "cudaErrorNoDevice";
         case cudaErrorInvalidDevice:
             return "cudaErrorInvalidDevice";
+        default:
+            return "cudaErrorUnknown";
     }
-    return "cudaErrorUnknown";
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
@@ -26,7 +39,9 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaGetLastError() {
-    return cudaSuccess;
+    const cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -45,7 +60,7 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+    return device == 0 ? cudaSuccess : refused(cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaDeviceSynchronize() {
@@ -60,7 +75,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     *memory = nullptr;
     if (bytes == 0) return cudaSuccess;
     *memory = std::malloc(bytes);
-    if (*memory == nullptr) return cudaErrorMemoryAllocation;
+    if (*memory == nullptr) return refused(cudaErrorMemoryAllocation);
     std::memset(*memory, 0xa5, bytes);
     return cudaSuccess;
 }

@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "core/cuda_call.h"
 #include "grid.h"
 
 namespace hpcai500 {
@@ -20,6 +21,7 @@ void start(const CudaLaunch& launch, void (*kernel)(Parameters...), Arguments&&.
     };
     Call call{kernel, std::tuple<Parameters...>(static_cast<Arguments&&>(arguments)...)};
     cuda_on_cpu::run({launch.what, launch.blocks, launch.threads, &Call::run, &call});
+    check_cuda(cudaGetLastError(), launch.what);
 }
 
 }  // namespace hpcai500

@@ -144,38 +144,36 @@ class Round {
     // There and back.
     void cast(Wire wire) {
         const Call call(*this);
-        const std::size_t item = item_size(wire), before = below(random_, 5) * item;
+        const std::size_t item = item_size(wire);
         double* const norms = below(random_, 3) == 0 ? nullptr : norms_.data();
         double* const norms_there = norms == nullptr ? nullptr : call.norms.data();
         const std::string name = "wire " + std::to_string(static_cast<int>(wire));
         Bytes packed(count_ * item);
-        const DeviceBuffer<std::uint8_t> there(before + packed.size());
+        const GuardedBytes there(below(random_, 5) * item, packed.size());
         pack(sources_, packed.data(), wire, 0.3f, norms, 1);
-        pack_cuda(sources_there_, there.data() + before, wire, 0.3f, norms_there, call.place());
-        compare_items("pack to " + name, wire, there.read(), before, packed);
+        pack_cuda(sources_there_, there.data(), wire, 0.3f, norms_there, call.place());
+        compare_items("pack to " + name, wire, there.read(), packed);
         if (norms != nullptr) compare_norms("pack to " + name, call);
         unpack(packed.data(), targets_, wire, 3.0f, norms, 1);
-        unpack_cuda(there.data() + before, targets_there_, wire, 3.0f, norms_there, call.place());
+        unpack_cuda(there.data(), targets_there_, wire, 3.0f, norms_there, call.place());
         compare_tensors("unpack from " + name);
         if (norms != nullptr) compare_norms("unpack from " + name, call);
     }
 
     void quantised(bool with_residual) {
         const Call call(*this);
-        before_codes_ = 4 * below(random_, 4);
         coded_.resize(static_cast<std::size_t>(quantised_bytes(static_cast<std::int64_t>(count_))));
-        there_coded_ = std::make_unique<DeviceBuffer<std::uint8_t>>(before_codes_ + coded_.size());
+        there_coded_ = std::make_unique<GuardedBytes>(4 * below(random_, 4), coded_.size());
         double* const norms = below(random_, 3) == 0 ? nullptr : norms_.data();
         Floats residual(count_, 1e-3f);
         const DeviceTensor residual_there(residual, below(random_, 5));
         quantise(sources_, coded_.data(), with_residual ? residual.data() : nullptr, 0.7f, norms, 1);
-        quantise_cuda(sources_there_, there_coded_->data() + before_codes_,
+        quantise_cuda(sources_there_, there_coded_->data(),
                       with_residual ? residual_there.span().data() : nullptr, 0.7f,
                       norms == nullptr ? nullptr : call.norms.data(), call.place());
         const Bytes mine = there_coded_->read();
         for (std::size_t at = 0; at < coded_.size(); ++at)
-            if (mine[before_codes_ + at] != coded_[at])
-                fail("quantise: byte", at, mine[before_codes_ + at], coded_[at]);
+            if (mine[at] != coded_[at]) fail("quantise: byte", at, mine[at], coded_[at]);
         const Floats rest = residual_there.read();
         for (std::size_t at = 0; at < count_; ++at)
             if (!same(rest[at], residual[at])) fail("residual", at, rest[at], residual[at]);
@@ -187,7 +185,7 @@ class Round {
         const Call call(*this);
         double* const norms = below(random_, 3) == 0 ? nullptr : norms_.data();
         dequantise(coded_.data(), targets_, 1.1f, accumulate, norms, 1);
-        dequantise_cuda(there_coded_->data() + before_codes_, targets_there_, 1.1f, accumulate,
+        dequantise_cuda(there_coded_->data(), targets_there_, 1.1f, accumulate,
                         norms == nullptr ? nullptr : call.norms.data(), call.place());
         compare_tensors("dequantise");
         if (norms != nullptr) compare_norms("dequantise", call);
@@ -231,11 +229,10 @@ class Round {
         }
     }
 
-    void compare_items(const std::string& what, Wire wire, const Bytes& mine, std::size_t before,
-                       const Bytes& theirs) const {
+    void compare_items(const std::string& what, Wire wire, const Bytes& mine, const Bytes& theirs) const {
         const std::size_t item = item_size(wire);
         for (std::size_t at = 0; at < theirs.size(); at += item) {
-            const float a = value_of(wire, mine.data() + before + at);
+            const float a = value_of(wire, mine.data() + at);
             const float b = value_of(wire, theirs.data() + at);
             if (!same(a, b)) fail(what + ": value", at / item, a, b);
         }
@@ -258,8 +255,7 @@ class Round {
     std::vector<double> norms_;
     std::size_t count_ = 0;
     Bytes coded_;
-    std::unique_ptr<DeviceBuffer<std::uint8_t>> there_coded_;
-    std::size_t before_codes_ = 0;
+    std::unique_ptr<GuardedBytes> there_coded_;
 };
 
 std::vector<std::size_t> some_sizes(Random& random) {

@@ -1,10 +1,12 @@
-// NMS and RoIAlign on the device, forward and backward, against their CPU twins, within the bounds of
-// tests/workloads/test_detection_cuda.py.
+// RoIAlign on the device, of one level and of many, forward and backward, against its CPU twin, within the
+// bounds of tests/workloads/test_detection_cuda.py.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
@@ -12,7 +14,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/detection/nms.h"
 #include "core/detection/roi_align.h"
 #include "cuda_buffer.h"
 #include "cuda_stress.h"
@@ -20,45 +21,6 @@
 
 namespace hpcai500::drivers {
 namespace {
-
-// Boxes in clusters, so that many go, and some of any coordinates.
-template <class Real>
-std::vector<Real> some_boxes(Random& random, int count) {
-    std::vector<Real> boxes;
-    for (int i = 0; i < count; ++i) {
-        const Real x = static_cast<Real>(below(random, 40)), y = static_cast<Real>(below(random, 40));
-        const Real corners[] = {x, y, x + static_cast<Real>(1 + below(random, 30)),
-                                y + static_cast<Real>(1 + below(random, 30))};
-        const bool any = below(random, 10) == 0;
-        for (const Real corner : corners) boxes.push_back(any ? coordinate<Real>(random) : corner);
-    }
-    return boxes;
-}
-
-template <class Real>
-void stress_nms(Random& random, int count) {
-    const auto size = static_cast<std::size_t>(count);
-    const std::vector<Real> boxes = some_boxes<Real>(random, count);
-    std::vector<Real> scores(size);
-    std::vector<std::int64_t> groups(size);
-    for (std::size_t i = 0; i < size; ++i) scores[i] = static_cast<Real>(count) - static_cast<Real>(i);
-    for (std::int64_t& group : groups) group = below(random, 3) - 1;
-    const bool grouped = below(random, 2) == 0;
-    const double threshold = below(random, 11) / 10.0;
-    std::vector<std::uint8_t> expected(size, 0);
-    for (const std::int64_t kept :
-         nms(NmsInput<Real>{boxes.data(), scores.data(), grouped ? groups.data() : nullptr, count}, threshold,
-             1))
-        expected[static_cast<std::size_t>(kept)] = 1;
-
-    const DeviceBuffer<Real> there(boxes);
-    const DeviceBuffer<std::int64_t> groups_there(groups);
-    const DeviceBuffer<std::uint8_t> keep(size), workspace(nms_cuda_workspace(count));
-    nms_cuda(NmsCudaCall<Real>{there.data(), grouped ? groups_there.data() : nullptr, count, threshold,
-                               keep.data(), workspace.data(), 0, nullptr});
-    if (keep.read() != expected)
-        throw std::runtime_error("nms: other boxes stay, of " + std::to_string(count));
-}
 
 double value_of(__half item) {
     return static_cast<double>(__half2float(item));
@@ -167,35 +129,166 @@ void stress_absent_image(Random& random) {
         if (!std::isnan(value)) throw std::runtime_error("roi_align: a roi of no image gives no NaN");
 }
 
-void stress_any_roi_align(Random& random) {
+// A pyramid, its rois, and what is known of them.
+template <class Element, class Real>
+struct Pyramid {
+    std::vector<RoiAlignSpec> specs;
+    std::vector<std::vector<Element>> features;
+    std::vector<Real> rois;
+    std::vector<std::int64_t> level_of;
+
+    Pyramid(Random& random, RoiAlignSpec spec) {
+        spec.rois = 1 + below(random, 12);
+        rois = some_rois<Real>(random, spec);
+        const int levels = 1 + below(random, most_levels);
+        for (int i = 0; i < levels; ++i) {
+            spec.height = 1 + below(random, 20);
+            spec.width = 1 + below(random, 20);
+            spec.spatial_scale = 1.0 / (1 << i);
+            specs.push_back(spec);
+            features.push_back(
+                some_values<Element>(random, spec.images * spec.channels * spec.height * spec.width));
+        }
+        // Also levels that do not exist.
+        for (std::int64_t i = 0; i < spec.rois; ++i) level_of.push_back(below(random, levels + 2) - 1);
+        const std::int64_t odd[] = {0, -2, std::int64_t{1} << 32, std::numeric_limits<std::int64_t>::min()};
+        level_of[0] = odd[below(random, 4)];
+    }
+
+    std::vector<std::size_t> rows_of(std::size_t level) const {
+        std::vector<std::size_t> rows;
+        for (std::size_t i = 0; i < level_of.size(); ++i)
+            if (level_of[i] == static_cast<std::int64_t>(level)) rows.push_back(i);
+        return rows;
+    }
+    bool exists(std::size_t roi) const {
+        return level_of[roi] >= 0 && level_of[roi] < static_cast<std::int64_t>(specs.size());
+    }
+};
+
+// Some rows, of `width` values each, one after the other.
+template <class Value>
+std::vector<Value> rows_in(const std::vector<Value>& values, const std::vector<std::size_t>& rows,
+                           std::size_t width) {
+    std::vector<Value> chosen;
+    for (const std::size_t row : rows)
+        for (std::size_t i = 0; i < width; ++i) chosen.push_back(values[row * width + i]);
+    return chosen;
+}
+
+template <class Value>
+std::vector<std::unique_ptr<Shifted<Value>>> on_device(Random& random,
+                                                       const std::vector<std::vector<Value>>& levels) {
+    std::vector<std::unique_ptr<Shifted<Value>>> there;
+    for (const auto& level : levels) there.push_back(std::make_unique<Shifted<Value>>(random, level));
+    return there;
+}
+
+template <class Value>
+std::vector<RoiLevel> levels_of(const std::vector<RoiAlignSpec>& specs,
+                                const std::vector<std::unique_ptr<Shifted<Value>>>& there) {
+    std::vector<RoiLevel> levels;
+    for (std::size_t i = 0; i < specs.size(); ++i) levels.push_back({specs[i], there[i]->data()});
+    return levels;
+}
+
+// The rois of each level as the CPU pools them, and to the bit as a call for that level alone does.
+template <class Element, class Real>
+void stress_pooled_levels(Random& random, const Pyramid<Element, Real>& pyramid) {
+    const RoiAlignSpec& shared = pyramid.specs[0];
+    const auto width = static_cast<std::size_t>(shared.channels * shared.pooled_height * shared.pooled_width);
+    const auto features = on_device(random, pyramid.features);
+    const DeviceBuffer<Real> rois(pyramid.rois);
+    const DeviceBuffer<std::int64_t> level_of(pyramid.level_of);
+    const Shifted<Element> out(random, std::vector<Element>(pyramid.level_of.size() * width));
+    roi_align_levels_cuda(levels_of(pyramid.specs, features), rois.data(), level_of.data(), out.data(), 0,
+                          nullptr);
+    const std::vector<Element> pooled = out.read();
+    for (std::size_t i = 0; i < pooled.size(); ++i)
+        if (!pyramid.exists(i / width) && !std::isnan(value_of(pooled[i])))
+            throw std::runtime_error("roi_align_levels: a roi of no level gives no NaN");
+    for (std::size_t level = 0; level < pyramid.specs.size(); ++level) {
+        const auto rows = pyramid.rows_of(level);
+        RoiAlignSpec spec = pyramid.specs[level];
+        spec.rois = static_cast<std::int64_t>(rows.size());
+        const auto of_level = rows_in(pooled, rows, width);
+        const auto own_rois = rows_in(pyramid.rois, rows, 5);
+        std::vector<Element> expected(of_level.size());
+        roi_align(spec, pyramid.features[level].data(), own_rois.data(), expected.data(), 1);
+        compare("roi_align_levels", spec, of_level, expected);
+        const DeviceBuffer<Real> own_there(own_rois);
+        const DeviceBuffer<Element> alone(of_level.size());
+        roi_align_cuda(spec, features[level]->data(), own_there.data(), alone.data(), 0, nullptr);
+        const auto alone_here = alone.read();
+        if (!of_level.empty() &&
+            std::memcmp(alone_here.data(), of_level.data(), of_level.size() * sizeof(Element)) != 0)
+            throw std::runtime_error("roi_align_levels: other bits than of the level alone (" +
+                                     described(spec) + ")");
+    }
+}
+
+template <class Element, class Real>
+void stress_spread_levels(Random& random, const Pyramid<Element, Real>& pyramid) {
+    const RoiAlignSpec& shared = pyramid.specs[0];
+    const std::int64_t width = shared.channels * shared.pooled_height * shared.pooled_width;
+    const auto gradient = some_values<Element>(random, shared.rois * width);
+    std::vector<std::vector<Real>> garbage;
+    for (const auto& level : pyramid.features) garbage.emplace_back(level.size(), static_cast<Real>(7));
+    const auto spread = on_device(random, garbage);
+    const DeviceBuffer<Real> rois(pyramid.rois);
+    const DeviceBuffer<std::int64_t> level_of(pyramid.level_of);
+    const Shifted<Element> gradient_there(random, gradient);
+    roi_align_levels_backward_cuda(levels_of(pyramid.specs, spread), gradient_there.data(), rois.data(),
+                                   level_of.data(), 0, nullptr);
+    for (std::size_t level = 0; level < pyramid.specs.size(); ++level) {
+        const auto rows = pyramid.rows_of(level);
+        RoiAlignSpec spec = pyramid.specs[level];
+        spec.rois = static_cast<std::int64_t>(rows.size());
+        std::vector<Element> expected(pyramid.features[level].size());
+        roi_align_backward(spec, rows_in(gradient, rows, static_cast<std::size_t>(width)).data(),
+                           rows_in(pyramid.rois, rows, 5).data(), expected.data(), 1);
+        compare("roi_align_levels_backward", spec, spread[level]->read(), expected);
+    }
+}
+
+// Of most_samples a CPU takes one by one what a device takes at once.
+RoiAlignSpec affordable_spec(Random& random) {
     RoiAlignSpec spec = some_spec(random);
-    // Of all those samples a CPU takes one by one what a device takes at once.
     if (spec.sampling_ratio == most_samples) {
         spec.channels = below(random, 3);
         spec.pooled_height = spec.pooled_width = 2;
     }
+    return spec;
+}
+
+template <class Element, class Real>
+void stress_types(Random& random, const RoiAlignSpec& spec) {
+    stress_roi_align<Element, Real>(random, spec);
+    const Pyramid<Element, Real> pyramid(random, spec);
+    stress_pooled_levels(random, pyramid);
+    stress_spread_levels(random, pyramid);
+}
+
+void stress_any_roi_align(Random& random) {
+    const RoiAlignSpec spec = affordable_spec(random);
     switch (spec.type) {
         case FeatureType::float32:
-            return stress_roi_align<float, float>(random, spec);
+            return stress_types<float, float>(random, spec);
         case FeatureType::float16:
-            return stress_roi_align<__half, float>(random, spec);
+            return stress_types<__half, float>(random, spec);
         case FeatureType::bfloat16:
-            return stress_roi_align<__nv_bfloat16, float>(random, spec);
+            return stress_types<__nv_bfloat16, float>(random, spec);
         case FeatureType::float64:
-            return stress_roi_align<double, double>(random, spec);
+            return stress_types<double, double>(random, spec);
     }
 }
 
 }  // namespace
 
 void stress_detection(int rounds) {
+    stress_nms(rounds);
     Random random(500);
-    for (const int count : {0, 1, 63, 64, 65}) stress_nms<float>(random, count);
-    // One more than a panel of rows has; the thread sanitizer, which runs few rounds, takes too long over it.
-    if (rounds >= 5) stress_nms<double>(random, 4097);
     for (int round = 0; round < rounds; ++round) {
-        stress_nms<float>(random, below(random, 400));
-        stress_nms<double>(random, below(random, 400));
         for (int i = 0; i < 4; ++i) stress_any_roi_align(random);
         stress_absent_image(random);
     }

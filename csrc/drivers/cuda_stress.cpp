@@ -25,6 +25,7 @@ struct Family {
 };
 
 constexpr Family families[] = {
+    {"calls", drivers::stress_calls},
     {"compression", drivers::stress_compression},
     {"detection", drivers::stress_detection},
     {"images", drivers::stress_images},

@@ -8,14 +8,23 @@ from numpy.typing import NDArray
 
 _Wire = Literal["float32", "float16", "bfloat16"]
 
-# Sources, targets and tensors are float32 and dense in any order of their axes (channels_last is): what is packed is
-# their memory, in its order. Buffers are one-dimensional, without gaps, and at least as long as needed. Each function
-# raises ValueError that names the array whose type, density, alignment, size or overlap is wrong, or that is
-# read-only, and TypeError for what is no array. The results do not depend on `threads`, on the instruction set, or on
-# how the caller's own arithmetic treats subnormal numbers.
+class _ShownByDlpack(Protocol):
+    """Memory that the type's table of functions shows (DLPack 1.3), as torch's does; its type is not known here."""
+
+    @property
+    def __dlpack_c_exchange_api__(self) -> object: ...
+
+_HostTensor = NDArray[np.float32] | _ShownByDlpack
+
+# Sources, targets and tensors are NumPy arrays, or tensors in the processor's memory that DLPack shows: float32, dense
+# in any order of their axes (channels_last is). What is packed is their memory, in its order. Buffers are NumPy arrays,
+# one-dimensional, without gaps, and at least as long as needed. Each function raises ValueError that names the array
+# whose type, density, alignment, size or overlap is wrong, or that is read-only, and TypeError for what is no array, or
+# elsewhere. The results do not depend on `threads`, on the instruction set, or on how the caller's own arithmetic
+# treats subnormal numbers.
 
 def pack(
-    sources: Sequence[NDArray[np.float32]],
+    sources: Sequence[_HostTensor],
     out: NDArray[Any],
     *,
     wire: _Wire,
@@ -32,7 +41,7 @@ def pack(
 
 def unpack(
     source: NDArray[Any],
-    targets: Sequence[NDArray[np.float32]],
+    targets: Sequence[_HostTensor],
     *,
     wire: _Wire,
     scale: float,
@@ -49,7 +58,7 @@ def quantised_bytes(count: int) -> int:
     """
 
 def quantise(
-    sources: Sequence[NDArray[np.float32]],
+    sources: Sequence[_HostTensor],
     out: NDArray[np.uint8],
     *,
     scale: float,
@@ -67,7 +76,7 @@ def quantise(
 
 def dequantise(
     source: NDArray[np.uint8],
-    targets: Sequence[NDArray[np.float32]],
+    targets: Sequence[_HostTensor],
     *,
     scale: float,
     threads: int,
@@ -76,7 +85,7 @@ def dequantise(
 ) -> None:
     """Write scale * (code * its block's scale) to the targets, or add it; `norms` are those of what was written."""
 
-def layer_norms(tensors: Sequence[NDArray[np.float32]], out: NDArray[np.float64], *, threads: int) -> None:
+def layer_norms(tensors: Sequence[_HostTensor], out: NDArray[np.float64], *, threads: int) -> None:
     """Write the L2 norm of each tensor to `out` (len(tensors),), in one pass over all.
 
     Squared and summed in float64: relative error below 1e-10, and no value overflows or vanishes when squared. Infinite
@@ -92,20 +101,25 @@ def stream_copy(source: NDArray[np.uint8], out: NDArray[np.uint8], *, threads: i
 def stream_read(source: NDArray[np.uint8], *, threads: int) -> int:
     """Read whole lines as stream_copy does; returns the largest 32-bit word in them without its highest bit."""
 
-class _CudaArray(Protocol):
+class _Described(Protocol):
     """Memory of a CUDA device, with its shape, type, strides and pointer."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+# DLPack is asked first: torch's dictionary takes microseconds, and does not tell the device. It shows bfloat16, for
+# which a dictionary has uint16.
+_CudaArray = _ShownByDlpack | _Described
 
 def compression_cuda_workspace(tensors: int, elements: int) -> int:
     """Bytes of device memory that the functions below need for a bucket: 12 for each tensor, 8 for each 4096 values.
 
     Those functions are the twins on a device of those above, with their arguments in its memory. They start one kernel
     on the stream of the number `stream` and return before it is done. Values are those of the CPU to the bit, norms to
-    1e-12. They raise ValueError as their twins do, for buffers of quantise_cuda and dequantise_cuda that begin at no
-    multiple of 4, and for more tensors than compression_cuda_most_tensors(); RuntimeError in a build without CUDA,
-    where there is no device, and with CUDA's message where a kernel cannot be started.
+    1e-12. They raise ValueError as their twins do, for tensors that DLPack shows on another device, for buffers of
+    quantise_cuda and dequantise_cuda that begin at no multiple of 4, and for more tensors than
+    compression_cuda_most_tensors(); RuntimeError in a build without CUDA, where there is no device, and with CUDA's
+    message where a kernel cannot be started.
     """
 
 def compression_cuda_most_tensors() -> int:

@@ -5,9 +5,15 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-class _CudaArray(Protocol):
+class _ShownByDlpack(Protocol):
+    @property
+    def __dlpack_c_exchange_api__(self) -> object: ...
+
+class _Described(Protocol):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+_CudaArray = _ShownByDlpack | _Described
 
 def convert_images(
     images: NDArray[Any],
@@ -36,4 +42,8 @@ def convert_images_cuda(
     device: int,
     stream: int,
 ) -> None:
-    """convert_images on a device: one kernel. Raises also RuntimeError, in a build without CUDA too. Does not wait."""
+    """convert_images on a device: one kernel. Does not wait.
+
+    Raises also ValueError for arrays that DLPack shows on another device, and RuntimeError, in a build without CUDA
+    too.
+    """

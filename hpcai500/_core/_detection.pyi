@@ -1,5 +1,6 @@
 """Non-maximum suppression and RoIAlign, on the CPU and on CUDA devices."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,6 +83,25 @@ def nms_cuda(
 ) -> None:
     """Sets `keep` (n,) uint8 to 1 or 0 for `boxes` (n, 4), and `groups` (n,), in falling order of score."""
 
+def nms_segments_cuda_workspace(segments: Sequence[int]) -> int:
+    """Bytes of device memory that nms_segments_cuda needs: at most 256 MiB, or what its largest segment does."""
+
+def nms_segments_cuda(
+    boxes: _CudaArray,
+    segments: Sequence[int],
+    keep: _CudaArray,
+    workspace: _CudaArray,
+    *,
+    iou_threshold: float,
+    device: int,
+    stream: int,
+) -> None:
+    """nms_cuda of many segments at once, whose `boxes` (n, 4) lie one segment after the other.
+
+    `segments` are on the host: how many boxes each has, n together. Boxes suppress only boxes of their segment. Two
+    kernels are started for up to 128 segments of up to 4096 boxes, and two more for each 4096 more of the largest.
+    """
+
 def roi_align_cuda(
     features: _CudaArray,
     rois: _CudaArray,
@@ -107,3 +127,34 @@ def roi_align_backward_cuda(
     stream: int,
 ) -> None:
     """As roi_align_backward, but `out` is float32 (float64 for float64), and its last bits differ from run to run."""
+
+def roi_align_levels_cuda(
+    levels: Sequence[_CudaArray],
+    rois: _CudaArray,
+    level_of: _CudaArray,
+    out: _CudaArray,
+    *,
+    spatial_scales: Sequence[float],
+    sampling_ratio: int,
+    aligned: bool,
+    device: int,
+    stream: int,
+) -> None:
+    """As roi_align_cuda, roi k from levels[level_of[k]], by one kernel; a roi whose level does not exist gives NaN.
+
+    1 to 8 levels, alike but for their height and width, with one spatial scale each; `level_of` (k,) int64.
+    """
+
+def roi_align_levels_backward_cuda(
+    gradient: _CudaArray,
+    rois: _CudaArray,
+    level_of: _CudaArray,
+    out: Sequence[_CudaArray],
+    *,
+    spatial_scales: Sequence[float],
+    sampling_ratio: int,
+    aligned: bool,
+    device: int,
+    stream: int,
+) -> None:
+    """As roi_align_backward_cuda, to the gradients of all levels, by one kernel; all of `out` is written."""

@@ -9,7 +9,7 @@ import torch
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.buckets import Bucket
 from hpcai500.comm.gradient_update import GradientUpdate
-from hpcai500.comm.lanes import Lane
+from hpcai500.comm.lanes import ExchangeLane
 from hpcai500.comm.topologies import make_topology
 from hpcai500.comm.wire_choice import make_wire
 from hpcai500.comm.working_memory import Buffers, Residuals
@@ -28,7 +28,7 @@ class Conversation:
         self,
         communicator: Communicator,
         settings: Communication,
-        lane: Lane,
+        lane: ExchangeLane,
         residuals: Residuals | None,
         *,
         device: torch.device,
@@ -44,7 +44,7 @@ class Conversation:
     def average(self, update: GradientUpdate, bucket: Bucket) -> None:
         """Replace the gradients of `bucket` by their average over all ranks, and note when each stage was passed."""
         number, gradients = bucket.number, update.gradients(bucket)
-        with self._lane.after(update.last_ready[number]):
+        with self._lane.after(*update.last_ready[number]):
             marks = [self._lane.mark()]
             packed = self._wire.pack(gradients, self._padded(bucket.elements), scale=1 / self._all.size, bucket=number)
             targets = self._wire.targets(gradients, number)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from hpcai500.comm.buckets import Bucket, Readiness
-from hpcai500.comm.lanes import Lane, Mark
+from hpcai500.comm.lanes import ExchangeLane, Mark, Queue
 from hpcai500.comm.timeline.spans import BucketSpan
 from hpcai500.errors import RunError
 
@@ -22,20 +23,21 @@ class GradientUpdate:
         used: 1 for each parameter that a backward pass of this rank has reached.
         backward_start: the last backward pass begins.
         backward_end: it has ended.
-        last_ready: of each bucket, when its last gradient was there.
+        last_ready: of each bucket, when its last gradient was there: a mark of each queue that gradients came on.
         stages: of each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
         sums: over all ranks, of `used` and of the caller's numbers behind it.
         exchange_end: the sums are there.
     """
 
-    def __init__(self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], lane: Lane) -> None:
+    def __init__(self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], lane: ExchangeLane) -> None:
         self._step, self._parameters, self._lane = step, parameters, lane
         self._readiness = Readiness(buckets)
         self._absent: dict[int, Tensor] = {}
         self._first_ready: dict[int, Mark] = {}
+        self._queues: defaultdict[int, set[Queue]] = defaultdict(set)
         self.used = bytearray(len(parameters))
         self.backward_start = self.backward_end = self.exchange_end = lane.mark()
-        self.last_ready: dict[int, Mark] = {}
+        self.last_ready: dict[int, tuple[Mark, ...]] = {}
         self.stages: dict[int, list[Mark]] = {}
         self.sums: list[float] = []
 
@@ -59,12 +61,8 @@ class GradientUpdate:
             )
         self._keep_layout(index)
         bucket = self._readiness.bucket_of(index)
-        first = bucket.number not in self._first_ready
         buckets = self._readiness.arrive(index)
-        if first or self._readiness.complete(bucket):
-            now = self._lane.mark()
-            self._first_ready.setdefault(bucket.number, now)
-            self.last_ready[bucket.number] = now
+        self._note(bucket)
         return buckets
 
     def end(self) -> list[Bucket]:
@@ -81,7 +79,7 @@ class GradientUpdate:
         for bucket in rest:
             self._first_ready.setdefault(bucket.number, self.backward_end)
             if not self._readiness.complete(bucket):
-                self.last_ready[bucket.number] = self.backward_end
+                self.last_ready[bucket.number] = (self.backward_end,)
         return rest
 
     def gradients(self, bucket: Bucket) -> list[Tensor]:
@@ -121,7 +119,7 @@ class GradientUpdate:
             bucket=number,
             backward_start=self._lane.seconds(self.backward_start),
             first_ready=self._lane.seconds(self._first_ready[number]),
-            last_ready=self._lane.seconds(self.last_ready[number]),
+            last_ready=max(map(self._lane.seconds, self.last_ready[number])),
             copy_start=copy_start,
             sent=sent,
             received=received,
@@ -129,6 +127,17 @@ class GradientUpdate:
             gradient_bytes=bucket.gradient_bytes,
             sent_bytes=sent_bytes,
         )
+
+    def _note(self, bucket: Bucket) -> None:
+        """A gradient of `bucket` is there, or in the queue of the calling thread."""
+        queues = self._queues[bucket.number]
+        queues.add(self._lane.queue())
+        if bucket.number not in self._first_ready:
+            self._first_ready[bucket.number] = self._lane.mark()
+        if self._readiness.complete(bucket):
+            # Autograd gives a gradient on the stream on which its parameter's node was made, which is that of a CUDA
+            # graph's capture for some: the last one to come is not after those on another stream.
+            self.last_ready[bucket.number] = tuple(self._lane.mark(queue) for queue in queues)
 
     def _keep_layout(self, index: int) -> None:
         """A buffer holds gradients in memory order, which must be the same on all ranks: the parameter's."""

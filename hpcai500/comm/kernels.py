@@ -51,11 +51,11 @@ def pack(
     """
     wire = _wire(out, "out")
     if out.is_cuda:
-        on_device = _on_device(out, sources, norms)
-        _core.pack_cuda(_shown(sources), _bits(out), wire=wire, scale=scale, norms=norms, **on_device)
+        on_device = _on_device(out, len(sources), out.numel())
+        _core.pack_cuda(sources, out, wire=wire, scale=scale, norms=norms, **on_device)
         return
     _core.pack(
-        _arrays(sources), _array(out), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
+        _shown(sources), _array(out), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
     )
 
 
@@ -70,11 +70,11 @@ def unpack(
     """Write the scaled values of a packed buffer to the targets; arguments as of pack(), norms of what was written."""
     wire = _wire(source, "source")
     if source.is_cuda:
-        on_device = _on_device(source, targets, norms)
-        _core.unpack_cuda(_bits(source), _shown(targets), wire=wire, scale=scale, norms=norms, **on_device)
+        on_device = _on_device(source, len(targets), source.numel())
+        _core.unpack_cuda(source, targets, wire=wire, scale=scale, norms=norms, **on_device)
         return
     _core.unpack(
-        _array(source), _arrays(targets), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
+        _array(source), _shown(targets), wire=wire, scale=scale, norms=_maybe_array(norms), threads=_threads(threads)
     )
 
 
@@ -107,11 +107,11 @@ def quantise(
         EnvironmentLacksError: as pack().
     """
     if out.is_cuda:
-        on_device = _on_device(out, sources, norms, residual)
-        _core.quantise_cuda(_shown(sources), out.detach(), scale=scale, residual=residual, norms=norms, **on_device)
+        on_device = _on_device(out, len(sources), _most_values(out))
+        _core.quantise_cuda(sources, out, scale=scale, residual=residual, norms=norms, **on_device)
         return
     _core.quantise(
-        _arrays(sources),
+        _shown(sources),
         _array(out),
         scale=scale,
         residual=_maybe_array(residual),
@@ -131,14 +131,12 @@ def dequantise(
 ) -> None:
     """Write the scaled values of the int8 form to the targets, or add them; arguments as of quantise()."""
     if source.is_cuda:
-        on_device = _on_device(source, targets, norms)
-        _core.dequantise_cuda(
-            source.detach(), _shown(targets), scale=scale, accumulate=accumulate, norms=norms, **on_device
-        )
+        on_device = _on_device(source, len(targets), _most_values(source))
+        _core.dequantise_cuda(source, targets, scale=scale, accumulate=accumulate, norms=norms, **on_device)
         return
     _core.dequantise(
         _array(source),
-        _arrays(targets),
+        _shown(targets),
         scale=scale,
         accumulate=accumulate,
         norms=_maybe_array(norms),
@@ -154,9 +152,10 @@ def layer_norms(tensors: Sequence[Tensor], out: Tensor, *, threads: int | None =
         EnvironmentLacksError: as pack().
     """
     if out.is_cuda:
-        _core.layer_norms_cuda(_shown(tensors), out.detach(), **_on_device(out, tensors))
+        on_device = _on_device(out, len(tensors), sum(map(Tensor.numel, tensors)))
+        _core.layer_norms_cuda(tensors, out, **on_device)
         return
-    _core.layer_norms(_arrays(tensors), _array(out), threads=_threads(threads))
+    _core.layer_norms(_shown(tensors), _array(out), threads=_threads(threads))
 
 
 def _threads(threads: int | None) -> int:
@@ -170,41 +169,40 @@ def _wire(buffer: Tensor, name: str) -> Wire:
     return wire
 
 
-def _bits(buffer: Tensor) -> Tensor:
-    """The buffer for the core: bfloat16, which arrays lack, as uint16."""
-    buffer = buffer.detach()
-    return buffer.view(torch.uint16) if buffer.dtype == torch.bfloat16 else buffer
+def _most_values(buffer: Tensor) -> int:
+    """What a quantised buffer can hold."""
+    return buffer.numel() // QUANTISED_CHUNK_BYTES * QUANTISED_CHUNK
 
 
 def _array(tensor: Tensor) -> Any:
-    return _bits(tensor).numpy()
+    """As NumPy has it: bfloat16, which it lacks, as uint16."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _maybe_array(tensor: Tensor | None) -> Any:
     return None if tensor is None else _array(tensor)
 
 
-def _arrays(tensors: Sequence[Tensor]) -> list[Any]:
-    # Without a detach() that changes nothing: a bucket has hundreds of tensors, and gradients want no gradient.
-    return [tensor.detach().numpy() if tensor.requires_grad else tensor.numpy() for tensor in tensors]
+def _shown(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The CPU's tensors themselves: a bucket has hundreds, and an array of each costs more than all of a small bucket.
+
+    Raises:
+        ValueError: one is to be read negated, which its memory does not tell.
+    """
+    if any(map(Tensor.is_neg, tensors)):
+        raise ValueError("a tensor has its negative bit set: pass tensor.resolve_neg()")
+    return tensors
 
 
-def _shown(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
-
-
-def _on_device(buffer: Tensor, tensors: Sequence[Tensor], *others: Tensor | None) -> dict[str, Any]:
-    """Workspace, device and stream of a call. Raises what keeps tensors and core from one CUDA device."""
+def _on_device(buffer: Tensor, tensors: int, elements: int) -> dict[str, Any]:
+    """Workspace for at most so many elements, device and stream of a call."""
     if not _core.cuda_architectures():
         raise EnvironmentLacksError(
             "hpcai500 is built without CUDA, but a buffer is on a CUDA device: put nvcc on PATH (or set CUDACXX) and"
             " run make build again, or use CPU tensors"
         )
-    for tensor in (*tensors, *others):
-        if tensor is not None and tensor.device != buffer.device:
-            raise ValueError(f"a tensor is on {tensor.device}, but its buffer is on {buffer.device}")
-    elements = sum(tensor.numel() for tensor in tensors)
-    size = _core.compression_cuda_workspace(len(tensors), elements)
+    size = _core.compression_cuda_workspace(tensors, elements)
     return {
         "workspace": torch.empty(size, dtype=torch.uint8, device=buffer.device),
         "device": buffer.get_device(),

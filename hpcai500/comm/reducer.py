@@ -15,7 +15,7 @@ from hpcai500.comm.buckets import Bucket, make_buckets, trained
 from hpcai500.comm.conversation import Conversation
 from hpcai500.comm.exchange_threads import ExchangeThreads
 from hpcai500.comm.gradient_update import GradientUpdate
-from hpcai500.comm.lanes import make_lane
+from hpcai500.comm.lanes import make_exchange_lane
 from hpcai500.comm.timeline.spans import SpanSink
 from hpcai500.comm.topologies.base import ranks_by_host
 from hpcai500.comm.working_memory import Residuals
@@ -73,7 +73,7 @@ class Reducer:
         self._parameters = trained(parameters)
         self._settings, self.sink = settings, sink
         device = self._parameters[0].device
-        self._lane = make_lane(device)
+        self._lane = make_exchange_lane(device)
         self.waited_seconds = 0.0
         self._set_buckets(bucket_bytes)
         self._require_alike(communicator)

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 import torch
 
 from hpcai500.data.held_slots import Event
+from hpcai500.side_stream import SideStream
 
 
 class CopyLane(Protocol):
@@ -25,7 +26,7 @@ class CopyLane(Protocol):
         """What the calling thread gives to the computation from now on is done after `mark`."""
 
 
-class HostLane:
+class HostCopyLane:
     """On the processor, work is done when its call returns: nothing needs to wait."""
 
     def mark(self) -> Event:
@@ -42,7 +43,7 @@ class HostLane:
         """As the protocol."""
 
 
-class StreamLane:
+class StreamCopyLane:
     """On a CUDA device, a stream of its own. Copies out of pinned memory and kernels run there in the order given.
 
     What is allocated inside `beside` is of this stream: it is given away again in the order of this stream, so that
@@ -50,25 +51,21 @@ class StreamLane:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._side = SideStream(device)
 
     def mark(self) -> Event:
         """As the protocol."""
-        return cast(Event, torch.cuda.current_stream(self._device).record_event())
+        return cast(Event, self._side.current().record_event())
 
     @contextmanager
     def beside(self, *marks: Event) -> Iterator[None]:
         """As the protocol."""
-        # A thread begins with device 0 as its current one.
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            for mark in marks:
-                self._stream.wait_event(cast(torch.cuda.Event, mark))
+        with self._side.beside(*(cast(torch.cuda.Event, mark) for mark in marks)):
             yield
 
     def follow(self, mark: Event) -> None:
         """As the protocol."""
-        torch.cuda.current_stream(self._device).wait_event(cast(torch.cuda.Event, mark))
+        self._side.current().wait_event(cast(torch.cuda.Event, mark))
 
 
 class _Passed:
@@ -83,4 +80,4 @@ class _Passed:
 
 def make_copy_lane(device: torch.device) -> CopyLane:
     """The lane of copies to `device`."""
-    return StreamLane(device) if device.type == "cuda" else HostLane()
+    return StreamCopyLane(device) if device.type == "cuda" else HostCopyLane()

@@ -47,8 +47,8 @@ def convert_images(
         return out
     require_cuda_build()
     _core.convert_images_cuda(
-        _bits(images),
-        _bits(out),
+        images,
+        out,
         mean=mean,
         std=std,
         device=images.get_device(),
@@ -67,6 +67,6 @@ def require_cuda_build() -> None:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The tensor for the core: bfloat16, which arrays lack, as uint16."""
+    """The tensor as NumPy can have it: bfloat16, which it lacks, as uint16."""
     tensor = tensor.detach()
     return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor

@@ -123,13 +123,22 @@ class StepGraphs:
     def _graph(self, modules: tuple[nn.Module, ...], inputs: tuple[tuple[Any, ...], ...]) -> None:
         try:
             self._graphing(modules, inputs)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
+            cause = _first_cause(error)
+            if isinstance(cause, torch.OutOfMemoryError):
+                raise cause from None
+            why = (str(cause).splitlines() or [type(cause).__name__])[0]
             raise RecipeError(
-                f"framework.cuda_graphs: the step cannot be captured ({str(error).splitlines()[0]}); set it to false: "
+                f"framework.cuda_graphs: the step cannot be captured ({why}); set it to false: "
                 "--set framework.cuda_graphs=false"
             ) from error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What went wrong first: ending a capture that has failed fails too, and torch then tells only of that."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Precision:
     def step(self, optimizer: optim.Optimizer) -> None:
         """One step of `optimizer`; with fp16 a step whose gradients overflow is left out.
 
-        A fused SGD or Adam divides by the scale and leaves out the step by itself, on the device; for others the host
+        A fused optimizer divides by the scale and leaves out the step by itself, on the device; for others the host
         waits for the device's answer whether a gradient overflowed.
         """
         if self._scaler is None:

@@ -73,8 +73,29 @@ def advance(optimizer: optim.Optimizer, epoch: float) -> None:
 
 def _sgd(groups: list[dict[str, Any]], policy: Hyperparameters, *, fused: bool) -> optim.Optimizer:
     if policy.momentum_form == "outside":
-        return optim.SGD(groups, lr=0.0, momentum=policy.momentum, fused=fused or None)
+        optimizer = optim.SGD(groups, lr=0.0, momentum=policy.momentum, fused=fused or None)
+        if fused and policy.momentum:
+            optimizer.register_step_pre_hook(_start_at_rest)
+        return optimizer
     return InsideSGD(groups, lr=0.0, momentum=policy.momentum, form=policy.momentum_form)
+
+
+def _start_at_rest(optimizer: optim.Optimizer, arguments: Any, named: Any) -> None:
+    """Before a step, give a velocity of 0 to each parameter of it that has none: the step makes it the gradient.
+
+    torch (2.13) makes the velocities of a fused SGD in its first step, not filled, and its kernel fills them. Where the
+    gradients of that step overflow (fp16) the kernel leaves it out, and the next step goes on from what was in memory.
+    What Adam and Adagrad keep begins with zeros. Not before the first step: of a model that is cut into stages, a rank
+    has gradients, and so velocities, of its own stage alone.
+    """
+    del arguments, named
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state = optimizer.state[parameter]
+            if state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 _FUSED: dict[str, Callable[..., optim.Optimizer]] = {

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hpcai500.data.climate.layout import MOST_BOXES
 from hpcai500.editions import benchmark_rules
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
 from hpcai500.workloads.base import Place, noise
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.targets import blank_targets
 from hpcai500.workloads.static_parts import static_parts
 
 
@@ -21,7 +22,7 @@ class BlankWorkload:
 
     Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, as images are when they are normalised:
     zeros would stay zeros through all layers, take less power, and so run faster than training does. One box lies in
-    each where boxes are learnt, fewer than in real images.
+    each where boxes are learnt, fewer than in real images, with places for as many as a year's file has.
 
     Args:
         recipe: whose model, batch size and layout.
@@ -50,8 +51,7 @@ class BlankWorkload:
             return self._images(batch, 3, options.image_size, options.image_size), torch.zeros(batch, dtype=torch.int64)
         assert isinstance(options, ExtremeWeather)
         height, width = self._grid[0], options.crop_width or self._grid[1]
-        box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
-        targets = Targets(box, torch.ones(batch, 1, dtype=torch.int64), torch.zeros(batch, dtype=torch.int64))
+        targets = blank_targets(batch, MOST_BOXES, height, width)
         return self._images(batch, len(options.channels), height, width), targets
 
     def graphed_parts(self) -> tuple[str, ...]:

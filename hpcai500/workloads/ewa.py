@@ -19,7 +19,7 @@ from hpcai500.data.climate.layout import CHANNELS, CLASSES
 from hpcai500.data.climate.reading.loader import ClimateBatch
 from hpcai500.data.climate.reading.memory import MemoryClimateBatches
 from hpcai500.data.climate.reading.windows import windows_of
-from hpcai500.data.climate.truth import Truth, moved, truths_of
+from hpcai500.data.climate.truth import Truth, most_boxes, moved, truths_of
 from hpcai500.data.climate.values.moments import combined
 from hpcai500.data.climate.values.statistics import load_or_measure, require_varied
 from hpcai500.data.climate.year_file import YearFile
@@ -37,7 +37,7 @@ from hpcai500.workloads.ewa_model import build_model, example_inputs
 from hpcai500.workloads.ewa_picture import Scene, draw
 from hpcai500.workloads.ewa_targets import as_arrays, as_image, padded_targets, seed_of
 from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.targets import Targets, blank_targets
 from hpcai500.workloads.quality.average_precision import AveragePrecision
 from hpcai500.workloads.static_parts import static_parts
 from hpcai500.workloads.voting.detections import flat
@@ -78,6 +78,7 @@ class ExtremeWeatherWorkload:
                 raise DataError(
                     f"{data}: the years {years[0]} to {years[1]} hold no boxes: there is nothing to learn or find"
                 )
+        self._truth_places = most_boxes(self._training_truths, rolled=options.longitude_roll)
         conversation = place.second_conversation() if options.norm == "sync-batch" else None
         self.model: nn.Module = build_model(options, conversation)
         images_of_year = [year.images for year in training]
@@ -148,8 +149,7 @@ class ExtremeWeatherWorkload:
         """Images of noise (N, C, H, W), each with one box."""
         height, width, batch = self._image_size[0], self._training_width, self._shares.batch_size
         images = noise(batch, len(self._options.channels), height, width, dtype=self._place.input_dtype)
-        box = torch.tensor([width / 4, height / 4, width / 2, height / 2]).expand(batch, 1, 4)
-        return images, Targets(box, torch.ones(batch, 1, dtype=torch.int64), torch.zeros(batch, dtype=torch.int64))
+        return images, blank_targets(batch, self._truth_places, height, width)
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
         """Batches of `epoch` from step `first_step` on; payload: images (N, C, H, W) and `Targets`."""
@@ -252,7 +252,8 @@ class ExtremeWeatherWorkload:
             moved(self._training_truths[sample], int(roll), self._image_size[1], self._training_width)
             for sample, roll in zip(self._samples.ids(batch.samples), batch.rolls, strict=True)
         ]
-        return padded_targets(truths, [seed_of(self._seed, epoch, int(place)) for place in batch.samples])
+        seeds = [seed_of(self._seed, epoch, int(place)) for place in batch.samples]
+        return padded_targets(truths, seeds, self._truth_places)
 
     def _on_device(self, images: Tensor) -> Tensor:
         layout = torch.channels_last if self._channels_last else torch.contiguous_format

@@ -20,10 +20,12 @@ def seed_of(seed: int, epoch: int, sample: int) -> int:
     return int(np.random.SeedSequence([seed, epoch, sample]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def padded_targets(truths: Sequence[Truth], seeds: Sequence[int]) -> Targets:
-    """Truths of a batch as tensors of one size: places without a box have label 0."""
-    most = max(1, *(len(truth.labels) for truth in truths))
-    boxes, labels = torch.zeros(len(truths), most, 4), torch.zeros(len(truths), most, dtype=torch.int64)
+def padded_targets(truths: Sequence[Truth], seeds: Sequence[int], places: int) -> Targets:
+    """Truths of a batch, `places` for each image, which no image has more boxes than; those without one have label 0.
+
+    All batches of a run have as many: a compiler makes code for the shapes that it has seen.
+    """
+    boxes, labels = torch.zeros(len(truths), places, 4), torch.zeros(len(truths), places, dtype=torch.int64)
     for image, truth in enumerate(truths):
         count = len(truth.labels)
         boxes[image, :count], labels[image, :count] = torch.from_numpy(truth.boxes), torch.from_numpy(truth.labels)

@@ -117,6 +117,8 @@ def test_addresses_may_be_of_any_alignment(ahead: int, before: int) -> None:
 def test_a_call_can_be_captured_in_a_graph() -> None:
     gradient, out = torch.ones(9000, device="cuda"), torch.zeros(9000, dtype=torch.float16, device="cuda")
     norms, graph = torch.zeros(1, dtype=torch.float64, device="cuda"), torch.cuda.CUDAGraph()
+    # A kernel is loaded by its first launch, which is none that a graph could hold.
+    kernels.pack([gradient], out, norms=norms)
     with torch.cuda.graph(graph):
         kernels.pack([gradient], out, norms=norms)
     for value in (2.0, 3.0):

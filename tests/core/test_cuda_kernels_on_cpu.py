@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sanitized import build, run
 
-FAMILIES = ["compression", "detection", "images"]
+FAMILIES = ["calls", "compression", "detection", "images"]
 
 
 @pytest.fixture(scope="module")

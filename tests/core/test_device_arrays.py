@@ -95,3 +95,82 @@ def test_the_workspace_of_nms_must_be_large_enough() -> None:
     workspace = Described(shape=(_core.nms_cuda_workspace(100) - 1,), typestr="|u1")
     with pytest.raises(ValueError, match=r"workspace must have shape \(n,\) and type u1, n at least"):
         _core.nms_cuda(boxes, None, keep, workspace, iou_threshold=0.5, device=0, stream=0)
+
+
+def test_segments_must_be_all_boxes() -> None:
+    boxes, keep = Described(shape=(100, 4)), Described(shape=(100,), typestr="|u1")
+    for segments in ([], [99], [60, 41], [101, -1], [2**62, 2**62]):
+        with pytest.raises(ValueError, match="segments must be lengths of 0 or more that add up to the 100 boxes"):
+            _core.nms_segments_cuda(boxes, segments, keep, keep, iou_threshold=0.5, device=0, stream=0)
+
+
+@pytest.mark.skipif(not built_with_cuda, reason="no CUDA device can be used by a build without CUDA")
+def test_the_workspace_of_many_segments_is_bounded() -> None:
+    one = _core.nms_segments_cuda_workspace([2000])
+    assert _core.nms_segments_cuda_workspace([2000] * 40) == 40 * one < 2**25
+    assert _core.nms_segments_cuda_workspace([4000] * 1000) <= 2**28
+    assert _core.nms_segments_cuda_workspace([9, 2**20, 9]) == _core.nms_cuda_workspace(2**20) > 2**28
+    assert _core.nms_segments_cuda_workspace([]) == 0
+    boxes, keep = Described(shape=(4000, 4)), Described(shape=(4000,), typestr="|u1")
+    short = Described(shape=(2 * one - 1,), typestr="|u1")
+    with pytest.raises(ValueError, match=f"workspace must have .* n at least {2 * one}"):
+        _core.nms_segments_cuda(boxes, [2000, 2000], keep, short, iou_threshold=0.5, device=0, stream=0)
+    with pytest.raises(ValueError, match="keep must have shape"):
+        _core.nms_segments_cuda(boxes, [4000], boxes, short, iou_threshold=0.5, device=0, stream=0)
+    with pytest.raises(ValueError, match="a segment has at least 0 boxes, got -1"):
+        _core.nms_segments_cuda_workspace([1, -1])
+
+
+LEVEL_OF = Described(shape=(1,), typestr="<i8")
+LEVEL_SAMPLING = {"sampling_ratio": 2, "aligned": False, "device": 0, "stream": 0}
+
+
+def pool_levels(*levels: Described, level_of: Described = LEVEL_OF, scales: list[float] | None = None) -> None:
+    scales = [1.0] * len(levels) if scales is None else scales
+    _core.roi_align_levels_cuda(levels, ROIS, level_of, POOLED, spatial_scales=scales, **LEVEL_SAMPLING)
+
+
+def test_levels_must_be_one_pyramid() -> None:
+    last = {"strides": (96, 4, 32, 8)}
+    refused: list[tuple[list[Described], str]] = [
+        ([], "levels must be 1 to 8, got 0"),
+        ([Described()] * 9, "levels must be 1 to 8, got 9"),
+        ([Described(), Described(shape=(2, 3, 4))], "levels[1] must have shape (images, channels, height, width)"),
+        ([Described(), Described(shape=(2, 2, 3, 4))], "levels must be alike but for their height, width and"),
+        ([Described(), Described(shape=(1, 3, 3, 4))], "must have shape (1, 3, pooled_height, pooled_width)"),
+        ([Described(**last), Described()], "levels[1] must be contiguous with channels last, as other levels are"),
+        ([Described(), Described(**last)], "levels[0] must be contiguous with channels last, as other levels are"),
+        ([Described(), Described(data=(0, False))], "levels[1]: __cuda_array_interface__ must have a pointer"),
+    ]
+    for levels, message in refused:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            pool_levels(*levels)
+    with pytest.raises(ValueError, match="spatial_scales must be one for each of the 2 levels, got 1"):
+        pool_levels(Described(), Described(), scales=[1.0])
+    with pytest.raises(ValueError, match="spatial_scale must be finite and above 0"):
+        pool_levels(Described(), Described(), scales=[1.0, 0.0])
+    for level_of in (Described(shape=(2,), typestr="<i8"), Described(shape=(1,))):
+        with pytest.raises(ValueError, match=r"level_of must have shape \(1,\) and type i8, one for each roi"):
+            pool_levels(Described(), level_of=level_of)
+
+
+def test_levels_of_one_pixel_have_the_layout_of_the_others() -> None:
+    """What is right but for the device, which is not there."""
+    if _core.cuda_device_count() > 0:
+        pytest.skip("this machine has a CUDA device")
+    pixel = Described(shape=(1, 2, 1, 1))
+    for strides in (None, (96, 4, 32, 8)):
+        with pytest.raises(RuntimeError, match=r"built without CUDA: put nvcc|driver|no CUDA-capable device"):
+            pool_levels(pixel, Described(strides=strides), pixel)
+
+
+def test_the_gradients_of_levels_are_summed_in_float32_and_written() -> None:
+    def spread(*out: Described) -> None:
+        half = Described(shape=(1, 2, 7, 7), typestr="<f2")
+        scales = [1.0] * len(out)
+        _core.roi_align_levels_backward_cuda(half, ROIS, LEVEL_OF, out, spatial_scales=scales, **LEVEL_SAMPLING)
+
+    with pytest.raises(ValueError, match=r"out\[1\] must have type f4, in which the gradient is summed, got f2"):
+        spread(Described(), Described(typestr="<f2"))
+    with pytest.raises(ValueError, match=r"out\[1\] must be writable"):
+        spread(Described(), Described(data=(4096, True)))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.data.climate.truth import Truth, moved, truths_of
+from hpcai500.data.climate.truth import Truth, most_boxes, moved, truths_of
 
 WIDTH = 100
 
@@ -66,6 +66,26 @@ def test_boxes_mark_the_pixels_that_moved_with_them(roll: int, spans: list[tuple
         missing = np.roll(row, roll) - marked
         assert missing.min() >= 0
         assert missing.sum() < max(0.25 * length, 1)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 79), st.integers(1, 20)), max_size=6), max_size=3),
+    st.booleans(),
+)
+def test_no_roll_leaves_more_boxes_than_is_said(images: list[list[tuple[int, int]]], rolled: bool) -> None:
+    truths = [truth(*((start, 0, start + length, 9) for start, length in spans)) for spans in images]
+    rolls = range(WIDTH) if rolled else range(1)
+    found = [len(moved(one, roll, WIDTH, WIDTH).labels) for one in truths for roll in rolls]
+    said = most_boxes(truths, rolled=rolled)
+    assert max(found, default=0) <= said <= 2 * max(map(len, images), default=0)
+    if not rolled:
+        assert said == max(found, default=0)
+
+
+def test_as_many_boxes_are_said_as_a_roll_that_cuts_them_leaves() -> None:
+    one = truth((10, 0, 30, 9), (20, 0, 40, 9), (30, 0, 50, 9), (60, 0, 70, 9))
+    assert most_boxes([one], rolled=True) == len(moved(one, WIDTH - 25, WIDTH, WIDTH).labels) == 6
+    assert most_boxes([one], rolled=False) == 4
 
 
 def test_a_whole_turn_changes_nothing() -> None:

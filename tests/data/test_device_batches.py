@@ -17,7 +17,7 @@ from image_tree import write_tree
 from hpcai500.data.climate.reading.loader import ClimateBatch, ClimateBatches
 from hpcai500.data.climate.reading.memory import MemoryClimateBatches
 from hpcai500.data.climate.storage import storage_of
-from hpcai500.data.copy_lanes import HostLane
+from hpcai500.data.copy_lanes import HostCopyLane
 from hpcai500.data.device_batches import DeviceBatches, DeviceForm
 from hpcai500.data.device_images import convert_images
 from hpcai500.data.imagenet.image_index import ImageIndex
@@ -50,7 +50,7 @@ def make(year: Path) -> Iterator[Any]:
         with h5py.File(year) as file:
             files = [(year, storage_of(file["images"]))]
         loader = ClimateBatches(files, SAMPLES, **{"batch_size": 2, "threads": 2, **settings})
-        made.append(DeviceBatches(loader, device=CPU, batch_size=2, form=form, lane=lane or HostLane()))
+        made.append(DeviceBatches(loader, device=CPU, batch_size=2, form=form, lane=lane or HostCopyLane()))
         return made[-1]
 
     yield build
@@ -267,7 +267,7 @@ def test_levels_of_jpegs_are_normalised_within_half_a_level(index: ImageIndex, l
     mean, std = levels.normalisation
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
     form = DeviceForm(torch.float32, memory_format, converted=True, mean=mean, std=std)
-    there = DeviceBatches(levels, device=CPU, batch_size=4, form=form, lane=HostLane())
+    there = DeviceBatches(levels, device=CPU, batch_size=4, form=form, lane=HostCopyLane())
     asked = cut([3, 1, 5, 7], [0, 2])
     for ours, theirs in zip(here.epoch(asked, seed=5, epoch=2), there.epoch(asked, seed=5, epoch=2), strict=True):
         half_a_level = 0.5 / torch.tensor(std).view(3, 1, 1)

@@ -307,6 +307,51 @@ def test_a_capture_that_fails_is_told_with_torchs_words_and_lack_of_memory_as_it
         capture(failing(torch.OutOfMemoryError("none left")))
 
 
+class BrokenOff:
+    """Stands in for a capture that fails: torch then cannot end it, and raises that instead."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_: object) -> None:
+        try:
+            raise self.error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture\nand more")
+
+
+@pytest.mark.parametrize(
+    ("graphing", "words"),
+    [
+        (BrokenOff(RuntimeError("operation not permitted when stream is capturing")), "operation not permitted when "),
+        (BrokenOff(ValueError("no such shape")), r"no such shape\); set"),
+        (BrokenOff(AssertionError()), r"AssertionError\); set"),
+    ],
+)
+def test_what_broke_a_capture_off_is_told_and_not_that_it_could_not_be_ended(graphing: BrokenOff, words: str) -> None:
+    model = classifier().train()
+    with pytest.raises(RecipeError, match=rf"cannot be captured \({words}"):
+        StepGraphs(model, ("",), graphing=graphing).capture(lambda: loss(model, payload(0)), Precision("fp32", CPU))
+
+
+def test_a_capture_that_lacks_memory_says_so_though_it_could_not_be_ended() -> None:
+    model = classifier().train()
+    graphs = StepGraphs(model, ("",), graphing=BrokenOff(torch.OutOfMemoryError("none left")))
+    with pytest.raises(torch.OutOfMemoryError, match="none left"):
+        graphs.capture(lambda: loss(model, payload(0)), Precision("fp32", CPU))
+
+
+def test_what_torch_itself_refuses_is_told_with_its_words() -> None:
+    """torch's own function at work: it looks at hooks and buffers before it needs a device."""
+    model = classifier().train()
+    model.layer1.register_buffer("learnt", torch.ones(1, requires_grad=True))
+    with pytest.raises(RecipeError, match=r"cannot be captured \(.*requires_grad.*\); set it to false"):
+        StepGraphs(model, ("layer1",)).capture(lambda: loss(model, payload(0)), Precision("fp32", CPU))
+
+
 def test_only_a_recipe_that_asks_has_graphs_and_a_workload_must_say_of_what() -> None:
     class Silent:
         """A plug-in from before there were graphs."""

@@ -151,6 +151,21 @@ def test_a_graph_is_one_launch_of_many_works() -> None:
     assert found["bound"] == "device"
 
 
+def test_a_gap_between_two_works_of_one_graph_is_the_devices_own() -> None:
+    """The call returns when all is queued: after the first kernels have begun."""
+    before, graph = started(1, "before", 0, 0.2, 1), event("cudaGraphLaunch", 2, 4, "cuda_runtime", correlation=5)
+    kernels = [
+        event(f"kernel {n}", start, 1, "kernel", stream, correlation=5)
+        for n, (start, stream) in enumerate([(2.5, 7), (4.5, 7), (4.7, 8), (6.7, 7)])
+    ]
+    found = table([step(0, 8), *before, graph, *kernels])
+    # Up to its first kernel the device waited for the host.
+    assert found["idle_seconds_by_cause"] == pytest.approx({"host": 1.3, "input": 0, "device": 2.0})
+    rows = {row["after"]: (row["cause"], row["host"]) for row in found["longest"]}
+    assert rows["kernel 1"] == rows["kernel 3"] == ("device", None)
+    assert rows["kernel 0"][0] == "host"
+
+
 def test_what_was_started_outside_of_steps_is_left_out() -> None:
     before, after = started(8, "barrier", -5, -4.5, 1), started(9, "settling", 30, 30.5, 1)
     assert table([*before, *host_bound(), *after])["seconds"] == pytest.approx(8.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,102 @@ def test_with_fp16_a_step_is_unscaled_and_one_that_overflows_is_left_out(
             reference.step()
             assert distance(model, twin) < 1e-5
     assert scales[0] == scales[1] == 2 * scales[2]
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """New memory that nobody has filled holds NaN, instead of what chance left there."""
+    before = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = before
+        torch.use_deterministic_algorithms(False)
+
+
+def after_an_overflow(device: torch.device, changes: dict[str, Any], rate: float) -> tuple[nn.Module, nn.Module]:
+    """A fused rule whose very first step overflows, then three that do not; its twin in many kernels has only those."""
+    model, twin, precision = network().to(device), network().to(device), Precision("fp16", device)
+    pairs = [
+        (model, build_optimizer(model, policy(**changes), fused=True)),
+        (twin, build_optimizer(twin, policy(**changes))),
+    ]
+    for _, optimizer in pairs:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+    for step in range(4):
+        scale = precision.scaled(torch.ones((), device=device)).item()
+        for one, factor in ((model, scale), (twin, 1.0)):
+            for weight in one.parameters():
+                weight.grad = torch.full_like(weight, factor * (0.25 + 0.125 * step))
+        if step == 0:
+            model[0].weight.grad = torch.full_like(model[0].weight, float("inf"))
+        precision.step(pairs[0][1])
+        if step > 0:
+            pairs[1][1].step()
+    return model, twin
+
+
+@FUSED
+@pytest.mark.usefixtures("poisoned_memory")
+def test_a_first_step_that_overflows_leaves_nothing_behind(changes: dict[str, Any], rate: float) -> None:
+    assert torch.empty(1).isnan()
+    model, twin = after_an_overflow(CPU, changes, rate)
+    assert distance(model, twin) < 1e-5
+
+
+@FUSED
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.usefixtures("poisoned_memory")
+def test_on_a_gpu_a_first_step_that_overflows_leaves_nothing_behind(changes: dict[str, Any], rate: float) -> None:
+    model, twin = after_an_overflow(torch.device("cuda"), changes, rate)
+    assert distance(model, twin) < 1e-5
+
+
+def test_velocities_that_begin_with_zeros_change_no_bit_of_torchs_own_steps() -> None:
+    ours, torchs = (network().to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
+    optimizer = build_optimizer(ours, policy(optimizer="sgd"), fused=True)
+    reference = torch.optim.SGD(
+        torchs.parameters(),
+        momentum=policy().momentum,
+        weight_decay=policy().weight_decay,
+        fused=True,
+    )
+    train(ours, optimizer, 0.1, range(5))
+    train(torchs, reference, 0.1, range(5))
+    for one, other in zip(ours.parameters(), torchs.parameters(), strict=True):
+        assert torch.equal(one, other)
+        mine, theirs = (
+            state[weight]["momentum_buffer"] for state, weight in ((optimizer.state, one), (reference.state, other))
+        )
+        assert torch.equal(mine, theirs)
+        assert mine.stride() == one.stride()
+
+
+def test_a_checkpoint_without_velocities_is_gone_on_from_at_rest() -> None:
+    """Of before the first step, or where some parameters had no gradient yet."""
+    fresh, resumed = network(), network()
+    train(fresh, build_optimizer(fresh, policy(optimizer="sgd"), fused=True), 0.1, range(3))
+    optimizer = build_optimizer(resumed, policy(optimizer="sgd"), fused=True)
+    state = build_optimizer(network(), policy(optimizer="sgd"), fused=True).state_dict()
+    assert state["state"] == {}
+    optimizer.load_state_dict(state)
+    train(resumed, optimizer, 0.1, range(3))
+    assert distance(fresh, resumed) == 0
+
+
+def test_a_parameter_without_a_gradient_has_no_velocity() -> None:
+    """As those of other stages: the checkpoint of a model in stages is put together of what each stage has."""
+    model = network()
+    optimizer = build_optimizer(model, policy(optimizer="sgd"), fused=True)
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    optimizer.step()
+    assert list(optimizer.state) == [model[0].weight]
+    train(model, optimizer, 0.1, range(1))
+    assert len(optimizer.state) == len(list(model.parameters()))
 
 
 def test_a_device_without_such_a_kernel_is_told_before_training_with_the_line_to_type() -> None:

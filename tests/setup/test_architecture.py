@@ -70,8 +70,9 @@ LOGIN: dict[str, set[str]] = {
     "ensemble": CONTRACTS | {"campaign", "launch", "results", "system"},
     "cli": CONTRACTS | {"campaign", "ensemble", "launch", "results", "system"},
 }
-PARTS = CONTRACTS | {"system", "data", "comm", "optim", "measure"}
+PARTS = CONTRACTS | {"system", "side_stream", "data", "comm", "optim", "measure"}
 IN_JOB: dict[str, set[str]] = {
+    "side_stream": set(),
     "data": PARTS,
     "comm": PARTS,
     "optim": PARTS,

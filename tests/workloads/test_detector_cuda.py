@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -77,6 +77,52 @@ def test_lists_are_thinned_out_as_on_the_cpu() -> None:
         with no_waiting():
             there = sorted_nms(on_device, [2000, 0, 2000, 1000], threshold)
         assert there.cpu().equal(sorted_nms(boxes, [2000, 0, 2000, 1000], threshold))
+
+
+def test_more_and_longer_lists_than_one_launch_takes_are_thinned_out_as_on_the_cpu() -> None:
+    generator = torch.Generator().manual_seed(4)
+    lists = [4500, *[40] * 150]
+    corners = torch.rand(2, sum(lists), 2, generator=generator) * 200
+    boxes = torch.cat([corners, corners + torch.rand(2, sum(lists), 2, generator=generator) * 30], dim=2)
+    with no_waiting():
+        there = sorted_nms(boxes_there := boxes.cuda(), lists, 0.5)
+    assert there.cpu().equal(sorted_nms(boxes, lists, 0.5))
+    assert sorted_nms(boxes_there[:0], lists, 0.5).shape == (0, sum(lists))
+
+
+def kernels_of(run: Callable[[], object]) -> list[str]:
+    """The names of our kernels that `run` starts."""
+    run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    names = [event.name for event in profile.events()]
+    return [name for name in names if "hpcai500::" in name]
+
+
+def test_all_images_and_levels_are_one_launch() -> None:
+    boxes = torch.rand(4, 300, 4, device="cuda")
+    started = kernels_of(lambda: sorted_nms(boxes, [100, 150, 50], 0.5))
+    assert ["mark_overlaps" in started[0], "decide" in started[1], len(started)] == [True, True, 2]
+    levels = [torch.rand(2, 8, 32 >> k, 32 >> k, device="cuda") for k in range(4)]
+    rois = torch.tensor([[0.0, 1, 1, 20, 20]] * 4, device="cuda")
+    started = kernels_of(lambda: roi_align_levels(levels, rois, torch.arange(4, device="cuda"), 7, [1.0] * 4))
+    assert len(started) == 1
+    assert "pool_channels_first" in started[0]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_roi_of_no_level_gives_nan_and_no_gradient(memory_format: torch.memory_format) -> None:
+    levels = [torch.ones(1, 4, side, side, device="cuda") for side in (8, 4)]
+    levels = [level.contiguous(memory_format=memory_format).requires_grad_() for level in levels]
+    rois = torch.tensor([[0.0, 0, 0, 3, 3]] * 4, device="cuda")
+    level_of = torch.tensor([-1, 0, 2, 2**32], device="cuda")
+    pooled = roi_align_levels(levels, rois, level_of, 2, [1.0, 0.5])
+    assert pooled.isnan().flatten(1).all(dim=1).tolist() == [True, False, True, True]
+    assert pooled[1].eq(1).all()
+    pooled[[0, 2, 3]].sum().backward()
+    assert not any(level.grad is None or level.grad.any() for level in levels)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

@@ -17,6 +17,7 @@ from hpcai500.methodology.coverage import Coverage
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import Place
 from hpcai500.workloads.ewa import ExtremeWeatherWorkload
+from hpcai500.workloads.models.targets import Targets
 
 
 @contextmanager
@@ -136,6 +137,33 @@ def test_a_blank_payload_is_shaped_as_those_of_training(weather: Path) -> None:
         assert (blank_images.shape, blank_images.dtype) == (images.shape, images.dtype)
         assert blank_targets.boxes.dtype == targets.boxes.dtype
         assert made.loss(made.model.train(), (blank_images, blank_targets)).isfinite()
+
+
+def form(targets: Targets) -> list[tuple[torch.Size, tuple[int, ...], torch.dtype]]:
+    """All that a compiler looks at of these tensors before it makes code for them."""
+    return [(one.shape, one.stride(), one.dtype) for one in (targets.boxes, targets.labels, targets.seeds)]
+
+
+@pytest.mark.parametrize("settings", [(), ("workload.longitude_roll=false",), ("workload.crop_width=64",)])
+def test_targets_of_all_batches_have_one_form_which_the_rehearsal_has_seen(
+    weather: Path, settings: tuple[str, ...]
+) -> None:
+    with workload(weather, *settings) as made:
+        targets = [batch.payload[1] for epoch in (1, 2, 3) for batch in made.training_batches(epoch, 0)]
+        _, blank = made.blank_payload()
+    assert [form(one) for one in targets] == [form(blank)] * 9
+    assert len({int(one.present.sum(dim=1).amax()) for one in targets}) > 1
+
+
+def test_compiled_code_of_the_rehearsal_serves_all_batches(weather: Path) -> None:
+    with workload(weather) as made:
+        torch.compiler.reset()
+        compiled = torch.compile(made.model.train(), backend="eager")
+        made.loss(compiled, made.blank_payload()).backward()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            losses = [made.loss(compiled, batch.payload) for batch in made.training_batches(1, 0)]
+        torch.compiler.reset()
+    assert all(loss.isfinite() for loss in losses)
 
 
 @pytest.mark.parametrize("width", [64, 96])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hpcai500 import _core
+from hpcai500.workloads.models.draws import _uniform
 from hpcai500.workloads.operators import batched_nms, nms, roi_align, roi_align_levels, sorted_nms
 from hpcai500.workloads.operators.roi_align_levels import _pool_on_cuda, _spread_on_cuda
 from hpcai500.workloads.operators.sorted_nms import _sorted_nms_on_cuda
@@ -139,30 +140,65 @@ def test_both_keep_torchs_contract() -> None:
     backward = (torch.randn(40, 3, 2, 3), rois, level_of, 2, *shapes, [False] * 3, SCALES, 2, True)
     torch.library.opcheck(torch.ops.hpcai500.roi_align_levels_backward.default, backward)
     torch.library.opcheck(torch.ops.hpcai500.sorted_nms.default, (sorted_boxes(2, 9, 1), [4, 5], 0.5))
-    torch.library.opcheck(torch.ops.hpcai500.uniform.default, (torch.tensor([1, 2]), 5, torch.device("cpu")))
+    torch.library.opcheck(_uniform, (torch.tensor([1, 2]), 5, torch.device("cpu")))
 
 
 @pytest.fixture
-def pretended_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretended_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A mock of the CUDA kernels, by those of the CPU: no device is here, and what is called around them is checked.
 
-    As the kernels do, a roi of no image gives NaN and no gradient, and sums are kept in the rois' type.
+    As the kernels do, a roi of no level gives NaN and no gradient, and sums are kept in the rois' type. Returns what
+    was called.
     """
+    called: list[str] = []
 
-    def pool(features: Tensor, rois: Tensor, out: Tensor, *, device: int, stream: int, **sampling: Any) -> None:
-        real = (rois[:, 0] >= 0).numpy()
-        part = np.empty((real.sum(), *out.shape[1:]), np.float32)
-        _core.roi_align(features.numpy(), rois.numpy()[real], part, **sampling, threads=1)
+    def pool(
+        levels: list[Tensor],
+        rois: Tensor,
+        level_of: Tensor,
+        out: Tensor,
+        *,
+        spatial_scales: list[float],
+        device: int,
+        stream: int,
+        **sampling: Any,
+    ) -> None:
+        called.append("roi_align_levels_cuda")
+        assert have_one_format(levels)
         out.fill_(NAN)
-        out.numpy()[real] = part
+        for level, (features, scale) in enumerate(zip(levels, spatial_scales, strict=True)):
+            rows = level_of.eq(level).numpy()
+            part = np.empty((rows.sum(), *out.shape[1:]), np.float32)
+            _core.roi_align(features.numpy(), rois.numpy()[rows], part, spatial_scale=scale, **sampling, threads=1)
+            out.numpy()[rows] = part
 
-    def spread(gradient: Tensor, rois: Tensor, out: Tensor, *, device: int, stream: int, **sampling: Any) -> None:
-        real = (rois[:, 0] >= 0).numpy()
-        _core.roi_align_backward(gradient.numpy()[real], rois.numpy()[real], out.numpy(), **sampling, threads=1)
+    def spread(
+        gradient: Tensor,
+        rois: Tensor,
+        level_of: Tensor,
+        out: list[Tensor],
+        *,
+        spatial_scales: list[float],
+        device: int,
+        stream: int,
+        **sampling: Any,
+    ) -> None:
+        called.append("roi_align_levels_backward_cuda")
+        assert have_one_format(out)
+        for level, (result, scale) in enumerate(zip(out, spatial_scales, strict=True)):
+            rows = level_of.eq(level).numpy()
+            _core.roi_align_backward(
+                gradient.numpy()[rows],
+                rois.numpy()[rows],
+                result.numpy(),
+                spatial_scale=scale,
+                **sampling,
+                threads=1,
+            )
 
     def thin_out(
         boxes: Tensor,
-        groups: Tensor,
+        segments: list[int],
         keep: Tensor,
         workspace: Tensor,
         *,
@@ -170,33 +206,55 @@ def pretended_device(monkeypatch: pytest.MonkeyPatch) -> None:
         device: int,
         stream: int,
     ) -> None:
-        assert len(workspace) == len(boxes)
+        called.append("nms_segments_cuda")
+        assert len(workspace) == len(boxes) == sum(segments)
+        groups = torch.arange(len(segments)).repeat_interleave(torch.tensor(segments))
         keep.zero_()
         keep[batched_nms(boxes, torch.arange(len(boxes), 0.0, -1), groups, iou_threshold)] = 1
 
-    for name, mock in {"roi_align_cuda": pool, "roi_align_backward_cuda": spread, "nms_cuda": thin_out}.items():
+    mocks = {"roi_align_levels_cuda": pool, "roi_align_levels_backward_cuda": spread, "nms_segments_cuda": thin_out}
+    for name, mock in mocks.items():
         monkeypatch.setattr(_core, name, mock)
     monkeypatch.setattr(_core, "cuda_architectures", lambda: ["80"])
-    monkeypatch.setattr(_core, "nms_cuda_workspace", lambda count: count)
+    monkeypatch.setattr(_core, "nms_segments_cuda_workspace", sum)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    return called
 
 
-@pytest.mark.usefixtures("pretended_device")
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_what_surrounds_the_cuda_kernels_gives_the_same(memory_format: torch.memory_format) -> None:
-    levels, rois, level_of = pyramid(memory_format=memory_format)
+def have_one_format(levels: list[Tensor]) -> bool:
+    formats = torch.contiguous_format, torch.channels_last
+    return any(all(level.is_contiguous(memory_format=one) for level in levels) for one in formats)
+
+
+LAST = torch.channels_last
+FIRST = torch.contiguous_format
+
+
+@pytest.mark.parametrize("formats", [[FIRST] * 3, [LAST] * 3, [FIRST, LAST, FIRST]], ids=["first", "last", "mixed"])
+def test_what_surrounds_the_cuda_kernels_gives_the_same_by_one_call(
+    pretended_device: list[str], formats: list[torch.memory_format]
+) -> None:
+    levels, rois, level_of = pyramid()
+    # Of one pixel: both formats at once.
+    levels.append(torch.randn(2, 3, 1, 1))
+    scales = [*SCALES, 1 / 64]
+    level_of[::5] = 3
+    levels = [level.contiguous(memory_format=one) for level, one in zip(levels, [*formats, FIRST], strict=True)]
     sampling = (2, False)
     expected = pooled_and_gradients(
-        lambda leaves: roi_align_levels(leaves, rois, level_of, (3, 5), SCALES, *sampling), levels
+        lambda leaves: roi_align_levels(leaves, rois, level_of, (3, 5), scales, *sampling), levels
     )
-    pooled = _pool_on_cuda(levels, rois, level_of, SCALES, 3, 5, *sampling)
-    assert torch.equal(pooled, expected[0])
+    pooled = _pool_on_cuda(levels, rois, level_of, scales, 3, 5, *sampling)
+    # Layouts differ in the order of sums.
+    bound = 0 if len(set(formats)) == 1 else 1e-5
+    torch.testing.assert_close(pooled, expected[0], rtol=bound, atol=bound)
     slopes = torch.randn(pooled.shape, generator=torch.Generator().manual_seed(1))
     shapes = [[level.shape[axis] for level in levels] for axis in (2, 3)]
-    last = [memory_format == torch.channels_last] * 3
-    gradients = _spread_on_cuda(slopes, rois, level_of, 2, *shapes, last, SCALES, *sampling)
+    last = [one == LAST for one in formats] + [False]
+    gradients = _spread_on_cuda(slopes, rois, level_of, 2, *shapes, last, scales, *sampling)
     for found, gradient in zip(gradients, expected[1:], strict=True):
-        assert torch.equal(found, gradient)
+        torch.testing.assert_close(found, gradient, rtol=bound, atol=bound)
         assert found.stride() == gradient.stride()
     boxes = sorted_boxes(3, 20, 2)
     assert torch.equal(_sorted_nms_on_cuda(boxes, [7, 0, 13], 0.3), sorted_nms(boxes, [7, 0, 13], 0.3))
+    assert pretended_device == ["roi_align_levels_cuda", "roi_align_levels_backward_cuda", "nms_segments_cuda"]

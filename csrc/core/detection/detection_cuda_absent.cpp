@@ -12,15 +12,16 @@ void nms_cuda(const NmsCudaCall<Real>&) {
 template void nms_cuda<float>(const NmsCudaCall<float>&);
 template void nms_cuda<double>(const NmsCudaCall<double>&);
 
-std::size_t nms_cuda_workspace(std::int64_t) {
+std::size_t nms_cuda_workspace(std::span<const std::int64_t>) {
     throw BuiltWithoutCuda();
 }
 
-void roi_align_cuda(const RoiAlignSpec&, const void*, const void*, void*, int, void*) {
+void roi_align_levels_cuda(std::span<const RoiLevel>, const void*, const std::int64_t*, void*, int, void*) {
     throw BuiltWithoutCuda();
 }
 
-void roi_align_backward_cuda(const RoiAlignSpec&, const void*, const void*, void*, int, void*) {
+void roi_align_levels_backward_cuda(std::span<const RoiLevel>, const void*, const void*, const std::int64_t*,
+                                    int, void*) {
     throw BuiltWithoutCuda();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace hpcai500 {
@@ -36,15 +37,16 @@ Real threshold_in(double threshold);
 template <class Real>
 std::vector<std::int64_t> nms(const NmsInput<Real>& input, double threshold, int threads);
 
-/// The same on a CUDA device, for boxes (and groups) that are in falling order of score already: sets keep[i]
-/// to 1 or 0. `workspace` is nms_cuda_workspace(count) bytes of the device; all pointers are the device's,
-/// `stream` is a cudaStream_t. Returns before the device is done. Throws std::runtime_error with CUDA's
-/// message.
+/// The same on a CUDA device, for many segments at once, whose boxes lie one segment after the other, each in
+/// falling order of score already: sets keep[i] to 1 or 0. Boxes suppress only boxes of their segment, and
+/// with `groups` only those of their group. `workspace` is nms_cuda_workspace(segments) bytes of the device;
+/// all pointers but the segments' are the device's, `stream` is a cudaStream_t. Returns before the device is
+/// done. Throws std::runtime_error with CUDA's message, std::invalid_argument as validate_nms does.
 template <class Real>
 struct NmsCudaCall {
     const Real* boxes;
-    const std::int64_t* groups;  ///< or nullptr
-    std::int64_t count;
+    const std::int64_t* groups;              ///< or nullptr
+    std::span<const std::int64_t> segments;  ///< how many boxes each has, none below 0
     double threshold;
     std::uint8_t* keep;
     void* workspace;
@@ -53,6 +55,9 @@ struct NmsCudaCall {
 };
 template <class Real>
 void nms_cuda(const NmsCudaCall<Real>& call);
-std::size_t nms_cuda_workspace(std::int64_t count);
+
+/// Half a kilobyte a box, or less, of as many segments as are worked on at once: those of up to 256 MiB, or
+/// one.
+std::size_t nms_cuda_workspace(std::span<const std::int64_t> segments);
 
 }  // namespace hpcai500

@@ -136,6 +136,20 @@ void validate(const RoiAlignSpec& spec) {
           "spatial_scale must be finite and above 0", std::to_string(spec.spatial_scale));
 }
 
+void validate_levels(std::span<const RoiLevel> levels) {
+    check(!levels.empty() && levels.size() <= most_levels,
+          "levels must be 1 to " + std::to_string(most_levels), std::to_string(levels.size()));
+    for (const auto& [spec, memory] : levels) {
+        validate(spec);
+        RoiAlignSpec expected = levels[0].spec;
+        expected.height = spec.height;
+        expected.width = spec.width;
+        expected.spatial_scale = spec.spatial_scale;
+        if (spec != expected)
+            throw std::invalid_argument("levels must be alike but for their height, width and spatial scale");
+    }
+}
+
 void roi_align(const RoiAlignSpec& spec, const void* features, const void* rois, void* pooled, int threads) {
     validate(spec);
     if (spec.type == FeatureType::float64)

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace hpcai500 {
 
@@ -22,6 +23,8 @@ struct RoiAlignSpec {
     double spatial_scale = 1;
     int sampling_ratio = -1;
     bool aligned = false;
+
+    bool operator==(const RoiAlignSpec&) const = default;
 };
 
 /// Most bins on an axis, and most samples of a bin on an axis.
@@ -49,15 +52,42 @@ void roi_align(const RoiAlignSpec& spec, const void* features, const void* rois,
 void roi_align_backward(const RoiAlignSpec& spec, const void* gradient, const void* rois,
                         void* features_gradient, int threads);
 
-/// The same on a CUDA device: all pointers are the device's, `stream` is a cudaStream_t; returns before the
-/// device is done. A roi whose image does not exist gives NaN (to find it, the device would have to be waited
-/// for). Throws std::runtime_error with CUDA's message.
-void roi_align_cuda(const RoiAlignSpec& spec, const void* features, const void* rois, void* pooled,
-                    int device, void* stream);
+/// One level of a pyramid on a CUDA device: how it is pooled, and the memory of its features or of their
+/// gradient.
+struct RoiLevel {
+    RoiAlignSpec spec;
+    void* memory;
+};
 
-/// `features_gradient` is float64 where the features are and float32 elsewhere. Threads add to it in no fixed
-/// order: the last bits differ from run to run.
-void roi_align_backward_cuda(const RoiAlignSpec& spec, const void* gradient, const void* rois,
-                             void* features_gradient, int device, void* stream);
+/// Most levels that one call takes: a kernel is started with all of them among its arguments.
+inline constexpr int most_levels = 8;
+
+/// Throws std::invalid_argument unless there are 1 to most_levels levels, all valid, and alike but for their
+/// height, width and spatial scale.
+void validate_levels(std::span<const RoiLevel> levels);
+
+/// roi_align on a CUDA device, of all levels at once: roi k from levels[level_of[k]], or with nullptr from
+/// the first. All pointers but `levels` are the device's, `stream` is a cudaStream_t; returns before the
+/// device is done. A roi whose image or level does not exist gives NaN (to find it, the device would have to
+/// be waited for). Throws std::runtime_error with CUDA's message.
+void roi_align_levels_cuda(std::span<const RoiLevel> levels, const void* rois, const std::int64_t* level_of,
+                           void* pooled, int device, void* stream);
+
+/// Writes all of every level's memory, which is float64 where the gradient is and float32 elsewhere. Threads
+/// add to it in no fixed order: the last bits differ from run to run.
+void roi_align_levels_backward_cuda(std::span<const RoiLevel> levels, const void* gradient, const void* rois,
+                                    const std::int64_t* level_of, int device, void* stream);
+
+/// The same for one level, with roi_align's arguments.
+inline void roi_align_cuda(const RoiAlignSpec& spec, const void* features, const void* rois, void* pooled,
+                           int device, void* stream) {
+    const RoiLevel level{spec, const_cast<void*>(features)};  // only read
+    roi_align_levels_cuda({&level, 1}, rois, nullptr, pooled, device, stream);
+}
+inline void roi_align_backward_cuda(const RoiAlignSpec& spec, const void* gradient, const void* rois,
+                                    void* features_gradient, int device, void* stream) {
+    const RoiLevel level{spec, features_gradient};
+    roi_align_levels_backward_cuda({&level, 1}, gradient, rois, nullptr, device, stream);
+}
 
 }  // namespace hpcai500

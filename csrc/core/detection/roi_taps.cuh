@@ -4,75 +4,14 @@
 
 #include <cstdint>
 
-#include "core/cuda_launch.cuh"
-#include "roi_align.h"
 #include "roi_geometry.h"
+#include "roi_maps.cuh"
 
 namespace hpcai500 {
 
-inline constexpr int roi_threads = 256;
-/// Blocks that a multiprocessor is to have at a time: it bounds the registers, of which the rare large roi
-/// would take more than all others need.
-template <class Real>
-inline constexpr int roi_blocks = sizeof(Real) == 4 ? 4 : 2;
-/// Channels that a block of threads has.
-inline constexpr int roi_channels = 64;
 /// Bins and taps of one axis that the block's table holds. Larger rois compute their taps where they use
 /// them.
 inline constexpr int table_bins = 64, table_taps = 256;
-
-/// What the kernels need of a spec. Steps are in elements.
-struct Maps {
-    std::int64_t images, channels, rois;
-    std::int64_t image_step, channel_step, row_step, column_step;
-    int height, width, row_bins, column_bins;
-    int sampling_ratio;
-    double scale;
-    bool aligned;
-};
-
-inline Maps maps_of(const RoiAlignSpec& spec) {
-    const bool channels_last = spec.layout == FeatureLayout::channels_last;
-    Maps maps{};
-    maps.images = spec.images;
-    maps.channels = spec.channels;
-    maps.rois = spec.rois;
-    maps.image_step = spec.channels * spec.height * spec.width;
-    maps.channel_step = channels_last ? 1 : spec.height * spec.width;
-    maps.column_step = channels_last ? spec.channels : 1;
-    maps.row_step = spec.width * maps.column_step;
-    maps.height = static_cast<int>(spec.height);
-    maps.width = static_cast<int>(spec.width);
-    maps.row_bins = spec.pooled_height;
-    maps.column_bins = spec.pooled_width;
-    maps.sampling_ratio = spec.sampling_ratio;
-    maps.scale = spec.spatial_scale;
-    maps.aligned = spec.aligned;
-    return maps;
-}
-
-/// Parts of a roi that blocks of threads have, of all rois.
-HPCAI500_HOST_DEVICE inline std::int64_t parts_of(const Maps& maps) {
-    return maps.rois * ((maps.channels + roi_channels - 1) / roi_channels);
-}
-
-/// Blocks of threads go on to further parts: more blocks than this would only be started later.
-inline unsigned blocks_for(std::int64_t parts) {
-    constexpr std::int64_t most_blocks = 1 << 20;
-    return static_cast<unsigned>(parts < most_blocks ? parts : most_blocks);
-}
-
-/// One roi and its channels [first, first + channels).
-struct RoiPart {
-    std::int64_t roi, first;
-    int channels;
-};
-
-__device__ inline RoiPart part_at(const Maps& maps, std::int64_t index) {
-    const std::int64_t parts = (maps.channels + roi_channels - 1) / roi_channels;
-    const std::int64_t first = index % parts * roi_channels, left = maps.channels - first;
-    return {index / parts, first, left < roi_channels ? static_cast<int>(left) : roi_channels};
-}
 
 /// Gives the taps of one bin in the order of their pixels; samples that share a pixel share its tap.
 template <class Real>
@@ -118,22 +57,18 @@ class TapWalk {
     Real low_ = 0, high_ = 0;
 };
 
-/// The taps of all bins of one axis, in shared memory.
+/// One axis of the block's roi and the taps of all of its bins, in shared memory: there they take no
+/// registers.
 template <class Real>
-struct AxisTable {
-    int count[table_bins], pixel[table_taps];
-    Real weight[table_taps];
-};
-
-/// The axis of the block's roi, the same for all of its threads.
-template <class Real>
-struct TableAxis {
+struct AxisTaps {
     RoiAxis<Real> axis;
     int bins, size;
     int step;  ///< of the table, from bin to bin
+    int count[table_bins], pixel[table_taps];
+    Real weight[table_taps];
 
-    /// A bin has two taps for each sample, and no more than the pixels that it covers and those beside them
-    /// (where rounding may add some).
+    /// Sets the step, and returns whether the table has room. A bin has two taps for each sample, and no more
+    /// than the pixels that it covers and those beside them (where rounding may add some).
     __device__ bool fits() {
         const Real length = axis.bin < 0 ? -axis.bin : axis.bin;
         const std::int64_t pixels = static_cast<std::int64_t>(length) + 5, most = 2 * axis.grid;
@@ -141,78 +76,90 @@ struct TableAxis {
         step = taps < table_taps ? static_cast<int>(taps) : table_taps + 1;
         return bins <= table_bins && bins * step <= table_taps;
     }
-    __device__ void fill(AxisTable<Real>& table, int bin) const {
-        TapWalk<Real> walk(axis, bin, size);
-        int count = 0, pixel;
-        Real weight;
-        for (; walk.next(pixel, weight); ++count) {
-            table.pixel[bin * step + count] = pixel;
-            table.weight[bin * step + count] = weight;
+    __device__ void fill(int bin) {
+        const RoiAxis<Real> own = axis;
+        TapWalk<Real> walk(own, bin, size);
+        int taps = 0, place;
+        Real part;
+        for (; walk.next(place, part); ++taps) {
+            pixel[bin * step + taps] = place;
+            weight[bin * step + taps] = part;
         }
-        table.count[bin] = count;
+        count[bin] = taps;
     }
     /// Calls visit(pixel, weight) for each tap of a bin.
     template <bool tabled, class Visit>
-    __device__ void each_tap(const AxisTable<Real>& table, int bin, const Visit& visit) const {
+    __device__ void each_tap(int bin, const Visit& visit) const {
         if constexpr (tabled) {
-            const int begin = bin * step, end = begin + table.count[bin];
-            for (int tap = begin; tap < end; ++tap) visit(table.pixel[tap], table.weight[tap]);
+            const int begin = bin * step, end = begin + count[bin];
+            for (int tap = begin; tap < end; ++tap) visit(pixel[tap], weight[tap]);
         } else {
             TapWalk<Real> walk(axis, bin, size);
-            int pixel;
-            Real weight;
-            while (walk.next(pixel, weight)) visit(pixel, weight);
+            int place;
+            Real part;
+            while (walk.next(place, part)) visit(place, part);
         }
     }
 };
 
-template <class Real>
-struct RoiTables {
-    AxisTable<Real> rows, columns;
-};
-
-/// The roi of a block of threads.
+/// The roi of a block of threads, in shared memory.
 template <class Real>
 struct BlockRoi {
-    TableAxis<Real> rows, columns;
-    std::int64_t image;
+    AxisTaps<Real> rows, columns;
+    std::int64_t image, channel_step, row_step;
+    int level;
     bool valid;   ///< can be sampled
     bool tabled;  ///< its taps are in the tables
 
-    /// To be called by all threads of the block, which then meet; the tables are no longer read by any.
-    __device__ BlockRoi(const Maps& maps, const Real* rois, std::int64_t index, RoiTables<Real>& tables)
-        : image(0), valid(false), tabled(false) {
-        const Real* const roi = rois + 5 * index;
-        const auto scale = static_cast<Real>(maps.scale);
-        rows.bins = maps.row_bins;
-        rows.size = maps.height;
-        columns.bins = maps.column_bins;
-        columns.size = maps.width;
-        if (!(roi[0] >= 0 && roi[0] < static_cast<Real>(maps.images))) return;
+    /// To be called by all threads of the block, which then meet. They meet before, too: what some of them
+    /// may still read is overwritten.
+    __device__ void become(const Maps& maps, const Real* rois, std::int64_t index) {
+        __syncthreads();
+        if (threadIdx.x == 0) read(maps, rois + 5 * index, level_at(maps, index));
+        __syncthreads();
+        if (!tabled) return;
+        const int bin = static_cast<int>(threadIdx.x);
+        if (bin < rows.bins) rows.fill(bin);
+        if (bin >= table_bins && bin < table_bins + columns.bins) columns.fill(bin - table_bins);
+        __syncthreads();
+    }
+
+    /// Channel `first` of its image in its level.
+    template <class Element>
+    __device__ Element* image_of(const Maps& maps, std::int64_t first) const {
+        const LevelMaps& own = maps.levels[level];
+        return static_cast<Element*>(own.memory) + image * own.image_step + first * own.channel_step;
+    }
+
+    /// Calls visit(row, column, weight) for each pixel of bin (row_bin, column_bin).
+    template <bool from_tables, class Visit>
+    __device__ void each_pixel(int row_bin, int column_bin, const Visit& visit) const {
+        rows.template each_tap<from_tables>(row_bin, [&](int row, Real row_weight) {
+            columns.template each_tap<from_tables>(
+                column_bin, [&](int column, Real weight) { visit(row, column, row_weight * weight); });
+        });
+    }
+
+  private:
+    __device__ void read(const Maps& maps, const Real* roi, int own_level) {
+        valid = tabled = false;
+        if (own_level == no_level || !(roi[0] >= 0 && roi[0] < static_cast<Real>(maps.images))) return;
+        level = own_level;
         image = static_cast<std::int64_t>(roi[0]);
+        const LevelMaps& own = maps.levels[own_level];
+        const auto scale = static_cast<Real>(own.scale);
+        channel_step = own.channel_step;
+        row_step = own.row_step;
+        rows.bins = maps.row_bins;
+        rows.size = own.height;
+        columns.bins = maps.column_bins;
+        columns.size = own.width;
         valid =
             roi_axis(roi[1], roi[3], scale, columns.bins, maps.sampling_ratio, maps.aligned, columns.axis) &&
             roi_axis(roi[2], roi[4], scale, rows.bins, maps.sampling_ratio, maps.aligned, rows.axis);
         if (!valid) return;
         const bool rows_fit = rows.fits();
         tabled = columns.fits() && rows_fit;
-        if (!tabled) return;
-        const int bin = static_cast<int>(threadIdx.x);
-        if (bin < rows.bins) rows.fill(tables.rows, bin);
-        if (bin >= table_bins && bin < table_bins + columns.bins)
-            columns.fill(tables.columns, bin - table_bins);
-        __syncthreads();
-    }
-
-    /// Calls visit(row, column, weight) for each pixel of bin (row_bin, column_bin).
-    template <bool from_tables, class Visit>
-    __device__ void each_pixel(const RoiTables<Real>& tables, int row_bin, int column_bin,
-                               const Visit& visit) const {
-        rows.template each_tap<from_tables>(tables.rows, row_bin, [&](int row, Real row_weight) {
-            columns.template each_tap<from_tables>(tables.columns, column_bin, [&](int column, Real weight) {
-                visit(row, column, row_weight * weight);
-            });
-        });
     }
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,17 @@ def truths_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> list[Tru
 def _truth_of(rows: npt.NDArray[np.int32], height: int, width: int) -> Truth:
     corners = np.clip(rows[:, [1, 0, 3, 2]], 0, [width, height, width, height])
     return Truth(corners.astype(np.float32), rows[:, 4].astype(np.int64) + 1)
+
+
+def most_boxes(truths: Iterable[Truth], *, rolled: bool) -> int:
+    """The most boxes that `moved` leaves in any of these images: where they are `rolled`, by however much."""
+    return max((len(truth.labels) + (_most_cut(truth) if rolled else 0) for truth in truths), default=0)
+
+
+def _most_cut(truth: Truth) -> int:
+    """How many boxes one meridian cuts at most: it may lie just behind the western side of any of them."""
+    x1, x2 = truth.boxes[:, 0], truth.boxes[:, 2]
+    return int(((x1 <= x1[:, None]) & (x1[:, None] < x2)).sum(axis=1).max(initial=0))
 
 
 def moved(truth: Truth, roll: int, image_width: int, width: int) -> Truth:

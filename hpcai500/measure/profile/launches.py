@@ -2,7 +2,8 @@
 
 A gap is time in which nothing runs on any stream, between two works of the profiled steps. It is the host's where the
 call that started the next work had not returned when the gap began: nothing was queued. What of that the host spent
-waiting for a batch is the input's. Otherwise the work was queued, and the gap is the device's own.
+waiting for a batch is the input's. Otherwise the work was queued, and the gap is the device's own; so is one between
+two works of the same call, which are those of a graph.
 """
 
 from __future__ import annotations
@@ -109,16 +110,26 @@ def _explained(
 ) -> Iterator[_Gap]:
     host = _Host(trace)
     starts = [one.start for one in works]
+    begun = _first_starts(works)
     for start, end in found:
         after = works[bisect_left(starts, end)]
-        call = calls.get(after.arguments.get("correlation"))
-        if call and call.end <= start:
+        correlation = after.arguments.get("correlation")
+        call = calls.get(correlation)
+        if call and (call.end <= start or begun[correlation] < start):
             yield _Gap(start, end, after, {HOST: 0.0, INPUT: 0.0, DEVICE: end - start}, None)
             continue
         late = min(end, max(start, call.start)) if call else end
         waited = min(late - start, sum(_overlap(one, start, late) for one in trace.inputs))
         by_cause = {HOST: end - start - waited, INPUT: waited, DEVICE: 0.0}
         yield _Gap(start, end, after, by_cause, host.doing((start + late) / 2, call.thread) if call else None)
+
+
+def _first_starts(works: Sequence[Slice]) -> dict[Any, float]:
+    """Of each call, when the first work that it started began; `works` in the order in which they ran."""
+    found: dict[Any, float] = {}
+    for one in works:
+        found.setdefault(one.arguments.get("correlation"), one.start)
+    return found
 
 
 class _Host:

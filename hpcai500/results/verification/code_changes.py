@@ -18,6 +18,7 @@ LAYERS: dict[str, int] = {
     "data/": 4,
     "engine/devices.py": 4,
     "engine/precision.py": 4,
+    "side_stream.py": 4,
     "comm/": 3,
     "cli/": 2,
     "launch/": 2,

@@ -53,6 +53,13 @@ class Targets:
         return uniform(self.seeds, count, self.boxes.device)
 
 
+def blank_targets(images: int, places: int, height: int, width: int) -> Targets:
+    """One box in each image of `height` x `width`, and `places` for such: in memory as real targets are."""
+    boxes, labels = torch.zeros(images, places, 4), torch.zeros(images, places, dtype=torch.int64)
+    boxes[:, 0], labels[:, 0] = torch.tensor([width / 4, height / 4, width / 2, height / 2]), 1
+    return Targets(boxes, labels, torch.zeros(images, dtype=torch.int64))
+
+
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
     # A copy from memory that is not pinned would wait for all that the GPU was given before.
     if device.type == "cuda" and tensor.device.type == "cpu":

@@ -24,9 +24,6 @@ from hpcai500.workloads.operators.features import (
     packed,
 )
 
-# On a CUDA device a roi of this image gives NaN and no gradient.
-_NO_IMAGE = -1
-
 
 def roi_align_levels(
     levels: Sequence[Tensor],
@@ -40,7 +37,8 @@ def roi_align_levels(
     """Levels (N, C, h, w) and (K, 5) rois -> (K, C, height, width), as roi_align() pools roi k from its level.
 
     Args:
-        levels: all of one type, number of images and number of channels; as the features of roi_align().
+        levels: all of one type, number of images and number of channels; as the features of roi_align(). On a GPU at
+            most 8, and all are copied to one memory format where they have not.
         rois: as of roi_align().
         level_of: (K,) int64, the place in `levels` of each roi's level.
         output_size: as of roi_align().
@@ -87,12 +85,6 @@ def _rows_of_levels(level_of: Tensor, levels: int) -> list[Tensor]:
     return [torch.from_numpy(np.flatnonzero(numbers == level)) for level in range(levels)]
 
 
-def _elsewhere(places: Tensor, level_of: Tensor, level: int) -> Tensor:
-    """The rois with those of other levels sent to no image: as many for each level, whatever the device holds."""
-    image = places[:, 0].masked_fill(level_of != level, _NO_IMAGE)
-    return torch.cat([image[:, None], places[:, 1:]], dim=1)
-
-
 @torch.library.custom_op("hpcai500::roi_align_levels", mutates_args=(), device_types="cpu")
 def _pool(
     levels: Sequence[Tensor],
@@ -135,24 +127,28 @@ def _pool_on_cuda(
 ) -> Tensor:
     require_cuda_build()
     _check(levels, rois, level_of, scales)
-    places = coordinates(rois, levels[0].dtype)
-    pooled: Tensor | None = None
-    for level, (features, scale) in enumerate(zip(levels, scales, strict=True)):
-        of_level = _empty_pooled(levels, rois, pooled_height, pooled_width)
-        _core.roi_align_cuda(
-            bits(packed(features)),
-            _elsewhere(places, level_of, level),
-            bits(of_level),
-            spatial_scale=scale,
-            sampling_ratio=sampling_ratio,
-            aligned=aligned,
-            device=features.get_device(),
-            stream=torch.cuda.current_stream(features.device).cuda_stream,
-        )
-        ours = (level_of == level)[:, None, None, None]
-        pooled = of_level if pooled is None else torch.where(ours, of_level, pooled)
-    assert pooled is not None
+    pooled = _empty_pooled(levels, rois, pooled_height, pooled_width)
+    _core.roi_align_levels_cuda(
+        [bits(features) for features in _alike(levels)],
+        coordinates(rois, pooled.dtype),
+        level_of.contiguous(),
+        bits(pooled),
+        spatial_scales=scales,
+        sampling_ratio=sampling_ratio,
+        aligned=aligned,
+        device=pooled.get_device(),
+        stream=torch.cuda.current_stream(pooled.device).cuda_stream,
+    )
     return pooled
+
+
+def _alike(levels: Sequence[Tensor]) -> list[Tensor]:
+    """Levels with their channels last where one of them has, else first: one kernel takes them all."""
+    return [features.contiguous(memory_format=_format(any(map(is_channels_last, levels)))) for features in levels]
+
+
+def _format(channels_last: bool) -> torch.memory_format:
+    return torch.channels_last if channels_last else torch.contiguous_format
 
 
 @_pool.register_fake
@@ -218,20 +214,23 @@ def _spread_on_cuda(
     check_types(gradient, rois)
     places = coordinates(rois, gradient.dtype)
     # Half precision is summed in float32 and rounded once.
-    results = _empty_levels(gradient, images, heights, widths, channels_last, places.dtype)
-    gradient = gradient.contiguous()
-    for level, (result, scale) in enumerate(zip(results, scales, strict=True)):
-        _core.roi_align_backward_cuda(
-            bits(gradient),
-            _elsewhere(places, level_of, level),
-            result,
-            spatial_scale=scale,
-            sampling_ratio=sampling_ratio,
-            aligned=aligned,
-            device=gradient.get_device(),
-            stream=torch.cuda.current_stream(gradient.device).cuda_stream,
-        )
-    return [result.to(gradient.dtype) for result in results]
+    alike = [any(channels_last)] * len(scales)
+    results = _empty_levels(gradient, images, heights, widths, alike, places.dtype)
+    _core.roi_align_levels_backward_cuda(
+        bits(gradient.contiguous()),
+        places,
+        level_of.contiguous(),
+        results,
+        spatial_scales=scales,
+        sampling_ratio=sampling_ratio,
+        aligned=aligned,
+        device=gradient.get_device(),
+        stream=torch.cuda.current_stream(gradient.device).cuda_stream,
+    )
+    return [
+        result.to(gradient.dtype, memory_format=_format(last))
+        for result, last in zip(results, channels_last, strict=True)
+    ]
 
 
 @_spread.register_fake

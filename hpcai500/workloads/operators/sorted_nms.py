@@ -73,22 +73,18 @@ def _sorted_nms(boxes: Tensor, segments: Sequence[int], iou_threshold: float) ->
 def _sorted_nms_on_cuda(boxes: Tensor, segments: Sequence[int], iou_threshold: float) -> Tensor:
     require_cuda_build()
     _check(boxes, segments)
-    values = _compared(boxes)
-    device, count = boxes.device, boxes.shape[1]
-    groups = torch.cat([torch.full((of,), segment, device=device) for segment, of in enumerate(segments)])
-    keep = torch.empty(boxes.shape[:2], dtype=torch.uint8, device=device)
-    workspace = torch.empty(_core.nms_cuda_workspace(count), dtype=torch.uint8, device=device)
-    # One image at a time: the work grows with the square of the boxes that are compared together.
-    for of_image, kept in zip(values, keep, strict=True):
-        _core.nms_cuda(
-            of_image,
-            groups,
-            kept,
-            workspace,
-            iou_threshold=iou_threshold,
-            device=boxes.get_device(),
-            stream=torch.cuda.current_stream(device).cuda_stream,
-        )
+    of_all_images = list(segments) * boxes.shape[0]
+    keep = torch.empty(boxes.shape[:2], dtype=torch.uint8, device=boxes.device)
+    workspace = torch.empty(_core.nms_segments_cuda_workspace(of_all_images), dtype=torch.uint8, device=boxes.device)
+    _core.nms_segments_cuda(
+        _compared(boxes).reshape(-1, 4),
+        of_all_images,
+        keep.reshape(-1),
+        workspace,
+        iou_threshold=iou_threshold,
+        device=boxes.get_device(),
+        stream=torch.cuda.current_stream(boxes.device).cuda_stream,
+    )
     return keep.bool()
 
 
