@@ -10,15 +10,14 @@ what is judged. Before anything is timed, ours must give what torch gives.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from clock import Call, Timed, timed, timed_all, turns
 from contest import hold, speed_rows
+from cpu_modules import cpu_module
 from options import Options
 from rows import Target, ratio_row, without_rival
 from torch import Tensor
@@ -114,7 +113,7 @@ class Bucket:
         self.views = {name: self._views(packed) for name, packed in self.packed.items()}
         self.coded = torch.empty(kernels.quantised_bytes(self.count), dtype=torch.uint8, device=device)
         self.residual = torch.zeros(self.count, device=device)
-        self.rivals = _int8_rivals()
+        self.rivals = cpu_module("compression_rivals")
         self.padded, self.padded_residual = (self.rivals.padded(self.count).to(device) for _ in range(2))
 
     def _views(self, packed: Tensor) -> list[Tensor]:
@@ -209,13 +208,3 @@ class Bucket:
 
 def _require_same(what: str, ours: Tensor, theirs: Tensor) -> None:
     assert ours.equal(theirs), f"{what} differs from torch's"
-
-
-def _int8_rivals() -> Any:
-    """Torch's expression of int8 with error feedback, which the CPU's comparison has too."""
-    folder = str(Path(__file__).resolve().parents[1])
-    if folder not in sys.path:
-        sys.path.append(folder)
-    import compression_rivals  # noqa: PLC0415 - it lies in the folder above, which only the line before makes known
-
-    return compression_rivals

@@ -18,7 +18,7 @@ from hpcai500.self_test.checking import require, require_close, require_equal
 from hpcai500.system.accelerator import Torch
 from hpcai500.system.doctor import why_no_device
 from hpcai500.system.driver import find_traces
-from hpcai500.workloads.operators import batched_nms, roi_align
+from hpcai500.workloads.operators import batched_nms, roi_align, roi_align_levels, sorted_nms
 
 # Sums in another order, and on a device in no fixed one.
 _POOLING_TOLERANCE = 1e-4
@@ -103,8 +103,7 @@ def check_norms(device: torch.device) -> str:
 def check_nms(device: torch.device) -> str:
     """The same boxes stay, in the same order."""
     generator = torch.Generator().manual_seed(4)
-    corners = torch.rand(5000, 2, generator=generator) * 100
-    boxes = torch.cat([corners, corners + torch.rand(5000, 2, generator=generator) * 30], dim=1)
+    boxes = _boxes(generator, 5000)
     scores, groups = torch.rand(5000, generator=generator), torch.randint(0, 4, (5000,), generator=generator)
     for threshold in (0.3, 0.7):
         there = batched_nms(boxes.to(device), scores.to(device), groups.to(device), threshold)
@@ -112,13 +111,23 @@ def check_nms(device: torch.device) -> str:
     return "5000 boxes in 4 groups; the same stay"
 
 
+def check_sorted_nms(device: torch.device) -> str:
+    """The same boxes of many lists stay, in one launch; boxes that are left out (NaN) too."""
+    generator = torch.Generator().manual_seed(5)
+    boxes = _boxes(generator, 2, 1300)
+    boxes[:, ::7] = torch.nan
+    segments = (1000, 0, 1, 235, 64)
+    for threshold in (0.3, 0.7):
+        there = sorted_nms(boxes.to(device), segments, threshold)
+        require_equal(f"kept above {threshold}", there.cpu().numpy(), sorted_nms(boxes, segments, threshold).numpy())
+    return "2 x 1300 boxes in 5 lists; the same stay"
+
+
 def check_roi_align(device: torch.device) -> str:
     """Bins and gradients."""
     generator = torch.Generator().manual_seed(6)
     features = torch.randn(2, 35, 20, 30, generator=generator)
-    corners = torch.rand(40, 2, generator=generator) * 50 - 8
-    image = torch.randint(0, 2, (40, 1), generator=generator)
-    rois = torch.cat([image, corners, corners + torch.rand(40, 2, generator=generator) * 20], dim=1)
+    rois = _rois(generator)
     for memory_format in (torch.contiguous_format, torch.channels_last):
         results = []
         for place in (torch.device("cpu"), device):
@@ -129,6 +138,26 @@ def check_roi_align(device: torch.device) -> str:
         for name, ours, theirs in zip(("gradient", "pooled rois"), *results, strict=True):
             require_close(name, theirs.detach().cpu().numpy(), ours.detach().numpy(), _POOLING_TOLERANCE)
     return "40 rois, both layouts, with gradients; to 1e-4"
+
+
+def check_roi_align_levels(device: torch.device) -> str:
+    """Bins and gradients of rois on several levels, in one launch."""
+    generator = torch.Generator().manual_seed(7)
+    scales = (0.5, 0.25, 0.125)
+    levels = [torch.randn(2, 35, int(40 * scale), int(60 * scale), generator=generator) for scale in scales]
+    rois = _rois(generator)
+    level_of = torch.randint(0, len(levels), (40,), generator=generator)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        results = []
+        for place in (torch.device("cpu"), device):
+            leaves = [level.to(place).clone(memory_format=memory_format).requires_grad_() for level in levels]
+            pooled = roi_align_levels(leaves, rois.to(place), level_of.to(place), (7, 7), scales, 2, True)
+            pooled.square().sum().backward()
+            results.append([pooled, *(leaf.grad for leaf in leaves)])
+        names = ("pooled rois", *(f"gradient of level {number}" for number in range(len(levels))))
+        for name, ours, theirs in zip(names, *results, strict=True):
+            require_close(name, theirs.detach().cpu().numpy(), ours.detach().numpy(), _POOLING_TOLERANCE)
+    return "40 rois on 3 levels, both layouts, with gradients; to 1e-4"
 
 
 def check_conversion(device: torch.device) -> str:
@@ -151,7 +180,9 @@ CHECKS: dict[str, Callable[[torch.device], str]] = {
     "gradient quantisation": check_quantising,
     "layer norms": check_norms,
     "non-maximum suppression": check_nms,
+    "non-maximum suppression of lists": check_sorted_nms,
     "RoIAlign and gradient": check_roi_align,
+    "RoIAlign of levels": check_roi_align_levels,
     "image conversion": check_conversion,
 }
 
@@ -161,6 +192,18 @@ def _tensors() -> list[Tensor]:
     sizes = (1, 255, 4096, 4097, 100_003)
     tensors = [torch.randn(n, generator=generator) * 10.0**power for power, n in enumerate(sizes, -3)]
     return [*tensors, torch.randn(3, 5, 2, 7, generator=generator).contiguous(memory_format=torch.channels_last)]
+
+
+def _boxes(generator: torch.Generator, *shape: int) -> Tensor:
+    corners = torch.rand(*shape, 2, generator=generator) * 100
+    return torch.cat([corners, corners + torch.rand(*shape, 2, generator=generator) * 30], dim=-1)
+
+
+def _rois(generator: torch.Generator) -> Tensor:
+    """40 on two images, some beyond an edge."""
+    corners = torch.rand(40, 2, generator=generator) * 50 - 8
+    image = torch.randint(0, 2, (40, 1), generator=generator)
+    return torch.cat([image, corners, corners + torch.rand(40, 2, generator=generator) * 20], dim=1)
 
 
 def _require_same_bits(what: str, there: Tensor, here: Tensor) -> None:

@@ -204,7 +204,9 @@ def test_the_checks_of_a_device_compare(name: str, monkeypatch: pytest.MonkeyPat
         "gradient quantisation": (accelerator.kernels, "quantise"),
         "layer norms": (accelerator.kernels, "layer_norms"),
         "non-maximum suppression": (accelerator, "batched_nms"),
+        "non-maximum suppression of lists": (accelerator, "sorted_nms"),
         "RoIAlign and gradient": (accelerator, "roi_align"),
+        "RoIAlign of levels": (accelerator, "roi_align_levels"),
         "image conversion": (accelerator, "convert_images"),
     }[name]
     right, calls = getattr(*face), []
