@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -30,11 +31,43 @@ Run = Callable[[int], None]
 
 def ours(paths: Sequence[Path], threads: int) -> Run:
     """hpcai500's JpegLoader: reads the files, decodes and writes batches into a ring of three."""
+    return _ours(paths, threads)
+
+
+def ours_with_index(paths: Sequence[Path], threads: int) -> Run:
+    """The same with a seek index, which is made first."""
     from hpcai500 import _core
 
-    spec = _core.DecodeSpec(size=SIZE, area=AREA, ratio=RATIO, mean=MEAN, std=STD)
+    target = paths[0].parent.with_suffix(f".{os.getpid()}.seek")
+    try:
+        writer = _core.SeekIndexWriter(os.fsencode(target))
+        for data in (path.read_bytes() for path in paths):
+            writer.add(*_core.seek_key(data), _core.seek_points(data))
+        writer.finish()
+        index = _core.SeekIndex(os.fsencode(target))
+    finally:
+        target.unlink(missing_ok=True)
+    return _ours(paths, threads, index=index)
+
+
+def ours_by_libjpeg_turbo(paths: Sequence[Path], threads: int) -> Run:
+    """The same with libjpeg-turbo as the decoder."""
+    return _ours(paths, threads, decoder="libjpeg-turbo")
+
+
+def ours_with_avx2(paths: Sequence[Path], threads: int) -> Run:
+    """The same on a processor that has no AVX-512."""
+    os.environ["HPCAI500_ISA"] = "avx2"
+    return _ours(paths, threads)
+
+
+def _ours(paths: Sequence[Path], threads: int, *, decoder: str = "own", **named: object) -> Run:
+    from hpcai500 import _core
+
+    spec = _core.DecodeSpec(size=SIZE, area=AREA, ratio=RATIO, mean=MEAN, std=STD, decoder=decoder)
     slots = [_aligned((BATCH, *spec.shape)) for _ in range(3)]
-    loader = _core.JpegLoader(str(paths[0].parent), [path.name for path in paths], spec, slots=slots, threads=threads)
+    names = [path.name for path in paths]
+    loader = _core.JpegLoader(str(paths[0].parent), names, spec, slots=slots, threads=threads, **named)
     rng = np.random.default_rng(0)
     epoch = 0
 
@@ -196,6 +229,9 @@ def _normalise(pixels: np.ndarray) -> np.ndarray:
 
 CONTESTANTS: dict[str, Callable[[Sequence[Path], int], Run]] = {
     "ours": ours,
+    "ours, index": ours_with_index,
+    "ours, AVX2": ours_with_avx2,
+    "ours, libjpeg-turbo": ours_by_libjpeg_turbo,
     "dali": dali_fused,
     "dali-antialiased": dali_antialiased,
     "dali-unfused": dali_unfused,

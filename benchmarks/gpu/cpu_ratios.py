@@ -31,6 +31,8 @@ def _decode(document: dict[str, Any]) -> Iterator[Row]:
         for rival in ("dali", "simplejpeg+opencv", "pillow"):
             if found := images["contestants"].get(rival):
                 yield Row(f"JPEG to training image, set `{name}`", rival, found["ours_to_it"])
+                if ratio := found.get("index_to_it"):
+                    yield Row(f"the same, with a seek index, set `{name}`", rival, ratio)
 
 
 def _climate(document: dict[str, Any]) -> Iterator[Row]:

@@ -1,4 +1,5 @@
 #include <limits>
+#include <memory>
 
 #include "bindings.h"
 
@@ -66,6 +67,12 @@ std::string file_name(const py::handle& path) {
     PyObject* const encoded = PyUnicode_EncodeFSDefault(path.ptr());
     if (encoded == nullptr) throw py::error_already_set();
     return py::cast<std::string>(py::reinterpret_steal<py::bytes>(encoded));
+}
+
+std::shared_ptr<const SeekIndex> index_of(const py::object& index) {
+    if (index.is_none()) return nullptr;
+    if (!py::isinstance<PySeekIndex>(index)) throw py::type_error("index must be a SeekIndex or None");
+    return py::cast<const PySeekIndex&>(index).index;
 }
 
 ImageDecoder& thread_decoder() {

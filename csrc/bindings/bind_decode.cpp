@@ -49,20 +49,22 @@ void crop_pixels(const py::array_t<std::uint8_t>& pixels, const DecodeSpec& spec
 }
 
 int decode_crop(const py::object& data, const DecodeSpec& spec, const py::array& out, const py::int_& seed,
-                const py::int_& epoch, const py::int_& sample) {
+                const py::int_& epoch, const py::int_& sample, const py::object& index) {
     const BytesView view(data);
+    const auto points = index_of(index);
     void* const memory = output_memory(out, spec, "out", 1);
     const SampleKey key = sample_key(seed, epoch, sample);
     const py::gil_scoped_release released;
-    return thread_decoder().decode_crop(view.bytes(), spec, key, memory);
+    return thread_decoder().decode_crop(view.bytes(), spec, key, memory, points.get());
 }
 
 int decode_box(const py::object& data, const DecodeSpec& spec, const py::array& out, double x, double y,
-               double width, double height, bool flip) {
+               double width, double height, bool flip, const py::object& index) {
     const BytesView view(data);
+    const auto points = index_of(index);
     void* const memory = output_memory(out, spec, "out", 1);
     const py::gil_scoped_release released;
-    return thread_decoder().decode_box(view.bytes(), spec, {x, y, width, height, flip}, memory);
+    return thread_decoder().decode_box(view.bytes(), spec, {x, y, width, height, flip}, memory, points.get());
 }
 
 }  // namespace
@@ -96,11 +98,18 @@ void register_decode(py::module_& module) {
         "Decodes all of a JPEG and drops the pixels: (width, height, warnings) or JpegError.");
     module.def(
         "decode_crop", &decode_crop, py::arg("data"), py::arg("spec"), py::arg("out"), py::kw_only(),
-        py::arg("seed"), py::arg("epoch"), py::arg("sample"),
+        py::arg("seed"), py::arg("epoch"), py::arg("sample"), py::arg("index") = py::none(),
         "Makes one sample's image in `out`; returns the number of libjpeg's warnings; raises JpegError.");
     module.def("decode_box", &decode_box, py::arg("data"), py::arg("spec"), py::arg("out"), py::kw_only(),
                py::arg("x"), py::arg("y"), py::arg("width"), py::arg("height"), py::arg("flip"),
-               "decode_crop for a box of the caller's, in source pixels.");
+               py::arg("index") = py::none(), "decode_crop for a box of the caller's, in source pixels.");
+    module.def(
+        "last_seek",
+        [] {
+            constexpr const char* names[] = {"used", "without", "unknown", "false"};
+            return names[static_cast<int>(thread_decoder().last_seek())];
+        },
+        "What became of the index of this thread's last decode_crop or decode_box.");
     module.def("crop_pixels", &crop_pixels, py::arg("pixels").noconvert(), py::arg("spec"), py::arg("out"),
                py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("sample"),
                "decode_crop for pixels (height, width, 3) that another decoder made.");

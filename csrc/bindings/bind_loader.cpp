@@ -24,7 +24,7 @@ struct ResultTypes {
 class PyLoader {
   public:
     PyLoader(const py::handle& root, const py::sequence& paths, const DecodeSpec& spec,
-             const py::sequence& slots, int threads, const ResultTypes& types)
+             const py::sequence& slots, int threads, const py::object& index, const ResultTypes& types)
         : types_(types), process_(::getpid()) {
         std::size_t batch_size = 0;
         std::vector<void*> memory;
@@ -39,9 +39,10 @@ class PyLoader {
         PathTable table;
         for (const py::handle path : paths) table.add(file_name(path));
         const std::string folder = file_name(root);
+        auto points = index_of(index);
         const py::gil_scoped_release released;
         loader_ = std::make_unique<Loader>(folder, std::move(table), spec, std::move(memory),
-                                           static_cast<int>(batch_size), threads);
+                                           static_cast<int>(batch_size), threads, std::move(points));
     }
 
     // In a child of fork() the threads do not exist and joining them would wait for ever: the memory is left
@@ -114,7 +115,8 @@ class PyLoader {
                 failure.reason.data(), static_cast<Py_ssize_t>(failure.reason.size()), "replace"));
             failures.append(types_.failure(failure.position, failure.sample, name(failure.kind), reason));
         }
-        return types_.batch(batch.slot, batch.count, batch.warnings, failures);
+        return types_.batch(batch.slot, batch.count, batch.warnings, failures, batch.seek.used,
+                            batch.seek.unknown, batch.seek.false_points);
     }
 
     ResultTypes types_;
@@ -136,7 +138,7 @@ void register_loader(py::module_& module) {
         }
     });
     const ResultTypes types{
-        named_tuple(module, "Batch", "slot count warnings failures",
+        named_tuple(module, "Batch", "slot count warnings failures seek_used seek_unknown seek_false",
                     "A finished batch, held until release(slot)."),
         named_tuple(module, "Failure", "position sample kind reason",
                     "An image that could not be made; its place in the slot holds zeros.")};
@@ -144,11 +146,11 @@ void register_loader(py::module_& module) {
                          "Bounded ring of batches, read and decoded by native threads without the GIL.\n\n"
                          "Does not survive fork(): make it in the process that uses it.")
         .def(py::init([types](const py::object& root, const py::sequence& paths, const DecodeSpec& spec,
-                              const py::sequence& slots, int threads) {
-                 return std::make_unique<PyLoader>(root, paths, spec, slots, threads, types);
+                              const py::sequence& slots, int threads, const py::object& index) {
+                 return std::make_unique<PyLoader>(root, paths, spec, slots, threads, index, types);
              }),
              py::arg("root"), py::arg("paths"), py::arg("spec"), py::kw_only(), py::arg("slots"),
-             py::arg("threads"))
+             py::arg("threads"), py::arg("index") = py::none())
         .def("submit", &PyLoader::submit, py::arg("samples"), py::kw_only(), py::arg("seed"),
              py::arg("epoch"), "Queues one batch; never waits. Batches finish in the order of submission.")
         .def("next", &PyLoader::next, "Waits for the oldest batch; Ctrl-C interrupts.")

@@ -20,6 +20,7 @@ constexpr Choice<DType> dtypes[] = {{"float32", DType::float32},
                                     {"bfloat16", DType::bfloat16},
                                     {"uint8", DType::uint8}};
 constexpr Choice<Layout> layouts[] = {{"nchw", Layout::nchw}, {"nhwc", Layout::nhwc}};
+constexpr Choice<Decoder> decoders[] = {{"own", Decoder::own}, {"libjpeg-turbo", Decoder::libjpeg_turbo}};
 
 template <class Value, std::size_t count>
 Value parse(const Choice<Value> (&choices)[count], const char* what, const std::string& name) {
@@ -48,7 +49,7 @@ py::tuple triple(const std::array<double, 3>& values) {
 DecodeSpec make_spec(int size, const std::string& mode, std::array<double, 2> area,
                      std::array<double, 2> ratio, double flip_probability, int resize_shorter,
                      std::array<double, 3> mean, std::array<double, 3> std, const std::string& dtype,
-                     const std::string& layout, bool dct_scaling) {
+                     const std::string& layout, bool dct_scaling, const std::string& decoder) {
     const DecodeSpec spec{size,
                           parse(modes, "mode", mode),
                           area,
@@ -59,7 +60,8 @@ DecodeSpec make_spec(int size, const std::string& mode, std::array<double, 2> ar
                           std,
                           parse(dtypes, "dtype", dtype),
                           parse(layouts, "layout", layout),
-                          dct_scaling};
+                          dct_scaling,
+                          parse(decoders, "decoder", decoder)};
     validate(spec);
     return spec;
 }
@@ -77,6 +79,7 @@ py::dict settings(const DecodeSpec& spec) {
     result["dtype"] = name_of(dtypes, spec.dtype);
     result["layout"] = name_of(layouts, spec.layout);
     result["dct_scaling"] = spec.dct_scaling;
+    result["decoder"] = name_of(decoders, spec.decoder);
     return result;
 }
 
@@ -103,7 +106,7 @@ void register_spec(py::module_& module) {
              py::arg("flip_probability") = defaults.flip_probability,
              py::arg("resize_shorter") = defaults.resize_shorter, py::arg("mean") = triple(defaults.mean),
              py::arg("std") = triple(defaults.std), py::arg("dtype") = "float32", py::arg("layout") = "nchw",
-             py::arg("dct_scaling") = false)
+             py::arg("dct_scaling") = false, py::arg("decoder") = "own")
         .def_readonly("size", &DecodeSpec::size)
         .def_property_readonly("mode", [](const DecodeSpec& s) { return name_of(modes, s.mode); })
         .def_property_readonly("area", [](const DecodeSpec& s) { return pair(s.area); })
@@ -115,6 +118,7 @@ void register_spec(py::module_& module) {
         .def_property_readonly("dtype", [](const DecodeSpec& s) { return name_of(dtypes, s.dtype); })
         .def_property_readonly("layout", [](const DecodeSpec& s) { return name_of(layouts, s.layout); })
         .def_readonly("dct_scaling", &DecodeSpec::dct_scaling)
+        .def_property_readonly("decoder", [](const DecodeSpec& s) { return name_of(decoders, s.decoder); })
         .def_property_readonly("shape", &image_shape)
         .def_property_readonly("itemsize", [](const DecodeSpec& s) { return item_size(s.dtype); })
         .def_property_readonly("image_bytes", &DecodeSpec::image_bytes)

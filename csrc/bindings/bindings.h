@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace hpcai500::bindings {
 void register_spec(pybind11::module_& module);
 void register_decode(pybind11::module_& module);
 void register_loader(pybind11::module_& module);
+void register_seek_index(pybind11::module_& module);
 void register_detection(pybind11::module_& module);
 void register_climate(pybind11::module_& module);
 void register_detection_cuda(pybind11::module_& module);
@@ -57,6 +59,14 @@ std::uint32_t epoch_number(const pybind11::int_& epoch);
 /// A path as the system has it: a name of a file need not be text, so bytes pass and text is encoded as
 /// os.fsencode does.
 std::string file_name(const pybind11::handle& path);
+
+/// An index as Python holds it: a share of one that others may use, too.
+struct PySeekIndex {
+    std::shared_ptr<const SeekIndex> index;
+};
+
+/// The index that a caller gave, or none.
+std::shared_ptr<const SeekIndex> index_of(const pybind11::object& index);
 
 /// Makes the current thread's decoder, once.
 ImageDecoder& thread_decoder();

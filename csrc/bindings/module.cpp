@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, module) {
     hpcai500::bindings::register_build_info(module);
     hpcai500::bindings::register_spec(module);
     hpcai500::bindings::register_decode(module);
+    hpcai500::bindings::register_seek_index(module);
     hpcai500::bindings::register_loader(module);
     hpcai500::bindings::register_detection(module);
     hpcai500::bindings::register_climate(module);

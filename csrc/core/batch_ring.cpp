@@ -8,7 +8,7 @@ namespace hpcai500 {
 BatchRing::BatchRing(int slots) : slots_(static_cast<std::size_t>(slots), SlotState::free) {}
 
 void BatchRing::submit(std::vector<std::int64_t> samples, std::uint64_t seed, std::uint32_t epoch) {
-    batches_.push_back({std::move(samples), seed, epoch, -1, 0, 0, 0, {}});
+    batches_.push_back({std::move(samples), seed, epoch, -1, 0, 0, 0, {}, {}});
 }
 
 int BatchRing::find_free_slot() const {
@@ -30,9 +30,10 @@ std::optional<BatchRing::Work> BatchRing::claim() {
     return work;
 }
 
-bool BatchRing::complete(const Work& work, std::int64_t warnings, std::optional<ImageFailure> failure) {
+bool BatchRing::complete(const Work& work, const MadeImage& made, std::optional<ImageFailure> failure) {
     Batch& batch = batches_[work.batch - oldest_];
-    batch.warnings += warnings;
+    batch.warnings += made.warnings;
+    batch.seek.add(made.seek);
     if (failure) batch.failures.push_back(std::move(*failure));
     ++batch.completed;
     return work.batch == oldest_ && batch.finished();
@@ -44,7 +45,7 @@ std::optional<FinishedBatch> BatchRing::take() {
     std::sort(batch.failures.begin(), batch.failures.end(),
               [](const ImageFailure& a, const ImageFailure& b) { return a.position < b.position; });
     FinishedBatch finished{batch.slot, static_cast<int>(batch.samples.size()), batch.warnings,
-                           std::move(batch.failures)};
+                           std::move(batch.failures), batch.seek};
     slots_[static_cast<std::size_t>(batch.slot)] = SlotState::held;
     batches_.pop_front();
     ++oldest_;

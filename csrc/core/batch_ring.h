@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "failure.h"
+#include "seek_index.h"
 
 namespace hpcai500 {
 
@@ -26,6 +27,13 @@ struct FinishedBatch {
     int count;
     std::int64_t warnings;
     std::vector<ImageFailure> failures;  ///< in order of position
+    SeekCounts seek;
+};
+
+/// What is told of an image that was made.
+struct MadeImage {
+    std::int64_t warnings = 0;
+    SeekUse seek = SeekUse::without;
 };
 
 /// Batches go submitted -> filling (has a slot) -> finished -> held by the consumer -> slot free again.
@@ -48,7 +56,7 @@ class BatchRing {
     /// The next image, or nothing while no batch waits or no slot is free.
     std::optional<Work> claim();
     /// Reports an image as done. True when it was the last one of the batch that is next to be handed out.
-    bool complete(const Work& work, std::int64_t warnings, std::optional<ImageFailure> failure);
+    bool complete(const Work& work, const MadeImage& made, std::optional<ImageFailure> failure);
     /// The oldest batch, if it is finished; its slot is then held by the consumer.
     std::optional<FinishedBatch> take();
     /// Throws std::invalid_argument when the consumer does not hold this slot.
@@ -67,6 +75,7 @@ class BatchRing {
         std::size_t claimed = 0, completed = 0;
         std::int64_t warnings = 0;
         std::vector<ImageFailure> failures;
+        SeekCounts seek;
         bool finished() const { return slot >= 0 && completed == samples.size(); }
     };
     enum class SlotState { free, filling, held };

@@ -86,8 +86,45 @@ void validate(const CropBox& box, int width, int height) {
     throw std::invalid_argument(message.str());
 }
 
-int ImageDecoder::decode_open_image(const DecodeSpec& spec, const CropBox& box, void* image) {
+// False where the image is not one for our own decoder, or not what it seemed: then `image` holds nothing of
+// use.
+bool ImageDecoder::decode_baseline(const baseline::Scan& scan, const baseline::SeekPoints& points,
+                                   const DecodeSpec& spec, const CropBox& box, void* image) {
+    if (!baseline_.open(scan, points)) return false;
+    const PlaneShape shape{scan.width, scan.height, scan.component_count, scan.across, scan.down};
+    try {
+        planar_resizer_.resize(baseline_, shape, interval(spec.mode, box.x, box.width, 1.0, shape.width),
+                               interval(spec.mode, box.y, box.height, 1.0, shape.height), spec, box.flip,
+                               image);
+    } catch (const baseline::Surprise&) {
+        return false;
+    }
+    return true;
+}
+
+bool ImageDecoder::decode_own(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const CropBox& box,
+                              void* image, const SeekIndex* index) {
+    const auto scan = reader_.baseline_scan();
+    if (!scan) return false;
+    if (index != nullptr) {
+        baseline::SeekPoints points;
+        const SeekIndex::Answer answer = index->find(seek_key(jpeg), seek_room_, points);
+        if (answer == SeekIndex::Answer::unknown) last_seek_ = SeekUse::unknown;
+        if (answer == SeekIndex::Answer::damaged || points.any()) last_seek_ = SeekUse::false_points;
+        if (points.any() && decode_baseline(*scan, points, spec, box, image)) {
+            last_seek_ = SeekUse::used;
+            return true;
+        }
+    }
+    return decode_baseline(*scan, {}, spec, box, image);
+}
+
+int ImageDecoder::decode_open_image(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec,
+                                    const CropBox& box, void* image, const SeekIndex* index) {
     const int eighths = choose_eighths(spec, box);
+    last_seek_ = SeekUse::without;
+    const bool own = spec.decoder == Decoder::own && eighths == full_size;
+    if (own && decode_own(jpeg, spec, box, image, index)) return reader_.warnings();
     const JpegReader::Size decoded = reader_.scaled_size(eighths);
     prepare(resizer_, spec, box, static_cast<double>(eighths) / full_size, decoded.width, decoded.height);
     reader_.begin({resizer_.left(), resizer_.right(), resizer_.top(), resizer_.bottom()}, eighths);
@@ -96,16 +133,31 @@ int ImageDecoder::decode_open_image(const DecodeSpec& spec, const CropBox& box, 
 }
 
 int ImageDecoder::decode_crop(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec,
-                              const SampleKey& key, void* image) {
+                              const SampleKey& key, void* image, const SeekIndex* index) {
     const OpenImage open(reader_, jpeg);
-    return decode_open_image(spec, crop_box(spec, reader_.width(), reader_.height(), key), image);
+    return decode_open_image(jpeg, spec, crop_box(spec, reader_.width(), reader_.height(), key), image,
+                             index);
 }
 
 int ImageDecoder::decode_box(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const CropBox& box,
-                             void* image) {
+                             void* image, const SeekIndex* index) {
     const OpenImage open(reader_, jpeg);
     validate(box, reader_.width(), reader_.height());
-    return decode_open_image(spec, box, image);
+    return decode_open_image(jpeg, spec, box, image, index);
+}
+
+std::optional<std::vector<std::uint8_t>> ImageDecoder::seek_points(std::span<const std::uint8_t> jpeg) {
+    try {
+        const OpenImage open(reader_, jpeg);
+        const auto scan = reader_.baseline_scan();
+        if (!scan || !baseline_.open(*scan)) return std::nullopt;
+        return baseline_.make_points(
+            baseline::seek_interval(jpeg.size(), baseline_.mcus(), scan->restart_interval));
+    } catch (const DecodeError&) {
+        return std::nullopt;
+    } catch (const baseline::Surprise&) {
+        return std::nullopt;
+    }
 }
 
 void ImageDecoder::crop_pixels(const RgbPixels& pixels, const DecodeSpec& spec, const SampleKey& key,

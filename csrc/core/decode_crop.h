@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <vector>
 
+#include "baseline/decoder.h"
 #include "crop.h"
 #include "jpeg_reader.h"
+#include "planar_resize.h"
 #include "resize.h"
+#include "seek_index.h"
 #include "spec.h"
 
 namespace hpcai500 {
@@ -22,15 +27,26 @@ struct RgbPixels {
 /// `image` is room for spec.image_bytes() bytes. Pixels outside a random crop do not exist for the filter, as
 /// in Pillow's crop().resize(); around a centre crop (a box with fractions) they do, as in Pillow's
 /// resize(box=...).
+///
+/// With an `index`, our own decoder jumps over what the image does not show. Pixels are the same; an
+/// index that is damaged, or of other files, is not used, which last_seek() tells. Points forged to agree
+/// with each other make other pixels of the same data, and no more (docs/input.md).
 class ImageDecoder {
   public:
     /// Makes the image of one sample. Returns the number of libjpeg's warnings; throws DecodeError.
     int decode_crop(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const SampleKey& key,
-                    void* image);
+                    void* image, const SeekIndex* index = nullptr);
 
     /// The same for a box of the caller's. Throws std::invalid_argument when the box leaves the image.
     int decode_box(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const CropBox& box,
-                   void* image);
+                   void* image, const SeekIndex* index = nullptr);
+
+    /// Of the last image that was decoded; `without` where no index was given.
+    SeekUse last_seek() const { return last_seek_; }
+
+    /// Packed seek points (baseline::SeekPoints) of an image, or nothing where our own decoder does not take
+    /// all of it.
+    std::optional<std::vector<std::uint8_t>> seek_points(std::span<const std::uint8_t> jpeg);
 
     /// The same crop for decoded pixels.
     void crop_pixels(const RgbPixels& pixels, const DecodeSpec& spec, const SampleKey& key, void* image);
@@ -45,11 +61,19 @@ class ImageDecoder {
     JpegHeader probe(std::span<const std::uint8_t> jpeg);
 
   private:
-    int decode_open_image(const DecodeSpec& spec, const CropBox& box, void* image);
+    int decode_open_image(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const CropBox& box,
+                          void* image, const SeekIndex* index);
+    bool decode_own(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const CropBox& box,
+                    void* image, const SeekIndex* index);
+    bool decode_baseline(const baseline::Scan& scan, const baseline::SeekPoints& points,
+                         const DecodeSpec& spec, const CropBox& box, void* image);
 
     JpegReader reader_;
     Resizer resizer_;
-    GrowBuffer<std::uint8_t> row_;
+    baseline::Decoder baseline_;
+    PlanarResizer planar_resizer_;
+    GrowBuffer<std::uint8_t> row_, seek_room_;
+    SeekUse last_seek_ = SeekUse::without;
 };
 
 /// Throws std::invalid_argument when `box` is empty or leaves an image of width x height pixels.

@@ -16,10 +16,13 @@ Isa choose() {
 #ifdef HPCAI500_X86_KERNELS
     __builtin_cpu_init();
     const Candidate candidates[] = {
+        // Every processor with AVX2 has BMI1, too.
         {Isa::avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("bmi2")},
         // Every processor with AVX2 converts half precision (F16C); the compiler has no name to ask for it.
-        {Isa::avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+        {Isa::avx2,
+         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")},
         {Isa::portable, true},
     };
 #else

@@ -4,6 +4,7 @@
 
 #include "jpeg_arena.h"
 #include "jpeg_errors.h"
+#include "jpeg_scan.h"
 #include "resize_kernel.h"
 
 namespace hpcai500 {
@@ -122,6 +123,10 @@ JpegHeader JpegReader::header() const {
             std::to_string(component.h_samp_factor) + 'x' + std::to_string(component.v_samp_factor);
     }
     return header;
+}
+
+std::optional<baseline::Scan> JpegReader::baseline_scan() const {
+    return hpcai500::baseline_scan(state_->decompressor);
 }
 
 JpegReader::Size JpegReader::scaled_size(int eighths) const {

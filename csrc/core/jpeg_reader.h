@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "baseline/scan.h"
 #include "failure.h"
 #include "resize.h"
 
@@ -50,6 +52,9 @@ class JpegReader final : public RowSource {
     int width() const;
     int height() const;
     JpegHeader header() const;
+
+    /// The image's only scan, where it is one that our own decoder takes; reading it changes nothing here.
+    std::optional<baseline::Scan> baseline_scan() const;
 
     /// Size of the image when decoded at eighths/8 of its size; eighths is 8, 4 or 2.
     struct Size {

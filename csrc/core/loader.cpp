@@ -10,12 +10,13 @@
 
 namespace hpcai500 {
 Loader::Loader(const std::string& root, PathTable paths, const DecodeSpec& spec, std::vector<void*> slots,
-               int batch_size, int threads)
+               int batch_size, int threads, std::shared_ptr<const SeekIndex> index)
     : folder_(root),
       paths_(std::move(paths)),
       spec_(spec),
       slots_(std::move(slots)),
       batch_size_(batch_size),
+      index_(std::move(index)),
       ring_(static_cast<int>(slots_.size())) {
     validate(spec_);
     if (slots_.empty()) throw std::invalid_argument("slots must hold at least one buffer, got none");
@@ -102,7 +103,7 @@ void Loader::close() {
 }
 
 std::optional<ImageFailure> Loader::make_image(const BatchRing::Work& work, ImageDecoder& decoder,
-                                               GrowBuffer<std::uint8_t>& file, std::int64_t& warnings) const {
+                                               GrowBuffer<std::uint8_t>& file, MadeImage& made) const {
     const std::size_t bytes = spec_.image_bytes();
     auto* image = static_cast<std::uint8_t*>(slots_[static_cast<std::size_t>(work.slot)]) +
                   bytes * static_cast<std::size_t>(work.position);
@@ -113,7 +114,9 @@ std::optional<ImageFailure> Loader::make_image(const BatchRing::Work& work, Imag
     };
     try {
         const auto jpeg = folder_.read(paths_.path(sample), file);
-        warnings = decoder.decode_crop(jpeg, spec_, {work.seed, work.epoch, sample}, image);
+        made.warnings =
+            decoder.decode_crop(jpeg, spec_, {work.seed, work.epoch, sample}, image, index_.get());
+        made.seek = decoder.last_seek();
         return std::nullopt;
     } catch (const DecodeError& error) {
         return failed(error.kind(), error.what());
@@ -133,10 +136,10 @@ void Loader::work(ImageDecoder& decoder) {
             continue;
         }
         lock.unlock();
-        std::int64_t warnings = 0;
-        auto failure = make_image(*work, decoder, file, warnings);
+        MadeImage made;
+        auto failure = make_image(*work, decoder, file, made);
         lock.lock();
-        if (ring_.complete(*work, warnings, std::move(failure))) batch_finished_.notify_all();
+        if (ring_.complete(*work, made, std::move(failure))) batch_finished_.notify_all();
     }
 }
 

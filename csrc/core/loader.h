@@ -28,7 +28,7 @@ class Loader {
     /// Every slot has room for batch_size * spec.image_bytes() bytes and stays valid until close().
     /// Throws std::invalid_argument and std::system_error.
     Loader(const std::string& root, PathTable paths, const DecodeSpec& spec, std::vector<void*> slots,
-           int batch_size, int threads);
+           int batch_size, int threads, std::shared_ptr<const SeekIndex> index = nullptr);
     ~Loader();
     Loader(const Loader&) = delete;
     Loader& operator=(const Loader&) = delete;
@@ -53,13 +53,14 @@ class Loader {
     void work(ImageDecoder& decoder);
     void check_open() const;
     std::optional<ImageFailure> make_image(const BatchRing::Work& work, ImageDecoder& decoder,
-                                           GrowBuffer<std::uint8_t>& file, std::int64_t& warnings) const;
+                                           GrowBuffer<std::uint8_t>& file, MadeImage& made) const;
 
     const Folder folder_;
     const PathTable paths_;
     const DecodeSpec spec_;
     const std::vector<void*> slots_;
     const int batch_size_;
+    const std::shared_ptr<const SeekIndex> index_;
 
     mutable std::mutex mutex_;
     std::condition_variable work_available_, batch_finished_;

@@ -18,15 +18,15 @@ constexpr int round_up(int value, int multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-void set_normalisation(RowGroup& group, const DecodeSpec& spec) {
+}  // namespace
+
+void set_normalisation(const DecodeSpec& spec, float* scale, float* bias) {
     const bool levels = spec.dtype == DType::uint8;
     for (std::size_t channel = 0; channel < 3; ++channel) {
-        group.scale[channel] = levels ? 1.0f : static_cast<float>(1.0 / spec.std[channel]);
-        group.bias[channel] = levels ? 0.0f : static_cast<float>(-spec.mean[channel] / spec.std[channel]);
+        scale[channel] = levels ? 1.0f : static_cast<float>(1.0 / spec.std[channel]);
+        bias[channel] = levels ? 0.0f : static_cast<float>(-spec.mean[channel] / spec.std[channel]);
     }
 }
-
-}  // namespace
 
 void Resizer::prepare(const Interval& columns, const Interval& rows, int size) {
     // Relative to the limits, as Pillow computes a crop: the same rounding wherever the crop lies in the
@@ -73,7 +73,7 @@ void Resizer::resize(RowSource& source, int source_left, int row_pixels, const D
         workspace_.reserve(static_cast<std::size_t>(round_up(group.columns, block_pixels)) * column_floats);
     group.image = image;
     group.size = size;
-    set_normalisation(group, spec);
+    set_normalisation(spec, group.scale, group.bias);
 
     const auto slot = [&](int row) { return ring + stride * static_cast<std::size_t>(row % capacity); };
     int next_row = row_taps_.first();

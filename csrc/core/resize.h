@@ -27,6 +27,9 @@ struct Interval {
     int low, high;
 };
 
+/// What makes a level an output value, for R, G and B: level * scale + bias.
+void set_normalisation(const DecodeSpec& spec, float* scale, float* bias);
+
 /// Antialiased bilinear resize with flip, normalisation and conversion; one object per thread, reused for all
 /// images.
 class Resizer {

@@ -16,6 +16,20 @@ inline Vec16 zero() {
 inline Vec16 load(const float* from) {
     return {_mm256_load_ps(from), _mm256_load_ps(from + 8)};
 }
+inline void store(float* to, Vec16 values) {
+    _mm256_store_ps(to, values.low);
+    _mm256_store_ps(to + 8, values.high);
+}
+inline Vec16 repeat(float value) {
+    return {_mm256_set1_ps(value), _mm256_set1_ps(value)};
+}
+inline Vec16 add(Vec16 one, Vec16 other) {
+    return {_mm256_add_ps(one.low, other.low), _mm256_add_ps(one.high, other.high)};
+}
+inline Vec16 clamp(Vec16 values, Vec16 lowest, Vec16 highest) {
+    return {_mm256_min_ps(_mm256_max_ps(values.low, lowest.low), highest.low),
+            _mm256_min_ps(_mm256_max_ps(values.high, lowest.high), highest.high)};
+}
 inline Vec16 load_bytes(const std::uint8_t* from) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
@@ -86,6 +100,25 @@ inline void transpose(Vec16* v) {
     }
 }
 
+// Eight pixels: r0 g0 b0 ... r7 g7 b7.
+inline void interleave8(__m256 red, __m256 green, __m256 blue, __m256* out) {
+    // Each channel's values in the order in which thirds of the result take them, then blends.
+    const __m256 r = _mm256_permutevar8x32_ps(red, _mm256_setr_epi32(0, 3, 6, 1, 4, 7, 2, 5));
+    const __m256 g = _mm256_permutevar8x32_ps(green, _mm256_setr_epi32(5, 0, 3, 6, 1, 4, 7, 2));
+    const __m256 b = _mm256_permutevar8x32_ps(blue, _mm256_setr_epi32(2, 5, 0, 3, 6, 1, 4, 7));
+    out[0] = _mm256_blend_ps(_mm256_blend_ps(r, g, 0x92), b, 0x24);
+    out[1] = _mm256_blend_ps(_mm256_blend_ps(r, g, 0x24), b, 0x49);
+    out[2] = _mm256_blend_ps(_mm256_blend_ps(r, g, 0x49), b, 0x92);
+}
+
+// out: r0 g0 b0 r1 g1 b1 ... r15 g15 b15.
+inline void interleave(Vec16 red, Vec16 green, Vec16 blue, Vec16* out) {
+    __m256 eighths[6];
+    interleave8(red.low, green.low, blue.low, eighths);
+    interleave8(red.high, green.high, blue.high, eighths + 3);
+    for (int i = 0; i < 3; ++i) out[i] = {eighths[2 * i], eighths[2 * i + 1]};
+}
+
 inline void store_float32(float* out, Vec16 values, bool stream) {
     if (stream) {
         _mm256_stream_ps(out, values.low);
@@ -125,6 +158,8 @@ inline void fence() {
 }
 
 #include "resize_kernel.inl"
+// Behind it, whose types it uses.
+#include "planar_kernel.inl"
 
 }  // namespace
 

@@ -14,6 +14,18 @@ inline Vec16 zero() {
 inline Vec16 load(const float* from) {
     return _mm512_load_ps(from);
 }
+inline void store(float* to, Vec16 values) {
+    _mm512_store_ps(to, values);
+}
+inline Vec16 repeat(float value) {
+    return _mm512_set1_ps(value);
+}
+inline Vec16 add(Vec16 one, Vec16 other) {
+    return _mm512_add_ps(one, other);
+}
+inline Vec16 clamp(Vec16 values, Vec16 lowest, Vec16 highest) {
+    return _mm512_min_ps(_mm512_max_ps(values, lowest), highest);
+}
 inline Vec16 load_bytes(const std::uint8_t* from) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
@@ -68,6 +80,21 @@ inline void transpose(Vec16* v) {
     }
 }
 
+// out: r0 g0 b0 r1 g1 b1 ... r15 g15 b15.
+inline void interleave(Vec16 red, Vec16 green, Vec16 blue, Vec16* out) {
+    // Places from 16 on are the second operand's; those of blue are filled in by a second permutation.
+    const __m512i places[3] = {_mm512_setr_epi32(0, 16, 0, 1, 17, 0, 2, 18, 0, 3, 19, 0, 4, 20, 0, 5),
+                               _mm512_setr_epi32(21, 0, 6, 22, 0, 7, 23, 0, 8, 24, 0, 9, 25, 0, 10, 26),
+                               _mm512_setr_epi32(0, 11, 27, 0, 12, 28, 0, 13, 29, 0, 14, 30, 0, 15, 31, 0)};
+    const __m512i blues[3] = {_mm512_setr_epi32(0, 0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0),
+                              _mm512_setr_epi32(0, 5, 0, 0, 6, 0, 0, 7, 0, 0, 8, 0, 0, 9, 0, 0),
+                              _mm512_setr_epi32(10, 0, 0, 11, 0, 0, 12, 0, 0, 13, 0, 0, 14, 0, 0, 15)};
+    constexpr __mmask16 is_blue[3] = {0x4924, 0x2492, 0x9249};
+    for (int i = 0; i < 3; ++i)
+        out[i] = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(red, places[i], green), is_blue[i],
+                                            blues[i], blue);
+}
+
 inline void store_float32(float* out, Vec16 values, bool stream) {
     if (stream) {
         _mm512_stream_ps(out, values);
@@ -97,6 +124,8 @@ inline void fence() {
 }
 
 #include "resize_kernel.inl"
+// Behind it, whose types it uses.
+#include "planar_kernel.inl"
 
 }  // namespace
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "planar_kernel.h"
+
 namespace hpcai500 {
 
 /// Output rows that are made together: 4 rows of 4 channels are 16 floats, one AVX-512 register.
@@ -47,6 +49,7 @@ struct RowGroup {
 struct ResizeKernel {
     /// One function per output type and layout: [DType][Layout].
     void (*resize_rows[4][2])(const RowGroup&);
+    void (*resize_planes[4][2])(const PlaneGroup&);
     /// To be called after an image's last group: stores that bypass the cache are not ordered by a mutex.
     void (*publish)();
 };

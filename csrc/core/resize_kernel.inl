@@ -148,4 +148,5 @@ struct StoreUint8 {
       {resize_rows_planar<StoreFloat16>, resize_rows_interleaved<StoreFloat16>},   \
       {resize_rows_planar<StoreBfloat16>, resize_rows_interleaved<StoreBfloat16>}, \
       {resize_rows_planar<StoreUint8>, resize_rows_interleaved<StoreUint8>}},      \
+     HPCAI500_PLANAR_KERNEL,                                                       \
      fence}

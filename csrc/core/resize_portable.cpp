@@ -19,6 +19,25 @@ inline Vec16 load(const float* from) {
     std::memcpy(result.lane, from, sizeof result.lane);
     return result;
 }
+inline void store(float* to, Vec16 values) {
+    std::memcpy(to, values.lane, sizeof values.lane);
+}
+inline Vec16 repeat(float value) {
+    Vec16 result;
+    for (float& lane : result.lane) lane = value;
+    return result;
+}
+inline Vec16 add(Vec16 one, Vec16 other) {
+    for (int i = 0; i < 16; ++i) one.lane[i] += other.lane[i];
+    return one;
+}
+inline Vec16 clamp(Vec16 values, Vec16 lowest, Vec16 highest) {
+    for (int i = 0; i < 16; ++i) {
+        const float raised = values.lane[i] > lowest.lane[i] ? values.lane[i] : lowest.lane[i];
+        values.lane[i] = raised < highest.lane[i] ? raised : highest.lane[i];
+    }
+    return values;
+}
 inline Vec16 load_bytes(const std::uint8_t* from) {
     Vec16 result;
     for (int i = 0; i < 16; ++i) result.lane[i] = static_cast<float>(from[i]);
@@ -55,6 +74,14 @@ inline void transpose(Vec16* v) {
             v[i].lane[j] = v[j].lane[i];
             v[j].lane[i] = held;
         }
+    }
+}
+
+// out: r0 g0 b0 r1 g1 b1 ... r15 g15 b15.
+inline void interleave(Vec16 red, Vec16 green, Vec16 blue, Vec16* out) {
+    for (int i = 0; i < 48; ++i) {
+        const Vec16& channel = i % 3 == 0 ? red : i % 3 == 1 ? green : blue;
+        out[i / 16].lane[i % 16] = channel.lane[i / 3];
     }
 }
 
@@ -104,6 +131,8 @@ inline void store_uint8(std::uint8_t* out, Vec16 values) {
 inline void fence() {}
 
 #include "resize_kernel.inl"
+// Behind it, whose types it uses.
+#include "planar_kernel.inl"
 
 }  // namespace
 

@@ -35,6 +35,32 @@ void Taps::prepare(double begin, double end, int limit, int outputs) {
     }
 }
 
+void Taps::prepare_halved(const Taps& full, int origin, int limit) {
+    outputs_ = full.outputs_;
+    // n pixels lie in n / 2 + 1 samples at most, and reach one further on both sides.
+    stride_ = full.stride_ / 2 + 3;
+    int* starts = starts_.reserve(static_cast<std::size_t>(outputs_));
+    int* counts = counts_.reserve(static_cast<std::size_t>(outputs_));
+    float* weights = weights_.reserve(static_cast<std::size_t>(outputs_) * static_cast<std::size_t>(stride_));
+    std::fill_n(weights, static_cast<std::size_t>(outputs_) * static_cast<std::size_t>(stride_), 0.0f);
+    for (int output = 0; output < outputs_; ++output, weights += stride_) {
+        const int from = origin + full.start(output), pixels = full.count(output);
+        const auto next = [limit](int pixel) {
+            return std::clamp(pixel / 2 + (pixel % 2 ? 1 : -1), 0, limit - 1);
+        };
+        const int first = std::min(from / 2, next(from));
+        const int last = std::max((from + pixels - 1) / 2, next(from + pixels - 1));
+        for (int tap = 0; tap < pixels; ++tap) {
+            const int pixel = from + tap;
+            const float weight = full.weights(output)[tap];
+            weights[pixel / 2 - first] += 0.75f * weight;
+            weights[next(pixel) - first] += 0.25f * weight;
+        }
+        starts[output] = first;
+        counts[output] = last - first + 1;
+    }
+}
+
 int Taps::widest_span(int group) const {
     int widest = 0;
     for (int output = 0; output < outputs_; output += group) {

@@ -15,6 +15,12 @@ class Taps {
     /// cut at 0 and `limit`. Needs 0 <= begin < end <= limit and outputs >= 1.
     void prepare(double begin, double end, int limit, int outputs);
 
+    /// The taps, on a line of half as many samples, that do what `full` does on that line upsampled by
+    /// libjpeg's triangle filter: each pixel is 3/4 of the sample that it lies in and 1/4 of the next one on
+    /// its side, edges repeat. Place 0 of `full` is pixel `origin`; place 0 here is the line's first sample,
+    /// and it has `limit` samples.
+    void prepare_halved(const Taps& full, int origin, int limit);
+
     int start(int output) const { return starts_.data()[output]; }
     int count(int output) const { return counts_.data()[output]; }
     const float* weights(int output) const {

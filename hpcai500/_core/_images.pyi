@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from hpcai500._core._seek_index import SeekIndex
+
 _Kind: TypeAlias = Literal["unsupported", "truncated", "unreadable", "corrupt"]
 
 class JpegError(ValueError):
@@ -47,13 +49,16 @@ class DecodeSpec:
         dtype: Literal["float32", "float16", "bfloat16", "uint8"] = "float32",
         layout: Literal["nchw", "nhwc"] = "nchw",
         dct_scaling: bool = False,
+        decoder: Literal["own", "libjpeg-turbo"] = "own",
     ) -> None:
         """`mode` "random" is a random-resized crop (`area`: share of the image, `ratio`: width / height) with a flip;
         "centre" is the middle size x size of the image resized to `resize_shorter` (at least size), never flipped.
 
         Output is (level - mean) / std per channel. "uint8" keeps levels, rounded half to even, and ignores both.
         `dct_scaling` decodes at 1/2 or 1/4 of the size where the crop stays at least as large as the output: faster on
-        large images, and not equal (its error is measured by benchmarks/decode_accuracy.py).
+        large images, and not equal (its error is measured by benchmarks/decode_accuracy.py). `decoder` "own" decodes
+        undamaged baseline images of the usual kinds itself and leaves the rest to libjpeg-turbo, whose pixels differ in
+        how chroma is rounded and levels are cut (docs/input.md).
         """
 
     @property
@@ -78,6 +83,8 @@ class DecodeSpec:
     def layout(self) -> Literal["nchw", "nhwc"]: ...
     @property
     def dct_scaling(self) -> bool: ...
+    @property
+    def decoder(self) -> Literal["own", "libjpeg-turbo"]: ...
     @property
     def shape(self) -> tuple[int, int, int]:
         """Of one image."""
@@ -119,8 +126,19 @@ def check_jpeg(data: Buffer) -> tuple[int, int, int]:
     Warnings count damage that libjpeg worked around, as Pillow tolerates it.
     """
 
-def decode_crop(data: Buffer, spec: DecodeSpec, out: NDArray[Any], *, seed: int, epoch: int, sample: int) -> int:
+def decode_crop(
+    data: Buffer,
+    spec: DecodeSpec,
+    out: NDArray[Any],
+    *,
+    seed: int,
+    epoch: int,
+    sample: int,
+    index: SeekIndex | None = None,
+) -> int:
     """Makes one sample's image in `out` and returns the number of warnings. Raises JpegError.
+
+    With an `index` it jumps over what the crop does not show, to the same pixels, whatever the index says.
 
     `out` is writable and C-contiguous, has items of spec.itemsize bytes and spec.image_bytes bytes in all (ValueError
     otherwise); its shape and type are the caller's, so that bfloat16 may be an array of uint16.
@@ -136,10 +154,18 @@ def decode_box(
     width: float,
     height: float,
     flip: bool,
+    index: SeekIndex | None = None,
 ) -> int:
     """decode_crop for a box of the caller's; raises ValueError when it leaves the image.
 
     `spec.mode` says what surrounds the box: nothing ("random", whole pixels), or the image ("centre").
+    """
+
+def last_seek() -> Literal["used", "without", "unknown", "false"]:
+    """What became of the index of this thread's last decode_crop or decode_box that returned.
+
+    "without": there was none, or it knows that the image has no points, or no use for them. "false": what it says of
+    the image is not so, and the image was decoded without it.
     """
 
 def crop_pixels(
@@ -164,6 +190,12 @@ class Batch(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on a batch
     warnings: int
     failures: list[Failure]
+    seek_used: int
+    """Images that were decoded by points of the index."""
+    seek_unknown: int
+    """Images that the index does not know."""
+    seek_false: int
+    """Images of which the index says what is not so."""
 
 @final
 class JpegLoader:
@@ -183,6 +215,7 @@ class JpegLoader:
         *,
         slots: Sequence[NDArray[Any]],
         threads: int,
+        index: SeekIndex | None = None,
     ) -> None:
         """`paths` are relative to the folder `root`; text is encoded as os.fsencode does.
 

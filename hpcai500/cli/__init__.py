@@ -68,7 +68,7 @@ def _root(
 
 
 def data(context: typer.Context) -> None:
-    """Make, check, repack or stage a data set: `hpcai500 data --help`."""
+    """Make, check, index, repack or stage a data set: `hpcai500 data --help`."""
     become(module_command("data", *context.args))
 
 
@@ -98,7 +98,7 @@ app.command(short_help="What binds a run, computation or communication, and what
 app.command(short_help="What this machine and container lack for a run.")(doctor)
 app.command(short_help="What this machine does at best: products, copy, all-reduce, input.")(micro)
 app.command(short_help="Image, package, rules and libraries, by hash and version.")(version)
-app.command(context_settings=_PASS_THROUGH, short_help="Make, check, repack or stage a data set.")(data)
+app.command(context_settings=_PASS_THROUGH, short_help="Make, check, index, repack or stage a data set.")(data)
 app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of a model.")(flops)
 app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")(
     self_test

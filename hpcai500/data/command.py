@@ -1,4 +1,4 @@
-"""The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check|repack|stage WORKLOAD DIR …`.
+"""The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check|index|repack|stage WORKLOAD DIR …`.
 
 Progress goes to stderr, the result to stdout: a table for people, or exactly one JSON document with --json.
 """
@@ -26,6 +26,7 @@ WORKLOADS = (ic_command, ewa_command)
 COMMANDS = {
     "make": "write a learnable synthetic set in the real format",
     "check": "read every file; count, fingerprint, find broken ones",
+    "index": "say where decoding can begin within each file, so that a crop costs what it shows (ic)",
     "anchors": "fit a detector's anchors to the boxes of a set (ewa)",
     "repack": "rewrite a set so that it can be read faster; JPEG files (ic) have nothing to gain",
     "stage": "copy a set, or what a run reads of it, to a node's own storage; release it",
@@ -81,7 +82,7 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="hpcai500 data",
         allow_abbrev=False,
-        description="Make, check, repack and stage the data sets that the benchmarks train on.",
+        description="Make, check, index, repack and stage the data sets that the benchmarks train on.",
         epilog="Example: hpcai500 data make ewa /tmp/weather && hpcai500 data check ewa /tmp/weather",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS), parser_class=_Parser)

@@ -1,4 +1,4 @@
-"""`hpcai500 data make|check|stage ic`: options, and how results are shown."""
+"""`hpcai500 data make|check|index|stage ic`: options, and how results are shown."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from hpcai500.data.imagenet.check import check_images
 from hpcai500.data.imagenet.check_report import as_document, print_report
 from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.seek_index_command import add_indexing
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.data.imagenet.synthetic_image import CLASSES
 from hpcai500.data.stage_command import add_staging
@@ -55,6 +56,11 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     _add_workers(parser, "threads")
     parser.set_defaults(run=_check)
+
+
+def add_index(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data index ic`."""
+    add_indexing(parser)
 
 
 def add_stage(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hpcai500.methodology.coverage import Coverage
 from hpcai500.workloads.base import TrainingBatch
 
-_SUMMED = ("samples", "padded_samples", "warnings")
+_SUMMED = ("samples", "padded_samples", "warnings", "indexed_samples")
 _SPENT = ("seconds", "data_wait_seconds", "compute_seconds", "communication_wait_seconds")
 _AVERAGED = ("loss_sum", *_SPENT)
 
@@ -25,6 +25,7 @@ class EpochTally:
     samples: int = 0
     padded_samples: int = 0
     warnings: int = 0
+    indexed_samples: int = 0
     loss_sum: float = 0.0
     losses_seen: int = 0
     seconds: float = 0.0
@@ -38,6 +39,7 @@ class EpochTally:
         self.samples += len(batch.samples)
         self.padded_samples += batch.padded
         self.warnings += batch.warnings
+        self.indexed_samples += batch.indexed
         self.data_wait_seconds += batch.wait_seconds
         self.coverage = self.coverage.add(batch.samples)
 
@@ -77,6 +79,7 @@ class EpochTally:
             "samples": self.samples,
             "padded_samples": self.padded_samples,
             "warnings": self.warnings,
+            "indexed_samples": self.indexed_samples,
             "loss": self.loss_sum / self.steps if self.steps else None,
             **{name: round(getattr(self, name), 6) for name in _SPENT},
             "coverage": self.coverage.digest,

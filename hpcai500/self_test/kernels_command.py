@@ -22,6 +22,7 @@ def checks(folder: Path) -> dict[str, Callable[[], str]]:
         "crop boxes": images.check_crop_boxes,
         "JPEG decode and crop": images.check_decoding,
         "JPEG types and layouts": images.check_types,
+        "JPEG seek points": partial(images.check_seek_index, folder),
         "JPEG headers and windows": images.check_headers,
         "JPEG loader": partial(images.check_loader, folder),
         "climate layouts": partial(weather.check_layouts, folder),

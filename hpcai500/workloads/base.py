@@ -28,6 +28,7 @@ class TrainingBatch:
         payload: what `Workload.loss` takes: tensors on the host or already on the device, valid until the next batch is
             asked for.
         warnings: samples that were decoded with complaints.
+        indexed: samples that were decoded by points of a seek index.
         wait_seconds: how long this batch was waited for.
     """
 
@@ -35,6 +36,7 @@ class TrainingBatch:
     padded: int
     payload: Any
     warnings: int = 0
+    indexed: int = 0
     wait_seconds: float = 0.0
 
 

@@ -127,6 +127,7 @@ class ImageClassificationWorkload:
                 padded=len(share.ids) - share.real,
                 payload=(batch.images, batch.labels),
                 warnings=batch.warnings,
+                indexed=batch.seek.used,
                 wait_seconds=batch.wait_seconds,
             )
 

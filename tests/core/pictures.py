@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 
-def photograph(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
-    """(height, width, 3): smooth colours, edges and a little noise."""
+def photograph(width: int, height: int, seed: int = 0, noise: float = 3) -> NDArray[np.uint8]:
+    """(height, width, 3): smooth colours, edges and a little noise (its standard deviation in levels)."""
     rng = np.random.default_rng([seed, width, height])
     coarse = rng.integers(20, 236, (height // 24 + 2, width // 24 + 2, 3), dtype=np.uint8)
     levels = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(float)
@@ -19,7 +19,7 @@ def photograph(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
     for _ in range(6):
         x, y, radius = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0.05, 0.25) * max(width, height)
         levels[np.hypot(columns - x, rows - y) < radius] += rng.uniform(-60, 60, 3)
-    return np.clip(levels + rng.normal(0, 3, levels.shape), 0, 255).astype(np.uint8)
+    return np.clip(levels + rng.normal(0, noise, levels.shape), 0, 255).astype(np.uint8)
 
 
 def jpeg(pixels: NDArray[np.uint8], *, mode: str | None = None, **options: Any) -> bytes:

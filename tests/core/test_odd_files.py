@@ -77,33 +77,41 @@ KINDS: dict[str, Callable[[], bytes]] = {
 }
 
 
+# Of normalised levels: libjpeg's pixels are Pillow's; our own decoder's differ by rounding, and where levels are cut.
+WORST = {"own": 5 / 57, "libjpeg-turbo": 1e-5}
+
+
+@pytest.mark.parametrize("decoder", WORST)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_odd_file_shows_what_pillow_shows(kind: str) -> None:
+def test_an_odd_file_shows_what_pillow_shows(kind: str, decoder: str) -> None:
     data = KINDS[kind]()
     whole = np.asarray(decoded(data))
     height, width = whole.shape[:2]
     assert _core.check_jpeg(data) == (width, height, 0)
     for settings in ({"mode": "random"}, {"mode": "centre", "resize_shorter": 28}):
-        spec = _core.DecodeSpec(size=24, dtype="float32", **settings)
+        spec = _core.DecodeSpec(size=24, dtype="float32", decoder=decoder, **settings)
         ours, expected = np.empty((2, *spec.shape), np.float32)
         for sample in range(12):
             assert _core.decode_crop(data, spec, ours, sample=sample, **KEY) == 0
             # The crop and the resize are held to Pillow elsewhere: here the same ones on Pillow's pixels.
             _core.crop_pixels(whole, spec, expected, sample=sample, **KEY)
-            np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5, err_msg=f"{settings} {sample}")
+            np.testing.assert_allclose(ours, expected, rtol=0, atol=WORST[decoder], err_msg=f"{settings} {sample}")
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_part_of_an_oddly_sampled_file_equals_the_part_of_the_whole(sampling: str, seed: int) -> None:
+@pytest.mark.parametrize("decoder", WORST)
+def test_a_part_of_an_oddly_sampled_file_equals_the_part_of_the_whole(sampling: str, seed: int, decoder: str) -> None:
     data = write_jpeg(ycc(photograph(131, 77, seed)), SAMPLINGS[sampling])
-    spec = _core.DecodeSpec(size=9, dtype="uint8", layout="nhwc")
-    whole = np.asarray(decoded(data))
+    spec = _core.DecodeSpec(size=9, dtype="uint8", layout="nhwc", decoder=decoder)
+    whole = np.asarray(decoded(data)).astype(int)
+    # Two of them are our own decoder's, which does not round where Pillow does.
+    levels = 2 if decoder == "own" and sampling in ("4:2:2", "4:2:0") else 0
     out = np.empty(spec.shape, np.uint8)
     for x in range(0, 131 - 9, 3):
         for y in range(0, 77 - 9, 2):
             _core.decode_box(data, spec, out, x=x, y=y, width=9, height=9, flip=False)
-            np.testing.assert_array_equal(out, whole[y : y + 9, x : x + 9], err_msg=f"{x} {y}")
+            assert np.abs(out - whole[y : y + 9, x : x + 9]).max() <= levels, (x, y)
 
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])

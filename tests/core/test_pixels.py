@@ -16,8 +16,10 @@ from reference import Box, centre_box, normalise, pillow_resize, random_box, res
 
 from hpcai500 import _core
 
-# Pillow rounds to whole levels between its two passes and after them, we round once: two levels at worst.
-WORST_LEVELS = 2
+DECODERS = ["own", "libjpeg-turbo"]
+# Pillow rounds to whole levels between its two passes and after them, we round once: two levels at worst. And our own
+# decoder cuts levels at the output's size only, where Pillow averages what was cut: colours out of range differ.
+WORST_LEVELS = {"own": 16, "libjpeg-turbo": 2}
 MEAN_LEVELS = 1.0
 ITEMS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "uint8": np.uint8}
 
@@ -28,33 +30,36 @@ def image_of(data: bytes, spec: _core.DecodeSpec, sample: int = 0) -> np.ndarray
     return out
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (180, 900), (120, 90)])
-def test_a_random_crop_equals_pillows_crop_and_resize(width: int, height: int) -> None:
+def test_a_random_crop_equals_pillows_crop_and_resize(width: int, height: int, decoder: str) -> None:
     data = jpeg(photograph(width, height), quality=92)
     image = decoded(data)
-    spec = _core.DecodeSpec(size=224, dtype="uint8", layout="nhwc")
+    spec = _core.DecodeSpec(size=224, dtype="uint8", layout="nhwc", decoder=decoder)
     for sample in range(12):
         box = random_box(width, height, seed=11, epoch=2, sample=sample)
         error = np.abs(image_of(data, spec, sample).astype(int) - pillow_resize(image, box, 224, crop_first=True))
         assert error.mean() <= MEAN_LEVELS
-        assert error.max() <= WORST_LEVELS
+        assert error.max() <= WORST_LEVELS[decoder]
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (256, 256), (180, 900), (1000, 700)])
-def test_a_centre_crop_equals_pillows_resize_of_a_fractional_box(width: int, height: int) -> None:
+def test_a_centre_crop_equals_pillows_resize_of_a_fractional_box(width: int, height: int, decoder: str) -> None:
     data = jpeg(photograph(width, height), quality=92)
     box = centre_box(width, height, size=224, resize_shorter=256)
-    spec = _core.DecodeSpec(size=224, mode="centre", dtype="uint8", layout="nhwc")
+    spec = _core.DecodeSpec(size=224, mode="centre", dtype="uint8", layout="nhwc", decoder=decoder)
     error = np.abs(image_of(data, spec).astype(int) - pillow_resize(decoded(data), box, 224, crop_first=False))
     assert error.mean() <= MEAN_LEVELS
-    assert error.max() <= WORST_LEVELS
+    assert error.max() <= WORST_LEVELS[decoder]
 
 
 @pytest.mark.parametrize("mode", ["random", "centre"])
 def test_float32_is_the_references_to_rounding(mode: str) -> None:
+    """Of Pillow's pixels, so libjpeg's; test_baseline_pixels.py has the same of our own decoder's."""
     data = jpeg(photograph(300, 200))
     pixels = np.asarray(decoded(data))
-    spec = _core.DecodeSpec(size=64, mode=mode, resize_shorter=72, layout="nhwc")
+    spec = _core.DecodeSpec(size=64, mode=mode, resize_shorter=72, layout="nhwc", decoder="libjpeg-turbo")
     for sample in range(5):
         box = (
             random_box(300, 200, seed=11, epoch=2, sample=sample)
@@ -68,9 +73,11 @@ def test_float32_is_the_references_to_rounding(mode: str) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 15, 16, 17, 31, 33, 47, 100, 225])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_any_size_has_right_edges_and_writes_nothing_behind_them(size: int, layout: str) -> None:
+    """Of Pillow's pixels, so libjpeg's; test_baseline_pixels.py has the same of our own decoder's."""
     data = jpeg(photograph(90, 70))
     for dtype, item in ITEMS.items():
-        spec = _core.DecodeSpec(size=size, layout=layout, dtype=dtype, mean=(0, 0, 0), std=(1, 1, 1))
+        plain = {"mean": (0, 0, 0), "std": (1, 1, 1), "decoder": "libjpeg-turbo"}
+        spec = _core.DecodeSpec(size=size, layout=layout, dtype=dtype, **plain)
         guarded = np.full(3 * size * size + 64, 77, item)
         _core.decode_crop(data, spec, guarded[: 3 * size * size], seed=11, epoch=2, sample=3)
         assert (guarded[3 * size * size :] == 77).all()
@@ -85,14 +92,17 @@ def test_any_size_has_right_edges_and_writes_nothing_behind_them(size: int, layo
         np.testing.assert_allclose(image.astype(np.float64), expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("std", [(58.395, 57.12, 57.375), (1e6, 1e7, 3e8), (1e-3, 1e-2, 1e-4)])
-def test_half_precision_is_float32_rounded_to_nearest_even(layout: str, std: tuple[float, float, float]) -> None:
-    data = jpeg(photograph(120, 100))
+def test_half_precision_is_float32_rounded_to_nearest_even(
+    layout: str, std: tuple[float, float, float], decoder: str
+) -> None:
+    data, settings = jpeg(photograph(120, 100)), {"size": 50, "layout": layout, "std": std, "decoder": decoder}
     for sample in range(4):
-        exact = image_of(data, _core.DecodeSpec(size=50, layout=layout, std=std), sample)
-        half = image_of(data, _core.DecodeSpec(size=50, layout=layout, std=std, dtype="float16"), sample)
-        brain = image_of(data, _core.DecodeSpec(size=50, layout=layout, std=std, dtype="bfloat16"), sample)
+        exact = image_of(data, _core.DecodeSpec(**settings), sample)
+        half = image_of(data, _core.DecodeSpec(**settings, dtype="float16"), sample)
+        brain = image_of(data, _core.DecodeSpec(**settings, dtype="bfloat16"), sample)
         with np.errstate(over="ignore"):
             np.testing.assert_array_equal(half, exact.astype(np.float16))
         np.testing.assert_array_equal(
@@ -100,22 +110,28 @@ def test_half_precision_is_float32_rounded_to_nearest_even(layout: str, std: tup
         )
 
 
-def test_uint8_is_the_level_rounded_half_to_even() -> None:
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_uint8_is_the_level_rounded_half_to_even(decoder: str) -> None:
     data = jpeg(photograph(120, 100))
-    levels = image_of(data, _core.DecodeSpec(size=50, mean=(0, 0, 0), std=(1, 1, 1)))
-    np.testing.assert_array_equal(image_of(data, _core.DecodeSpec(size=50, dtype="uint8")), np.rint(levels))
+    levels = image_of(data, _core.DecodeSpec(size=50, mean=(0, 0, 0), std=(1, 1, 1), decoder=decoder))
+    rounded = image_of(data, _core.DecodeSpec(size=50, dtype="uint8", decoder=decoder))
+    np.testing.assert_array_equal(rounded, np.rint(levels))
 
 
-def test_layouts_hold_the_same_values() -> None:
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_layouts_hold_the_same_values(decoder: str) -> None:
     data = jpeg(photograph(120, 100))
-    planar, interleaved = (image_of(data, _core.DecodeSpec(size=37, layout=layout)) for layout in ("nchw", "nhwc"))
+    planar, interleaved = (
+        image_of(data, _core.DecodeSpec(size=37, layout=layout, decoder=decoder)) for layout in ("nchw", "nhwc")
+    )
     np.testing.assert_array_equal(planar.transpose(1, 2, 0), interleaved)
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("offset", [4, 16, 32, 60])
-def test_an_output_may_start_anywhere(offset: int) -> None:
+def test_an_output_may_start_anywhere(offset: int, decoder: str) -> None:
     data = jpeg(photograph(120, 100))
-    spec = _core.DecodeSpec(size=48)
+    spec = _core.DecodeSpec(size=48, decoder=decoder)
     memory = np.zeros(spec.image_bytes + 192, np.uint8)
     start = -memory.ctypes.data % 64 + offset
     unaligned = memory[start : start + spec.image_bytes].view(np.float32)
@@ -123,25 +139,29 @@ def test_an_output_may_start_anywhere(offset: int) -> None:
     np.testing.assert_array_equal(unaligned.reshape(spec.shape), image_of(data, spec))
 
 
-def test_a_partly_decoded_crop_equals_the_crop_of_the_whole_image() -> None:
-    """Every place of a small window: the cuts meet every phase of blocks, chroma and interpolation."""
+@pytest.mark.parametrize(("decoder", "levels"), [("own", 2), ("libjpeg-turbo", 0)])
+def test_a_partly_decoded_crop_equals_the_crop_of_the_whole_image(decoder: str, levels: int) -> None:
+    """Every place of a small window: the cuts meet every phase of blocks, chroma and interpolation.
+
+    Our own decoder does not round where Pillow does: when it interpolates chroma and when it converts colours.
+    """
     pixels = photograph(83, 61)
-    spec = _core.DecodeSpec(size=16, dtype="uint8", layout="nhwc")
+    spec = _core.DecodeSpec(size=16, dtype="uint8", layout="nhwc", decoder=decoder)
     for subsampling, progressive in [("4:2:0", False), ("4:2:2", False), ("4:4:4", False), ("4:2:0", True)]:
         data = jpeg(pixels, subsampling=subsampling, progressive=progressive)
-        whole = np.asarray(decoded(data))
+        whole = np.asarray(decoded(data)).astype(int)
         out = np.empty(spec.shape, np.uint8)
         for x in range(83 - 16):
             for y in range(0, 61 - 16, 1 if x % 16 in (0, 7) else 9):
                 _core.decode_box(data, spec, out, x=x, y=y, width=16, height=16, flip=False)
-                np.testing.assert_array_equal(out, whole[y : y + 16, x : x + 16], err_msg=f"{subsampling} {x} {y}")
+                assert np.abs(out - whole[y : y + 16, x : x + 16]).max() <= levels, (subsampling, x, y)
 
 
 def test_pixels_of_another_decoder_get_the_same_crop() -> None:
     data = jpeg(photograph(150, 110))
     pixels = np.asarray(decoded(data))
     for settings in ({"mode": "random"}, {"mode": "centre", "resize_shorter": 60}):
-        spec = _core.DecodeSpec(size=50, **settings)
+        spec = _core.DecodeSpec(size=50, **settings, decoder="libjpeg-turbo")
         for sample in range(8):
             out = np.empty(spec.shape, np.float32)
             _core.crop_pixels(pixels, spec, out, seed=11, epoch=2, sample=sample)
@@ -183,9 +203,10 @@ data, images = jpeg(photograph(200, 150)), {"isa": np.array(_core.cpu_isa())}
 for size in (30, 64, 77):
     for dtype, item in items.items():
         for layout in ("nchw", "nhwc"):
-            spec = _core.DecodeSpec(size=size, dtype=dtype, layout=layout)
-            out = images[f"{dtype}-{layout}-{size}"] = np.empty(spec.shape, item)
-            _core.decode_crop(data, spec, out, seed=4, epoch=0, sample=size)
+            for decoder in ("own", "libjpeg-turbo"):
+                spec = _core.DecodeSpec(size=size, dtype=dtype, layout=layout, decoder=decoder)
+                out = images[f"{dtype}-{layout}-{size}-{decoder}"] = np.empty(spec.shape, item)
+                _core.decode_crop(data, spec, out, seed=4, epoch=0, sample=size)
 np.savez(sys.argv[2], **images)
 """
 

@@ -18,33 +18,37 @@ FILES = {
     "CMYK": jpeg(PICTURE, quality=60, mode="CMYK"),
     "4:1:1": write_jpeg(PICTURE, [(4, 1), (1, 1), (1, 1)], quantiser=20),
 }
-SPEC = _core.DecodeSpec(size=16, dtype="uint8", layout="nhwc")
+SPECS = {
+    decoder: _core.DecodeSpec(size=16, dtype="uint8", layout="nhwc", decoder=decoder)
+    for decoder in ("own", "libjpeg-turbo")
+}
 WHOLE = {"x": 0, "y": 0, "width": 40, "height": 33, "flip": False}
 TOP = {"x": 3, "y": 0, "width": 30, "height": 6, "flip": False}
 
 
-def decode(data: bytes, box: dict[str, int]) -> np.ndarray:
-    out = np.empty(SPEC.shape, np.uint8)
-    assert _core.decode_box(data, SPEC, out, **box) == 0
+def decode(data: bytes, box: dict[str, int], decoder: str) -> np.ndarray:
+    out = np.empty(SPECS[decoder].shape, np.uint8)
+    assert _core.decode_box(data, SPECS[decoder], out, **box) == 0
     return out
 
 
-def try_decode(data: bytes, box: dict[str, int]) -> tuple[np.ndarray | None, str | None]:
+def try_decode(data: bytes, box: dict[str, int], decoder: str) -> tuple[np.ndarray | None, str | None]:
     """The pixels or the kind of failure."""
     try:
-        return decode(data, box), None
+        return decode(data, box, decoder), None
     except _core.JpegError as error:
         return None, error.kind
 
 
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("box", [WHOLE, TOP], ids=["whole", "top"])
-def test_every_prefix_is_an_error_or_the_right_pixels(kind: str, box: dict[str, int]) -> None:
+@pytest.mark.parametrize("decoder", SPECS)
+def test_every_prefix_is_an_error_or_the_right_pixels(kind: str, box: dict[str, int], decoder: str) -> None:
     data = FILES[kind]
-    expected = decode(data, box)
+    expected = decode(data, box, decoder)
     outcomes = []
     for length in range(len(data)):
-        pixels, failure = try_decode(data[:length], box)
+        pixels, failure = try_decode(data[:length], box, decoder)
         if pixels is not None:
             np.testing.assert_array_equal(pixels, expected, err_msg=str(length))
         assert failure in (None, "truncated"), length
@@ -55,10 +59,11 @@ def test_every_prefix_is_an_error_or_the_right_pixels(kind: str, box: dict[str, 
     assert outcomes[-2] == (kind != "progressive")
 
 
-def test_a_crop_needs_no_more_of_the_file_than_its_last_row() -> None:
+@pytest.mark.parametrize("decoder", SPECS)
+def test_a_crop_needs_no_more_of_the_file_than_its_last_row(decoder: str) -> None:
     data = jpeg(photograph(40, 300))
-    enough = next(n for n in range(len(data)) if try_decode(data[:n], TOP)[1] is None)
-    assert try_decode(data[:enough], WHOLE)[1] == "truncated"
+    enough = next(n for n in range(len(data)) if try_decode(data[:n], TOP, decoder)[1] is None)
+    assert try_decode(data[:enough], WHOLE, decoder)[1] == "truncated"
     assert enough < len(data) / 3
 
 

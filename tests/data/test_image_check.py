@@ -13,6 +13,7 @@ import pytest
 from image_tree import encoded, pixels, write_tree
 from PIL import Image
 
+from hpcai500._core import SeekIndex
 from hpcai500.data.imagenet import check as check_module
 from hpcai500.data.imagenet.check import check_images
 from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
@@ -98,10 +99,10 @@ def test_a_marker_out_of_place_counts_as_damage(root: Path) -> None:
 
 
 def test_a_file_that_vanishes_during_the_check_is_broken(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check_after_removal(root: Path, path: str) -> FileCheck:
+    def check_after_removal(root: Path, path: str, index: SeekIndex | None) -> FileCheck:
         if path == "val/dog/dog_1.JPEG":
             (root / path).unlink()
-        return check_file(root, path)
+        return check_file(root, path, index)
 
     monkeypatch.setattr(check_module, "check_file", check_after_removal)
     report = check_images(root)
@@ -175,10 +176,10 @@ def test_only_a_window_of_files_is_in_memory(root: Path, monkeypatch: pytest.Mon
     ahead: list[int] = []
     original = check_module._Tally.add
 
-    def count(root: Path, path: str) -> FileCheck:
+    def count(root: Path, path: str, index: SeekIndex | None) -> FileCheck:
         nonlocal checked
         checked += 1
-        return check_file(root, path)
+        return check_file(root, path, index)
 
     def add(tally: check_module._Tally, check: FileCheck) -> None:
         ahead.append(checked - len(ahead))

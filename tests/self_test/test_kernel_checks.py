@@ -86,6 +86,7 @@ def test_a_kernel_that_writes_another_value_is_found(
         ("crop_box", lambda box: box._replace(x=box.x + 1), "crop boxes"),
         ("crop_box", lambda box: box._replace(flip=not box.flip), "crop boxes"),
         ("probe_jpeg", lambda info: info._replace(width=info.width + 1), "JPEG headers and windows"),
+        ("seek_points", lambda points: points[:-1] + bytes([points[-1] ^ 1]), "JPEG seek points"),
         ("check_jpeg", lambda seen: (seen[0], seen[1], 1), "JPEG headers and windows"),
     ],
 )

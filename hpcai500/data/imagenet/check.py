@@ -16,6 +16,7 @@ from hpcai500.data.imagenet.content_fingerprint import ContentDigest, store_cont
 from hpcai500.data.imagenet.file_check import FileCheck, Verdict, check_file
 from hpcai500.data.imagenet.image_index import ImageIndex, Split
 from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.seek_index import FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.staging.reading import require_all_files
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
@@ -44,11 +45,20 @@ class ClassCount:
 
 
 @dataclass(frozen=True)
+class SeekCheck:
+    """A seek index, and how many files it has true points of, does not know, or says of what is not so."""
+
+    path: Path
+    counts: SeekCounts
+
+
+@dataclass(frozen=True)
 class CheckReport:
     """What a check of all files found.
 
     `broken` files cannot be decoded: a run that meets one ends. `damaged` ones decode with warnings, `odd` ones are no
-    JPEG but work, only slower. `kinds` counts "grey", "colour", "cmyk" (JPEG) and "other". Histograms map an upper
+    JPEG but work, only slower. `seek_index` is what a seek index turned out to be, None where there is none that can be
+    used. `kinds` counts "grey", "colour", "cmyk" (JPEG) and "other". Histograms map an upper
     bound (pixels, bytes; None: beyond the last) to files. `content_fingerprint` is None when a file is broken.
     """
 
@@ -68,6 +78,7 @@ class CheckReport:
     ignored_files: int
     total_bytes: int
     seconds: float
+    seek_index: SeekCheck | None = None
 
     @property
     def passed(self) -> bool:
@@ -91,24 +102,25 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
         raise DataError(f"cannot check with {workers} threads: --workers must be at least 1")
     index = load_index(root, refresh=True, progress=progress)
     require_all_files(index.root, len(index.train) + len(index.val))
+    seek_index = find_seek_index(index.root)
     start_seconds = time.monotonic()
     tally = _Tally()
     with progress(len(index.train) + len(index.val), "checking images", "images") as bar:
-        for checks in _check_in_order(index, workers):
+        for checks in _check_in_order(index, seek_index, workers):
             for check in checks:
                 tally.add(check)
             bar.advance(len(checks))
-    report = tally.report(index, time.monotonic() - start_seconds)
+    report = tally.report(index, seek_index, time.monotonic() - start_seconds)
     if report.content_fingerprint is not None:
         store_content_fingerprint(index, report.content_fingerprint)
     return report
 
 
-def _check_in_order(index: ImageIndex, workers: int) -> Iterator[list[FileCheck]]:
+def _check_in_order(index: ImageIndex, seek_index: FoundIndex | None, workers: int) -> Iterator[list[FileCheck]]:
     """Yield the checks of all files in the index's order; a bounded window of tasks keeps memory flat."""
 
     def check_files(paths: tuple[str, ...]) -> list[FileCheck]:
-        return [check_file(index.root, path) for path in paths]
+        return [check_file(index.root, path, seek_index.index if seek_index else None) for path in paths]
 
     pending: deque[Future[list[FileCheck]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="check")
@@ -134,8 +146,10 @@ class _Tally:
         self._pixels: Counter[int | None] = Counter()
         self._bytes: Counter[int | None] = Counter()
         self._total_bytes = 0
+        self._seek = SeekCounts()
 
     def add(self, check: FileCheck) -> None:
+        self._seek += check.seek
         self._total_bytes += check.size_bytes
         self._bytes[_bound(check.size_bytes, BYTE_BOUNDS)] += 1
         if check.sha256 is not None:
@@ -150,7 +164,7 @@ class _Tally:
         self._kinds[check.kind] += 1
         self._pixels[_bound(check.pixels, PIXEL_BOUNDS)] += 1
 
-    def report(self, index: ImageIndex, seconds: float) -> CheckReport:
+    def report(self, index: ImageIndex, seek_index: FoundIndex | None, seconds: float) -> CheckReport:
         train, val = (_counts(split, len(index.classes)) for split in index.splits)
         return CheckReport(
             root=index.root,
@@ -169,6 +183,7 @@ class _Tally:
             ignored_files=index.ignored_files,
             total_bytes=self._total_bytes,
             seconds=seconds,
+            seek_index=SeekCheck(seek_index.path, self._seek) if seek_index else None,
         )
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpcai500.data.imagenet.check import CheckReport, Finding
+from hpcai500.data.imagenet.check import CheckReport, Finding, SeekCheck
 
 # Files and classes listed for people; --json lists all.
 _LISTED = 20
@@ -35,9 +35,17 @@ def as_document(report: CheckReport) -> dict[str, Any]:
         "byte_histogram": histogram(report.byte_histogram),
         "ignored_files": report.ignored_files,
         "total_bytes": report.total_bytes,
+        "seek_index": _seek_document(report.seek_index),
         "seconds": report.seconds,
         "bytes_per_second": report.bytes_per_second,
     }
+
+
+def _seek_document(check: SeekCheck | None) -> dict[str, Any] | None:
+    if check is None:
+        return None
+    counts = check.counts
+    return {"path": str(check.path), "with_points": counts.used, "unknown": counts.unknown, "false": counts.false}
 
 
 def print_report(report: CheckReport) -> None:
@@ -74,6 +82,7 @@ def _summary(report: CheckReport) -> list[tuple[str, str]]:
         ("bytes", f"{report.total_bytes}"),
         ("kinds", ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())),
         ("read and decoded", f"{report.bytes_per_second / 1e6:.1f} MB/s in {report.seconds:.1f} s"),
+        *([("seek index", f"{report.seek_index.counts.used} images with seek points")] if report.seek_index else []),
         ("fingerprint", report.fingerprint),
         ("content fingerprint", report.content_fingerprint or "none: a file is broken"),
     ]
@@ -102,6 +111,12 @@ def _notes(report: CheckReport) -> list[str]:
         )
     if report.odd:
         notes.append(f"{len(report.odd)} files are no JPEG and are decoded by Pillow, slower: {report.odd[0]}")
+    seek = report.seek_index
+    if seek and (seek.counts.unknown or seek.counts.false):
+        notes.append(
+            f"the seek index {seek.path} does not know {seek.counts.unknown} files, and is false for "
+            f"{seek.counts.false}: `hpcai500 data index ic {report.root}` makes it anew"
+        )
     if report.ignored_files:
         notes.append(f"{report.ignored_files} files in class folders are no images by their name and are ignored")
     return notes

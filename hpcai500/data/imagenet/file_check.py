@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from hpcai500._core import JpegError, check_jpeg, probe_jpeg
+from hpcai500._core import JpegError, SeekIndex, check_jpeg, probe_jpeg, seek_points
 from hpcai500.data.imagenet.odd_files import decode_odd
+from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts
 
 _KIND_OF_COMPONENTS = {1: "grey", 3: "colour", 4: "cmyk"}
 
@@ -25,7 +26,8 @@ class Verdict(Enum):
 class FileCheck:
     """What one file turned out to be. `reason` is empty for a good one; `sha256` is None when it cannot be read.
 
-    `kind` is "grey", "colour" or "cmyk" for a JPEG, "other" for another format, "unknown" for a broken file.
+    `kind` is "grey", "colour" or "cmyk" for a JPEG, "other" for another format, "unknown" for a broken file. `seek` is
+    what a seek index says of this one file.
     """
 
     path: str
@@ -35,14 +37,23 @@ class FileCheck:
     pixels: int
     size_bytes: int
     sha256: bytes | None
+    seek: SeekCounts = NO_COUNTS
 
 
-def check_file(root: Path, path: str) -> FileCheck:
-    """Read and fully decode `root / path`. Raises nothing for a bad file: the result says what is wrong with it."""
+def check_file(root: Path, path: str, index: SeekIndex | None = None) -> FileCheck:
+    """Read and fully decode `root / path`, and compare what a seek `index` says of it.
+
+    Raises nothing for a bad file: the result says what is wrong with it.
+    """
     try:
         content = (root / path).read_bytes()
     except OSError as error:
         return FileCheck(path, Verdict.BROKEN, f"unreadable: {error.strerror or error}", "unknown", 0, 0, None)
+    checked = _check(path, content)
+    return checked if index is None else replace(checked, seek=_compare(index, content))
+
+
+def _check(path: str, content: bytes) -> FileCheck:
     sha256 = hashlib.sha256(content).digest()
     try:
         kind, pixels, warnings = _decode(content)
@@ -66,3 +77,15 @@ def _decode(content: bytes) -> tuple[str, int, int]:
         return "other", width * height, 0
     components = probe_jpeg(content).components
     return _KIND_OF_COMPONENTS.get(components, f"{components} components"), width * height, warnings
+
+
+def _compare(index: SeekIndex, content: bytes) -> SeekCounts:
+    """Whether the index says what is so: the points of a file are computed anew."""
+    try:
+        found = index.find(content)
+    except ValueError:
+        return SeekCounts(false=1)
+    if found is None:
+        return SeekCounts(unknown=1)
+    is_true = found == (seek_points(content) or b"")
+    return SeekCounts(used=1 if is_true and found else 0, false=0 if is_true else 1)

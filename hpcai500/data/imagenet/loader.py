@@ -19,6 +19,7 @@ from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
 from hpcai500.data.held_slots import HeldSlots, Mark, stream_mark
 from hpcai500.data.imagenet.image_index import Split
 from hpcai500.data.imagenet.odd_files import decode_odd
+from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staging.layout import is_staged
 from hpcai500.data.staging.reading import not_staged
@@ -35,7 +36,7 @@ class ImageBatch:
 
     `images` has shape (N, 3, size, size), in channels_last order for the layout "nhwc"; `labels` (N,) is int64.
     `samples` are the N ids that were asked for. `warnings` counts images that decoded with complaints. `wait_seconds`
-    is how long the consumer was kept waiting for decoded images.
+    is how long the consumer was kept waiting for decoded images; `seek` what a seek index was good for.
     `images` is a view of a slot that is refilled once the next batch is asked for: use it, or copy it, before.
     """
 
@@ -44,6 +45,7 @@ class ImageBatch:
     samples: SampleIds
     warnings: int
     wait_seconds: float = 0.0
+    seek: SeekCounts = NO_COUNTS
 
 
 class Batches(Protocol):
@@ -62,7 +64,8 @@ class JpegBatches:
     `depth` batches are in the ring: one with the consumer, the others being filled; nothing is allocated after the
     first epoch. Memory: depth x batch_size x 3 x size x size x bytes of an item, page-locked with `pin_memory`. A slot
     is refilled only after `mark`, recorded when its batch is done with, has passed: by default, with `pin_memory`, an
-    event of the stream that is current then. Crops depend on (seed, epoch, sample) alone.
+    event of the stream that is current then. Crops depend on (seed, epoch, sample) alone. A seek index of the set is
+    used where there is one (`hpcai500.data.imagenet.seek_index`); pixels are the same without.
 
     The settings are those of `hpcai500._core.DecodeSpec`: `mode` "random" uses `area`, `ratio` and
     `flip_probability`; "centre" uses `resize_shorter` (pixels). Raises ValueError for settings that make no sense.
@@ -112,12 +115,14 @@ class JpegBatches:
         slots = [torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=pin_memory) for _ in range(depth)]
         self._arrays = [_as_array(slot) for slot in slots]
         self._images = slots if layout == "nchw" else [slot.permute(0, 3, 1, 2) for slot in slots]
+        self._seek_index = find_seek_index(root)
         self._loader = JpegLoader(
             _as_system_has_it(str(root)),
             [_as_system_has_it(path) for path in split.paths],
             self._spec,
             slots=self._arrays,
             threads=threads,
+            index=self._seek_index.index if self._seek_index else None,
         )
         self._running: Generator[ImageBatch, None, None] | None = None
         self._closed = False
@@ -192,11 +197,15 @@ class JpegBatches:
         if finished.failures:
             self._mend(finished, seed, epoch)
         labels = torch.from_numpy(self._split.labels[ids])
+        seek = SeekCounts(finished.seek_used, finished.seek_unknown, finished.seek_false)
+        if self._seek_index:
+            self._seek_index.notice(seek, finished.count)
         return ImageBatch(
             images=self._images[finished.slot][: finished.count],
             labels=labels.pin_memory() if self._pin_memory else labels,
             samples=ids,
             warnings=finished.warnings,
+            seek=seek,
         )
 
     def _mend(self, finished: Batch, seed: int, epoch: int) -> None:

@@ -18,6 +18,7 @@ from hpcai500.data.imagenet.content_fingerprint import CONTENT, load_content_fin
 from hpcai500.data.imagenet.image_index import ImageIndex
 from hpcai500.data.imagenet.index_cache import INDEX_FILE, pack_index, unpack_index
 from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.seek_index import SEEK_INDEX
 from hpcai500.data.staging.copying import Original, changed, copy_extents, digest_extents, shown
 from hpcai500.data.staging.digests import Digests, Marks, Pieces
 from hpcai500.data.staging.layout import INDEX, state_folder
@@ -33,7 +34,7 @@ from hpcai500.progress import Tracker
 _TOGETHER = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_DERIVED = (INDEX_FILE, CONTENT, MANIFEST)
+_DERIVED = (INDEX_FILE, CONTENT, MANIFEST, SEEK_INDEX)
 
 
 class StagedImages:

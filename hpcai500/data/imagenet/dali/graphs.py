@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcai500._core import DecodeSpec
@@ -35,8 +37,8 @@ class Engine:
     device_id: int | None = None
 
 
-def host_pipeline(feed: Feed, spec: DecodeSpec, engine: Engine) -> Pipeline:
-    """DALI reads the files, and our operator makes the images of `spec`. Outputs: images, status."""
+def host_pipeline(feed: Feed, spec: DecodeSpec, engine: Engine, index: Path | None = None) -> Pipeline:
+    """DALI reads the files, and our operator makes the images of `spec`, by a seek `index`. Outputs: images, status."""
 
     def graph(files: Node, keys: Node) -> tuple[Node, ...]:
         from nvidia.dali import fn  # noqa: PLC0415
@@ -49,6 +51,7 @@ def host_pipeline(feed: Feed, spec: DecodeSpec, engine: Engine) -> Pipeline:
             dtype=spec.dtype,
             layout=_LAYOUTS[spec.layout],
             dct_scaling=spec.dct_scaling,
+            index=list(os.fsencode(index)) if index else [],
             **_crop_arguments(spec),
         )
         return images, status

@@ -20,6 +20,7 @@ from hpcai500.data.imagenet.dali.plugin import first_line
 from hpcai500.data.imagenet.dali.settings import CropSettings
 from hpcai500.data.imagenet.image_index import Split
 from hpcai500.data.imagenet.loader import ImageBatch
+from hpcai500.data.imagenet.seek_index import FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.system.dali_plugin import OTHERWISE
@@ -52,6 +53,8 @@ class DaliBatches:
         if batch_size < 1 or threads < 1 or depth < 1:
             raise ValueError(f"batch_size, threads and depth must be at least 1: {batch_size}, {threads}, {depth}")
         self._split = split
+        self._root = root
+        self._seek_index: FoundIndex | None = None
         self._spec = DecodeSpec(**settings)
         self._engine = Engine(batch_size, threads, depth, _device_id(device))
         dtype: torch.dtype = getattr(torch, self._spec.dtype)
@@ -87,8 +90,12 @@ class DaliBatches:
         self._native.close()
 
     def _build(self) -> Pipeline:
-        make = host_pipeline if self._engine.device_id is None else device_pipeline
-        pipeline = make(self._feed, self._spec, self._engine)
+        if self._engine.device_id is None:
+            self._seek_index = find_seek_index(self._root)
+            index = self._seek_index.path.absolute() if self._seek_index else None
+            pipeline = host_pipeline(self._feed, self._spec, self._engine, index)
+        else:
+            pipeline = device_pipeline(self._feed, self._spec, self._engine)
         try:
             pipeline.build()
         except RuntimeError as error:
@@ -125,6 +132,7 @@ class DaliBatches:
         taken_at = time.perf_counter()
         if self._spec.layout == "nhwc":
             images = images.permute(0, 3, 1, 2)
+        seek = self._seek_counts(status)
         mended = self._mend(images, ids, np.flatnonzero(status[:, 0]), seed, epoch)
         return ImageBatch(
             images=images,
@@ -132,7 +140,17 @@ class DaliBatches:
             samples=ids,
             warnings=int(status[:, 1].sum()) + mended,
             wait_seconds=made_at - asked + time.perf_counter() - taken_at,
+            seek=seek,
         )
+
+    def _seek_counts(self, status: npt.NDArray[np.int32]) -> SeekCounts:
+        """What the third number of each status says, which is there where an index is used."""
+        if self._seek_index is None:
+            return SeekCounts()
+        used, _, unknown, false = np.bincount(status[:, 2], minlength=4).tolist()
+        counts = SeekCounts(used, unknown, false)
+        self._seek_index.notice(counts, len(status))
+        return counts
 
     def _mend(self, images: torch.Tensor, ids: SampleIds, places: npt.NDArray[np.int64], seed: int, epoch: int) -> int:
         """Put the native loader's images where there are none; returns warnings. DataError where it has none either."""

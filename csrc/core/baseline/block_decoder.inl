@@ -1,0 +1,120 @@
+// The coefficients of one block, in the order of its rows (T.81, F.2.2).
+
+// Place in the block of the n-th coefficient as it is coded. What lies behind the 64th goes to a place of its
+// own, so that a run out of the block is found after it was written, and once.
+alignas(64) constexpr std::uint8_t place_in_block[64 + end_of_block] = {
+    0,
+    1,
+    8,
+    16,
+    9,
+    2,
+    3,
+    10,
+    17,
+    24,
+    32,
+    25,
+    18,
+    11,
+    4,
+    5,
+    12,
+    19,
+    26,
+    33,
+    40,
+    48,
+    41,
+    34,
+    27,
+    20,
+    13,
+    6,
+    7,
+    14,
+    21,
+    28,
+    35,
+    42,
+    49,
+    56,
+    57,
+    50,
+    43,
+    36,
+    29,
+    22,
+    15,
+    23,
+    30,
+    37,
+    44,
+    51,
+    58,
+    59,
+    52,
+    45,
+    38,
+    31,
+    39,
+    46,
+    53,
+    60,
+    61,
+    54,
+    47,
+    55,
+    62,
+    63,
+#define HPCAI500_BEHIND_16 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64
+    HPCAI500_BEHIND_16,
+    HPCAI500_BEHIND_16,
+    HPCAI500_BEHIND_16,
+    HPCAI500_BEHIND_16,
+    HPCAI500_BEHIND_16,
+    HPCAI500_BEHIND_16,
+    HPCAI500_BEHIND_16,
+    HPCAI500_BEHIND_16,
+#undef HPCAI500_BEHIND_16
+};
+// With that place, and as many more as clearing by whole vectors takes.
+constexpr int block_room = 96;
+
+// Writes the coefficients to `block`, which is all zeros. Returns how many were coded, the last one's place
+// and 1, or 0 where the data is not what a baseline image has.
+HPCAI500_INLINE int decode_block(BitReader& reader, const Component& component, int& predictor,
+                                 std::int16_t* block) {
+    const HuffmanTable& table = *component.ac;
+    reader.refill();
+    if (!add_difference(reader, *component.dc, predictor)) return 0;
+    block[0] = static_cast<std::int16_t>(predictor);
+    int place = 1;
+    while (place < 64) {
+        reader.refill();
+        // As many lookups as the bits suffice for: a question after each, whether they still do, is answered
+        // by chance and costs more than refilling.
+        for (int lookup = 0; lookup < bits_after_refill / decode_bits && place < 64; ++lookup) {
+            const std::uint32_t entry = table.decode[reader.peek(decode_bits)];
+            const int used = static_cast<int>(entry & used_mask);
+            if (used == 0) [[unlikely]] {
+                reader.refill();
+                const int symbol = symbol_of(reader, table, entry);
+                if (symbol < 0) return 0;
+                const int value_bits = symbol & 15, run = symbol >> 4;
+                if (value_bits == 0 && run != 15) return place;
+                place += run;
+                if (value_bits != 0)
+                    block[place_in_block[place]] = static_cast<std::int16_t>(value_of(reader, value_bits));
+                ++place;
+                break;
+            }
+            reader.drop(used);
+            place += static_cast<int>(entry >> 8 & 255);
+            block[place_in_block[place]] = static_cast<std::int16_t>(entry >> 16);
+            ++place;
+        }
+    }
+    if (place > end_of_block) return place - end_of_block - 1;
+    return place == 64 ? 64 : 0;
+}

@@ -1,0 +1,128 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hpcai500::baseline {
+namespace {
+
+constexpr std::size_t line_bytes = 64;
+
+constexpr int divide_up(int value, int by) {
+    return (value + by - 1) / by;
+}
+
+}  // namespace
+
+bool Decoder::open(const Scan& scan, const SeekPoints& points) {
+    cursor_.open(scan.data, scan.component_count, scan.restart_interval);
+    for (int c = 0; c < scan.component_count; ++c) {
+        const ScanComponent& from = scan.components[c];
+        Component& component = cursor_.component(c);
+        component.dc = dc_.find(from.dc);
+        component.ac = ac_.find(from.ac);
+        if (component.dc == nullptr || component.ac == nullptr) return false;
+        std::memcpy(quantisation_[c], from.quantisation, sizeof from.quantisation);
+        component.quantisation = quantisation_[c];
+        component.across = c == 0 ? scan.across : 1;
+        component.down = c == 0 ? scan.down : 1;
+    }
+    across_ = scan.across;
+    down_ = scan.down;
+    mcus_across_ = divide_up(scan.width, mcu_width());
+    mcus_down_ = divide_up(scan.height, mcu_height());
+    points_ = points;
+    stretch_end_ = 0;
+    data_bytes_ = scan.data.size();
+    return !points.any() || points.suit(mcus(), scan.restart_interval);
+}
+
+// A block takes two bits at least, one for its DC difference and one for its end. A few bytes may claim any
+// size: memory is for those that can have it.
+bool Decoder::may_hold(int mcus) const {
+    int blocks = 0;
+    for (int c = 0; c < cursor_.component_count(); ++c)
+        blocks += cursor_.component(c).across * cursor_.component(c).down;
+    return static_cast<std::uint64_t>(data_bytes_) * 8 >=
+           std::uint64_t{2} * static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(mcus);
+}
+
+void Decoder::begin(const SampleWindow& window) {
+    left_ = window.left / mcu_width();
+    right_ = std::min(mcus_across_, divide_up(window.right, mcu_width()));
+    next_row_ = stretch_bottom_ = window.top / mcu_height();
+    bottom_ = std::min(mcus_down_, divide_up(window.bottom, mcu_height()));
+    if (!may_hold(kept_until(bottom_ - 1))) throw Surprise{};
+    // A span of rows may begin in the last row of an MCU, and end in the first of another.
+    capacity_ = std::min(bottom_ - next_row_, (window.held_rows + mcu_height() - 2) / mcu_height() + 1);
+    for (int c = 0; c < cursor_.component_count(); ++c) {
+        Component& component = cursor_.component(c);
+        const auto columns = static_cast<std::size_t>((right_ - left_) * component.across * 8);
+        // What is read behind a row's end is never used. Rows a multiple of 4 KB apart would share a place in
+        // the cache.
+        const std::size_t stride = (columns + line_bytes - 1) / line_bytes * line_bytes + line_bytes;
+        component.stride = static_cast<std::ptrdiff_t>(stride);
+        planes_[c].reserve(stride * static_cast<std::size_t>(capacity_ * component.down * 8) + line_bytes);
+    }
+    if (!points_.any()) cursor_.start();
+}
+
+// Jumps to the point before the next row, and finds out how far there is none to jump to.
+void Decoder::start_stretch() {
+    const int point = points_.at_or_before(kept_from(next_row_));
+    stretch_bottom_ = next_row_ + 1;
+    while (stretch_bottom_ < bottom_ && points_.at_or_before(kept_from(stretch_bottom_)) <=
+                                            points_.at_or_behind(kept_until(stretch_bottom_ - 1)))
+        ++stretch_bottom_;
+    last_point_ = points_.at_or_behind(kept_until(stretch_bottom_ - 1));
+    // Stretches that overlap would read the same data again and again.
+    if (points_[point].byte() < stretch_end_) throw Surprise{};
+    stretch_end_ = points_[last_point_].byte();
+    cursor_.start(point * points_.interval(), points_[point], cursor_.end_before(points_[last_point_]));
+}
+
+// A point that is wrong leads to another place, or to other predictors, than the next one says.
+void Decoder::end_stretch() {
+    const int end = std::min(last_point_ * points_.interval(), mcus());
+    cursor_.pass(end - cursor_.mcu());
+    if (end < mcus()) cursor_.cross_restart();
+    if (!cursor_.is_at(points_[last_point_])) throw Surprise{};
+}
+
+void Decoder::decode_row() {
+    if (points_.any() && next_row_ == stretch_bottom_) start_stretch();
+    const int slot = next_row_ % capacity_;
+    for (int c = 0; c < cursor_.component_count(); ++c) {
+        Component& component = cursor_.component(c);
+        component.samples = planes_[c].data() + slot * component.down * 8 * component.stride;
+    }
+    cursor_.pass(kept_from(next_row_) - cursor_.mcu());
+    cursor_.decode(right_ - left_);
+    ++next_row_;
+    if (points_.any() && next_row_ == stretch_bottom_) end_stretch();
+}
+
+void Decoder::require(int plane, int row) {
+    const int mcu_row = row / (cursor_.component(plane).down * 8);
+    while (next_row_ <= mcu_row) decode_row();
+}
+
+const std::uint8_t* Decoder::row(int plane, int row) const {
+    const Component& component = cursor_.component(plane);
+    const int rows = component.down * 8;
+    const std::ptrdiff_t line = row / rows % capacity_ * rows + row % rows;
+    return planes_[plane].data() + line * component.stride;
+}
+
+std::vector<std::uint8_t> Decoder::make_points(int interval) {
+    SeekPointPacker packer(interval);
+    cursor_.start();
+    while (cursor_.mcu() < mcus()) {
+        cursor_.pass(std::min(interval, mcus() - cursor_.mcu()));
+        if (cursor_.mcu() < mcus()) cursor_.cross_restart();
+        packer.add(cursor_.here());
+    }
+    return packer.take();
+}
+
+}  // namespace hpcai500::baseline

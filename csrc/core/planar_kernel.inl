@@ -1,0 +1,118 @@
+// The resize of planes. A translation unit has included resize_kernel.inl, whose Vec16 and stores this uses.
+//
+// As there, the vertical pass comes first and writes column by column: here 16 floats per source column are
+// 16 output rows of one plane, so the horizontal pass needs one load and one multiply-add per tap for all of
+// them.
+
+// Vertical pass: part.workspace[column * 16 + row].
+inline void blend_plane_rows(const PlanePart& part) {
+    for (int column = 0; column < part.columns; column += sample_block) {
+        alignas(64) Vec16 tile[plane_rows];
+        for (int row = 0; row < plane_rows; ++row) {
+            const std::uint8_t* const* source = part.source_rows + part.first_row[row];
+            const float* weights = part.row_weights[row];
+            const int count = part.row_count[row];
+            Vec16 sum = zero();
+            for (int tap = 0; tap < count; ++tap)
+                sum = multiply_add(load_bytes(source[tap] + column), weights[tap], sum);
+            tile[row] = sum;
+        }
+        transpose(tile);
+        float* out = part.workspace + static_cast<long>(column) * plane_rows;
+        for (int i = 0; i < sample_block; ++i) store(out + i * plane_rows, tile[i]);
+    }
+}
+
+// Horizontal pass for one output column of all 16 rows.
+inline Vec16 blend_plane_column(const PlanePart& part, int output) {
+    const float* weights = part.column_weights + static_cast<long>(output) * part.weight_stride;
+    const float* source = part.workspace + static_cast<long>(part.column_start[output]) * plane_rows;
+    const int count = part.column_count[output];
+    Vec16 sum = zero();
+    for (int tap = 0; tap < count; ++tap)
+        sum = multiply_add(load(source + tap * plane_rows), weights[tap], sum);
+    return sum;
+}
+
+// Output columns [column, column + 16) of 16 rows: red[r], green[r] and blue[r] are their values in row r.
+inline void make_tile(const PlaneGroup& g, int column, Vec16* red, Vec16* green, Vec16* blue) {
+    const Vec16 lowest = zero(), highest = repeat(255.0f), middle = repeat(-128.0f);
+    for (int i = 0; i < 16; ++i) {
+        // Columns behind the last one repeat it: computed, never stored.
+        const int clipped = lower(column + i, g.size - 1);
+        const int output = g.flip ? g.size - 1 - clipped : clipped;
+        const Vec16 y = blend_plane_column(g.planes[0], output);
+        if (g.plane_count == 1) {
+            red[i] = clamp(y, lowest, highest);
+            continue;
+        }
+        const Vec16 cb = add(blend_plane_column(g.planes[1], output), middle);
+        const Vec16 cr = add(blend_plane_column(g.planes[2], output), middle);
+        // JFIF's (ITU-T T.871) conversion.
+        red[i] = clamp(multiply_add(cr, 1.402f, y), lowest, highest);
+        green[i] =
+            clamp(multiply_add(cr, -0.714136286f, multiply_add(cb, -0.344136286f, y)), lowest, highest);
+        blue[i] = clamp(multiply_add(cb, 1.772f, y), lowest, highest);
+    }
+    transpose(red);
+    if (g.plane_count == 1) {
+        for (int i = 0; i < 16; ++i) green[i] = blue[i] = red[i];
+    } else {
+        transpose(green);
+        transpose(blue);
+    }
+    Vec16* const channels[3] = {red, green, blue};
+    for (int channel = 0; channel < 3; ++channel) {
+        const Vec16 scale = repeat(g.scale[channel]), bias = repeat(g.bias[channel]);
+        for (int i = 0; i < 16; ++i)
+            channels[channel][i] = scale_and_shift(channels[channel][i], scale, bias);
+    }
+}
+
+template <class Store>
+void resize_planes_planar(const PlaneGroup& g) {
+    for (int plane = 0; plane < g.plane_count; ++plane) blend_plane_rows(g.planes[plane]);
+    auto* image = static_cast<typename Store::Element*>(g.image);
+    const long size = g.size;
+    for (int column = 0; column < g.size; column += 16) {
+        alignas(64) Vec16 tile[3][16];
+        make_tile(g, column, tile[0], tile[1], tile[2]);
+        const int count = lower(16, g.size - column);
+        for (int channel = 0; channel < 3; ++channel) {
+            for (int row = 0; row < g.rows; ++row) {
+                auto* out = image + (channel * size + g.row + row) * size + column;
+                store_run<Store>(out, tile[channel][row], count, whole_lines<Store>(out));
+            }
+        }
+    }
+}
+
+template <class Store>
+void resize_planes_interleaved(const PlaneGroup& g) {
+    for (int plane = 0; plane < g.plane_count; ++plane) blend_plane_rows(g.planes[plane]);
+    auto* image = static_cast<typename Store::Element*>(g.image);
+    const long size = g.size;
+    for (int column = 0; column < g.size; column += 16) {
+        alignas(64) Vec16 tile[3][16];
+        make_tile(g, column, tile[0], tile[1], tile[2]);
+        const int values = 3 * lower(16, g.size - column);
+        for (int row = 0; row < g.rows; ++row) {
+            alignas(64) Vec16 packed[3];
+            interleave(tile[0][row], tile[1][row], tile[2][row], packed);
+            auto* out = image + ((g.row + row) * size + column) * 3;
+            for (int part = 0; part * 16 < values; ++part)
+                store_run<Store>(out + part * 16, packed[part], lower(16, values - part * 16),
+                                 whole_lines<Store>(out + part * 16));
+        }
+    }
+}
+
+// In the order of the enums DType and Layout.
+#define HPCAI500_PLANAR_KERNEL                                                                 \
+    {                                                                                          \
+        {resize_planes_planar<StoreFloat32>, resize_planes_interleaved<StoreFloat32>},         \
+            {resize_planes_planar<StoreFloat16>, resize_planes_interleaved<StoreFloat16>},     \
+            {resize_planes_planar<StoreBfloat16>, resize_planes_interleaved<StoreBfloat16>}, { \
+            resize_planes_planar<StoreUint8>, resize_planes_interleaved<StoreUint8>            \
+        }                                                                                      \
+    }

@@ -1,0 +1,134 @@
+#include "planar_resize.h"
+
+#include <algorithm>
+
+#include "resize_kernel.h"
+
+namespace hpcai500 {
+namespace {
+
+constexpr int round_up(int value, int multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+void PlanarResizer::prepare(const PlaneShape& shape, const Interval& columns, const Interval& rows,
+                            int size) {
+    column_taps_.prepare(columns.begin - columns.low, columns.end - columns.low, columns.high - columns.low,
+                         size);
+    row_taps_.prepare(rows.begin - rows.low, rows.end - rows.low, rows.high - rows.low, size);
+    columns_[0] = {&column_taps_, columns.low};
+    rows_[0] = {&row_taps_, rows.low};
+    columns_[1] = columns_[0];
+    rows_[1] = rows_[0];
+    if (shape.across == 2) {
+        chroma_column_taps_.prepare_halved(column_taps_, columns.low, (shape.width + 1) / 2);
+        columns_[1] = {&chroma_column_taps_, 0};
+    }
+    if (shape.down == 2) {
+        chroma_row_taps_.prepare_halved(row_taps_, rows.low, (shape.height + 1) / 2);
+        rows_[1] = {&chroma_row_taps_, 0};
+    }
+    columns_[2] = columns_[1];
+    rows_[2] = rows_[1];
+}
+
+SampleWindow PlanarResizer::window(const PlaneShape& shape, int size) const {
+    SampleWindow window{columns_[0].first(), columns_[0].last(), rows_[0].first(), rows_[0].last(), 0};
+    const bool colour = shape.planes > 1;
+    if (colour) {
+        window.left = std::min(window.left, columns_[1].first() * shape.across);
+        window.right = std::max(window.right, columns_[1].last() * shape.across);
+        window.top = std::min(window.top, rows_[1].first() * shape.down);
+        window.bottom = std::max(window.bottom, rows_[1].last() * shape.down);
+    }
+    for (int row = 0; row < size; row += plane_rows) {
+        const int last = std::min(row + plane_rows, size) - 1;
+        int from = rows_[0].origin + rows_[0].taps->start(row);
+        int until = rows_[0].origin + rows_[0].taps->start(last) + rows_[0].taps->count(last);
+        if (colour) {
+            from = std::min(from, (rows_[1].origin + rows_[1].taps->start(row)) * shape.down);
+            until =
+                std::max(until, (rows_[1].origin + rows_[1].taps->start(last) + rows_[1].taps->count(last)) *
+                                    shape.down);
+        }
+        window.held_rows = std::max(window.held_rows, until - from);
+    }
+    return window;
+}
+
+void PlanarResizer::set_columns(PlaneGroup& group, const PlaneSource& source, int planes, int size) {
+    for (int plane = 0; plane < planes; ++plane) {
+        const Axis& axis = columns_[plane];
+        PlanePart& part = group.planes[plane];
+        const int offset = axis.first() - source.first_column(plane);
+        skipped_[plane] = offset / sample_block * sample_block;
+        const int shift = axis.origin - source.first_column(plane) - skipped_[plane];
+        int* starts = starts_[plane].reserve(static_cast<std::size_t>(size));
+        int* counts = counts_[plane].reserve(static_cast<std::size_t>(size));
+        for (int output = 0; output < size; ++output) {
+            starts[output] = axis.taps->start(output) + shift;
+            counts[output] = axis.taps->count(output);
+        }
+        part.columns = axis.last() - source.first_column(plane) - skipped_[plane];
+        part.column_start = starts;
+        part.column_count = counts;
+        part.column_weights = axis.taps->weights(0);
+        part.weight_stride = axis.taps->stride();
+        part.workspace = workspace_[plane].reserve(
+            static_cast<std::size_t>(round_up(part.columns, sample_block)) * plane_rows);
+    }
+}
+
+// The source rows of the group's output rows, which are made where they were not yet.
+void PlanarResizer::set_rows(PlaneGroup& group, PlaneSource& source, int planes) {
+    const int last_output = group.row + group.rows - 1;
+    for (int plane = 0; plane < planes; ++plane) {
+        const Axis& axis = rows_[plane];
+        source.require(plane,
+                       axis.origin + axis.taps->start(last_output) + axis.taps->count(last_output) - 1);
+    }
+    for (int plane = 0; plane < planes; ++plane) {
+        const Axis& axis = rows_[plane];
+        PlanePart& part = group.planes[plane];
+        const int first = axis.taps->start(group.row);
+        const int count = axis.taps->start(last_output) + axis.taps->count(last_output) - first;
+        const std::uint8_t** window = window_[plane].reserve(static_cast<std::size_t>(count));
+        for (int i = 0; i < count; ++i)
+            window[i] = source.row(plane, axis.origin + first + i) + skipped_[plane];
+        part.source_rows = window;
+        for (int r = 0; r < plane_rows; ++r) {
+            // A short last group repeats its last row; the kernel does not store the copies.
+            const int output = std::min(group.row + r, last_output);
+            part.first_row[r] = axis.taps->start(output) - first;
+            part.row_count[r] = axis.taps->count(output);
+            part.row_weights[r] = axis.taps->weights(output);
+        }
+    }
+}
+
+void PlanarResizer::resize(PlaneSource& source, const PlaneShape& shape, const Interval& columns,
+                           const Interval& rows, const DecodeSpec& spec, bool flip, void* image) {
+    prepare(shape, columns, rows, spec.size);
+    source.begin(window(shape, spec.size));
+    const ResizeKernel& kernel = resize_kernel();
+    const auto resize_planes =
+        kernel.resize_planes[static_cast<int>(spec.dtype)][static_cast<int>(spec.layout)];
+    PlaneGroup group{};
+    group.plane_count = shape.planes;
+    group.flip = flip;
+    group.image = image;
+    group.size = spec.size;
+    set_normalisation(spec, group.scale, group.bias);
+    set_columns(group, source, shape.planes, spec.size);
+    for (int row = 0; row < spec.size; row += plane_rows) {
+        group.row = row;
+        group.rows = std::min(plane_rows, spec.size - row);
+        set_rows(group, source, shape.planes);
+        resize_planes(group);
+    }
+    kernel.publish();
+}
+
+}  // namespace hpcai500
