@@ -46,6 +46,7 @@ help:
 ##   make format       ruff, clang-format: rewrite the files
 ##   make bench        measure against the rivals (installs them first)
 ##   make bench-gpu    measure a CUDA device against its rivals, and write docs/performance.md anew; ARGS="--only ic_mixed ewa_step"
+##   make fuzz         fuzz the JPEG decoder by libFuzzer (needs clang; docs/fuzzing.md); ARGS="--runs 1000000 jpeg_planes"
 ##   make lock         resolve constraints.txt anew after pyproject.toml changed
 ##   make clean        remove what was built and cached; make distclean also removes .venv and what images are made of
 ##
@@ -102,6 +103,10 @@ bench-gpu: build
 	@$(MAKE) --no-print-directory $(VENV)/.dali
 	@$(BIN)/python benchmarks/gpu/run.py $(ARGS); status=$$?; \
 	[ $$status -gt 1 ] || $(BIN)/python benchmarks/gpu/performance_page.py docs/performance.md; exit $$status
+
+.PHONY: fuzz
+fuzz: $(VENV)/.extra-test
+	@$(BIN)/python scripts/fuzz $(ARGS)
 
 .PHONY: lock
 lock:

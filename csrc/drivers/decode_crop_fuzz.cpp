@@ -6,17 +6,11 @@
 #include <vector>
 
 #include "core/decode_crop.h"
+#include "fuzz_input.h"
 
 namespace {
 
 using namespace hpcai500;
-
-// Settings come from the data, so that corpora are plain JPEG files and yet every type and layout is visited.
-std::uint64_t digest(const std::uint8_t* data, std::size_t size) {
-    std::uint64_t hash = 0xcbf29ce484222325;
-    for (std::size_t i = 0; i < size; ++i) hash = (hash ^ data[i]) * 0x100000001b3;
-    return hash;
-}
 
 DecodeSpec settings(std::uint64_t hash) {
     DecodeSpec spec;
@@ -26,6 +20,7 @@ DecodeSpec settings(std::uint64_t hash) {
     spec.dtype = static_cast<DType>((hash >> 17) & 3);
     spec.layout = static_cast<Layout>((hash >> 19) & 1);
     spec.dct_scaling = ((hash >> 20) & 1) != 0;
+    spec.decoder = static_cast<Decoder>((hash >> 21) & 1);
     return spec;
 }
 

@@ -1,7 +1,10 @@
 // Runs the fuzz target that it is linked with over corpora, without a fuzzer:
 //   NAME_corpus FOLDER...            every file below the folders
 //   NAME_corpus --truncate FILE...   every prefix of the files
-//   NAME_corpus --mutate N FOLDER... every file with N seeded mutations each
+//   NAME_corpus --flip FILE...       the files with each of their bits flipped, one at a time
+//   NAME_corpus --mutate N FOLDER... every file with N seeded mutations each; every second one by the
+//   target's own
+//                                    mutator, where it has one (jpeg_mutator.cpp)
 // Prints the number of inputs. A defect ends it, by a sanitizer or by abort().
 #include <algorithm>
 #include <cstdint>
@@ -17,6 +20,10 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+// Of a target that has one; it calls the other, which is libFuzzer's where that runs the target.
+extern "C" __attribute__((weak)) std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                                                     std::size_t room, unsigned seed);
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t room);
 
 namespace {
 
@@ -91,6 +98,13 @@ void mutate(Bytes& bytes, const Bytes& other, std::mt19937_64& random) {
     }
 }
 
+void mutate_by_target(Bytes& bytes, std::mt19937_64& random) {
+    constexpr std::size_t growth = 4096;
+    const std::size_t size = bytes.size();
+    bytes.resize(size + growth);
+    bytes.resize(LLVMFuzzerCustomMutator(bytes.data(), size, bytes.size(), static_cast<unsigned>(random())));
+}
+
 void run_all(const std::vector<std::string>& places) {
     for (const auto& path : files_of(places)) run(read_file(path));
 }
@@ -103,6 +117,19 @@ void run_prefixes(const std::vector<std::string>& places) {
     }
 }
 
+void run_flips(const std::vector<std::string>& places) {
+    for (const auto& path : files_of(places)) {
+        Bytes bytes = read_file(path);
+        for (std::uint8_t& byte : bytes) {
+            for (unsigned bit = 1; bit < 256; bit <<= 1) {
+                byte ^= static_cast<std::uint8_t>(bit);
+                run(bytes);
+                byte ^= static_cast<std::uint8_t>(bit);
+            }
+        }
+    }
+}
+
 void run_mutations(long count, const std::vector<std::string>& places) {
     std::mt19937_64 random(500);
     std::vector<Bytes> corpus;
@@ -110,13 +137,26 @@ void run_mutations(long count, const std::vector<std::string>& places) {
     for (const Bytes& original : corpus) {
         for (long i = 0; i < count; ++i) {
             Bytes bytes = original;
-            mutate(bytes, corpus[random() % corpus.size()], random);
+            if (LLVMFuzzerCustomMutator != nullptr && i % 2 == 1) {
+                mutate_by_target(bytes, random);
+            } else {
+                mutate(bytes, corpus[random() % corpus.size()], random);
+            }
             run(bytes);
         }
     }
 }
 
 }  // namespace
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t room) {
+    static std::mt19937_64 random(500);
+    Bytes bytes(data, data + size);
+    mutate(bytes, Bytes(bytes), random);
+    bytes.resize(std::min(bytes.size(), room));
+    std::copy(bytes.begin(), bytes.end(), data);
+    return bytes.size();
+}
 
 int main(int count, char** values) {
     std::vector<std::string> places(values + 1, values + count);
@@ -125,6 +165,9 @@ int main(int count, char** values) {
         if (mode == "--truncate") {
             places.erase(places.begin());
             run_prefixes(places);
+        } else if (mode == "--flip") {
+            places.erase(places.begin());
+            run_flips(places);
         } else if (mode == "--mutate" && places.size() > 1) {
             const long mutations = std::stol(places[1]);
             places.erase(places.begin(), places.begin() + 2);
