@@ -51,7 +51,7 @@ py::object find(const PySeekIndex& self, const py::object& data) {
 void add(SeekIndexWriter& writer, std::uint32_t checksum, std::uint32_t bytes, const py::object& points) {
     if (points.is_none()) return writer.add({checksum, bytes}, {});
     const BytesView view(points);
-    const py::gil_scoped_release released;
+    // The interpreter's lock is the writer's, too.
     writer.add({checksum, bytes}, view.bytes());
 }
 

@@ -19,9 +19,10 @@ JpegArena& arena_of(j_common_ptr common) {
 }
 
 void* allocate_small(j_common_ptr common, int pool, std::size_t bytes) {
-    JpegArena& arena = arena_of(common);
-    if (pool != JPOOL_IMAGE) return arena.original().alloc_small(common, pool, bytes);
-    return arena.allocate(common, bytes);
+    // What is permanent and small is made when the decompressor is, before this takes over; later, only an
+    // image's tables are.
+    static_cast<void>(pool);
+    return arena_of(common).allocate(common, bytes);
 }
 
 void* allocate_large(j_common_ptr common, int pool, std::size_t bytes) {

@@ -15,8 +15,10 @@ namespace hpcai500 {
 /// Takes the place of libjpeg's allocator for what lives as long as one image.
 ///
 /// libjpeg allocates its row buffers for every image and frees them afterwards; malloc gives such memory back
-/// to the system, and clearing the fresh pages again took a tenth of the time of a 500 x 375 image. Permanent
-/// memory and the coefficients of progressive images stay with libjpeg's own allocator and its limit.
+/// to the system, and clearing the fresh pages again took a tenth of the time of a 500 x 375 image. So do an
+/// image's Huffman and quantisation tables, which libjpeg would keep for the next one: whoever resets this
+/// forgets them. Large permanent memory and the coefficients of progressive images stay with libjpeg's own
+/// allocator and its limit.
 class JpegArena {
   public:
     /// Row buffers of the widest possible image take about 10 MB; more is a mistake.

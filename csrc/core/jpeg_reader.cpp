@@ -1,6 +1,7 @@
 #include "jpeg_reader.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "jpeg_arena.h"
 #include "jpeg_errors.h"
@@ -189,9 +190,14 @@ int JpegReader::warnings() const {
     return static_cast<int>(state_->errors.manager.num_warnings);
 }
 
-// jpeg_abort only frees the image's memory; it has nothing that could fail.
+// jpeg_abort only frees the image's memory; it has nothing that could fail. The tables go with it: a file
+// that has none must not be decoded with those of the file before, whichever that was.
 void JpegReader::close() noexcept {
-    jpeg_abort_decompress(&state_->decompressor);
+    jpeg_decompress_struct& d = state_->decompressor;
+    jpeg_abort_decompress(&d);
+    std::fill(std::begin(d.quant_tbl_ptrs), std::end(d.quant_tbl_ptrs), nullptr);
+    std::fill(std::begin(d.dc_huff_tbl_ptrs), std::end(d.dc_huff_tbl_ptrs), nullptr);
+    std::fill(std::begin(d.ac_huff_tbl_ptrs), std::end(d.ac_huff_tbl_ptrs), nullptr);
 }
 
 }  // namespace hpcai500

@@ -85,7 +85,7 @@ void run(std::span<const std::uint8_t> data) {
     } catch (const DecodeError&) {
         return tally().add(Kind::no_header);
     }
-    if (!scan || !decoder.open(*scan) || scan->width * scan->height > most_fuzzed_pixels)
+    if (!scan || !decoder.open(*scan) || std::int64_t{scan->width} * scan->height > most_fuzzed_pixels)
         return tally().add(Kind::foreign);
     const ScanShape shape(*scan);
     Taken first;
