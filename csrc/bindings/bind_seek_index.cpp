@@ -66,7 +66,7 @@ void register_seek_index(py::module_& module) {
         }
     });
     module.def("seek_points", &seek_points, py::arg("data"),
-               "Packed seek points of a JPEG; None where our own decoder does not take all of it.");
+               "Packed seek points of a JPEG; b'' where none pays, None where libjpeg-turbo decodes it.");
     module.def("seek_key", &key_of, py::arg("data"), "What an index knows a file by: (CRC-32, bytes).");
     py::class_<PySeekIndex>(module, "SeekIndex",
                             "An index of seek points, as `hpcai500 data index` writes it.")

@@ -20,7 +20,8 @@ constexpr Choice<DType> dtypes[] = {{"float32", DType::float32},
                                     {"bfloat16", DType::bfloat16},
                                     {"uint8", DType::uint8}};
 constexpr Choice<Layout> layouts[] = {{"nchw", Layout::nchw}, {"nhwc", Layout::nhwc}};
-constexpr Choice<Decoder> decoders[] = {{"own", Decoder::own}, {"libjpeg-turbo", Decoder::libjpeg_turbo}};
+constexpr Choice<JpegDecoder> decoders[] = {{"own", JpegDecoder::own},
+                                            {"libjpeg-turbo", JpegDecoder::libjpeg_turbo}};
 
 template <class Value, std::size_t count>
 Value parse(const Choice<Value> (&choices)[count], const char* what, const std::string& name) {

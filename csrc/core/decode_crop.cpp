@@ -77,12 +77,15 @@ class PixelRows final : public RowSource {
 }  // namespace
 
 void validate(const CropBox& box, int width, int height) {
-    const bool inside = box.width > 0 && box.height > 0 && box.x >= 0 && box.y >= 0 &&
-                        box.x + box.width <= width && box.y + box.height <= height;
-    if (inside) return;
+    const double right = box.x + box.width, bottom = box.y + box.height;
+    const bool inside = box.x >= 0 && box.y >= 0 && right <= width && bottom <= height;
+    // A side may be more than 0 and yet be lost in the sum.
+    const bool empty = !(right > box.x && bottom > box.y);
+    if (inside && !empty) return;
     std::ostringstream message;
-    message << "box must lie inside the image of " << width << " x " << height << " pixels, got x " << box.x
-            << ", y " << box.y << ", width " << box.width << ", height " << box.height;
+    message << "box must lie inside the image of " << width << " x " << height << " pixels";
+    if (empty) message << ", and x + width beyond x, y + height beyond y: make both sides a pixel or more";
+    message << "; got x " << box.x << ", y " << box.y << ", width " << box.width << ", height " << box.height;
     throw std::invalid_argument(message.str());
 }
 
@@ -123,7 +126,7 @@ int ImageDecoder::decode_open_image(std::span<const std::uint8_t> jpeg, const De
                                     const CropBox& box, void* image, const SeekIndex* index) {
     const int eighths = choose_eighths(spec, box);
     last_seek_ = SeekUse::without;
-    const bool own = spec.decoder == Decoder::own && eighths == full_size;
+    const bool own = spec.decoder == JpegDecoder::own && eighths == full_size;
     if (own && decode_own(jpeg, spec, box, image, index)) return reader_.warnings();
     const JpegReader::Size decoded = reader_.scaled_size(eighths);
     prepare(resizer_, spec, box, static_cast<double>(eighths) / full_size, decoded.width, decoded.height);
@@ -151,8 +154,12 @@ std::optional<std::vector<std::uint8_t>> ImageDecoder::seek_points(std::span<con
         const OpenImage open(reader_, jpeg);
         const auto scan = reader_.baseline_scan();
         if (!scan || !baseline_.open(*scan)) return std::nullopt;
-        return baseline_.make_points(
-            baseline::seek_interval(jpeg.size(), baseline_.mcus(), scan->restart_interval));
+        const int mcus = baseline_.mcus();
+        const int interval = baseline::seek_interval(jpeg.size(), mcus, scan->restart_interval);
+        std::vector<std::uint8_t> points = baseline_.make_points(interval);
+        // The only one would be the scan's end: nothing is saved by going on to it.
+        if (interval >= mcus) points.clear();
+        return points;
     } catch (const DecodeError&) {
         return std::nullopt;
     } catch (const baseline::Surprise&) {

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "baseline/decoder.h"
+#include "baseline/scan.h"
+#include "baseline/seek_points.h"
 #include "crop.h"
+#include "grow_buffer.h"
 #include "jpeg_reader.h"
 #include "planar_resize.h"
 #include "resize.h"
@@ -37,15 +40,16 @@ class ImageDecoder {
     int decode_crop(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const SampleKey& key,
                     void* image, const SeekIndex* index = nullptr);
 
-    /// The same for a box of the caller's. Throws std::invalid_argument when the box leaves the image.
+    /// The same for a box of the caller's. Throws as validate(), too.
     int decode_box(std::span<const std::uint8_t> jpeg, const DecodeSpec& spec, const CropBox& box,
                    void* image, const SeekIndex* index = nullptr);
 
     /// Of the last image that was decoded; `without` where no index was given.
     SeekUse last_seek() const { return last_seek_; }
 
-    /// Packed seek points (baseline::SeekPoints) of an image, or nothing where our own decoder does not take
-    /// all of it.
+    /// Packed seek points (baseline::SeekPoints) of an image; no bytes where it is so small, or its restart
+    /// markers so far apart, that no point is worth keeping; nothing where our own decoder leaves it to
+    /// libjpeg-turbo.
     std::optional<std::vector<std::uint8_t>> seek_points(std::span<const std::uint8_t> jpeg);
 
     /// The same crop for decoded pixels.
@@ -76,7 +80,8 @@ class ImageDecoder {
     SeekUse last_seek_ = SeekUse::without;
 };
 
-/// Throws std::invalid_argument when `box` is empty or leaves an image of width x height pixels.
+/// Throws std::invalid_argument when `box` leaves an image of width x height pixels, or is empty: also where
+/// a side is less than an ulp of its place, so that x + width == x.
 void validate(const CropBox& box, int width, int height);
 
 }  // namespace hpcai500

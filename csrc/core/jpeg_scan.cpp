@@ -1,6 +1,7 @@
 #include "jpeg_scan.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace hpcai500 {

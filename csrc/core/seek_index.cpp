@@ -1,12 +1,14 @@
 #include "seek_index.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <system_error>
-#include <utility>
+#include <tuple>
 
 #include "little_endian.h"
 #include "seek_index_format.h"

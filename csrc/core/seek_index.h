@@ -1,9 +1,10 @@
 // A file beside a set of JPEG files: seek points of each, found by what is in the file and not by its name.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>

@@ -1,18 +1,18 @@
 // The format of a seek index: a header, then the points of each file behind a checksum, then a table sorted
 // by key.
 //
-//   header   "HPC5SEEK", version (4 bytes), CRC-32 of the table (4), where the table begins (8), entries (4),
-//   CRC-32 of
-//            the header before this (4)
+//   header   "HPC5SEEK", version (4 bytes), CRC-32 of the table (4), where the table begins (8),
+//            entries (4), CRC-32 of the header before this (4)
 //   points   CRC-32 of key and points (4), points as baseline::SeekPoints has them
-//   entry    CRC-32 of a file, its bytes (4 each), where its points begin (8), their bytes with the checksum
-//   (4)
+//   entry    CRC-32 of a file, its bytes (4 each), where its points begin (8), their bytes with the
+//            checksum (4)
 //
 // All numbers have the least byte first. An entry whose points have 0 bytes is of a file that has none.
 #pragma once
 
 #include <libdeflate.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>

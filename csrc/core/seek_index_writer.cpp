@@ -1,3 +1,6 @@
+#include "seek_index.h"
+
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>

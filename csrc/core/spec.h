@@ -11,7 +11,7 @@ enum class CropMode { random, centre };
 enum class DType { float32, float16, bfloat16, uint8 };
 enum class Layout { nchw, nhwc };
 /// Who decodes: ours what it knows, and libjpeg-turbo the rest; or libjpeg-turbo all.
-enum class Decoder { own, libjpeg_turbo };
+enum class JpegDecoder { own, libjpeg_turbo };
 
 constexpr std::size_t item_size(DType dtype) {
     return dtype == DType::float32 ? 4 : dtype == DType::uint8 ? 1 : 2;
@@ -31,7 +31,7 @@ struct DecodeSpec {
     DType dtype = DType::float32;
     Layout layout = Layout::nchw;
     bool dct_scaling = false;
-    Decoder decoder = Decoder::own;
+    JpegDecoder decoder = JpegDecoder::own;
 
     std::size_t image_bytes() const {
         return std::size_t{3} * static_cast<std::size_t>(size) * static_cast<std::size_t>(size) *

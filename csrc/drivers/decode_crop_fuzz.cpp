@@ -20,7 +20,7 @@ DecodeSpec settings(std::uint64_t hash) {
     spec.dtype = static_cast<DType>((hash >> 17) & 3);
     spec.layout = static_cast<Layout>((hash >> 19) & 1);
     spec.dct_scaling = ((hash >> 20) & 1) != 0;
-    spec.decoder = static_cast<Decoder>((hash >> 21) & 1);
+    spec.decoder = static_cast<JpegDecoder>((hash >> 21) & 1);
     return spec;
 }
 

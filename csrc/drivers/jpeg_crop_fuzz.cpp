@@ -1,12 +1,10 @@
 // A fuzz target: any bytes, to a crop by our own decoder and by libjpeg-turbo's.
 //
-//  - Both refuse with the same error, or neither does. Only where the data ends may ours go on alone: libjpeg
-//  reads the
-//    rest of a row of MCUs, and sometimes the row below, where ours needs neither.
-//  - Where both make an image, no level differs by more than libjpeg's roundings add up to. It clamps levels
-//  before the
-//    resize and we behind it, so colours that leave the range are only compared where no pixel is resized.
-//    Blocks that no encoder makes are compared in jpeg_planes_fuzz.cpp.
+//  - Both refuse with the same error, or neither does. Only where the data ends may ours go on alone:
+//    libjpeg reads the rest of a row of MCUs, and sometimes the row below, where ours needs neither.
+//  - Where both make an image, no level differs by more than libjpeg's roundings add up to. It clamps
+//    levels before the resize and we behind it, so colours that leave the range are only compared where
+//    no pixel is resized. Blocks that no encoder makes are compared in jpeg_planes_fuzz.cpp.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -37,7 +35,7 @@ struct Outcome {
 };
 
 Outcome decode(ImageDecoder& decoder, std::span<const std::uint8_t> data, DecodeSpec spec, const CropBox& box,
-               Decoder who) {
+               JpegDecoder who) {
     spec.decoder = who;
     Outcome outcome;
     // Exactly the image's room: the sanitizer sees a byte written behind it.
@@ -138,8 +136,8 @@ void run(std::span<const std::uint8_t> data) {
         return tally().add(Kind::foreign);
     Choices choices(digest(data.data(), data.size()));
     const Crop crop = choose(header, choices);
-    const Outcome ours = decode(decoder, data, crop.spec, crop.box, Decoder::own);
-    const Outcome theirs = decode(decoder, data, crop.spec, crop.box, Decoder::libjpeg_turbo);
+    const Outcome ours = decode(decoder, data, crop.spec, crop.box, JpegDecoder::own);
+    const Outcome theirs = decode(decoder, data, crop.spec, crop.box, JpegDecoder::libjpeg_turbo);
     if (ours.failed) {
         claim(theirs.failed, "we refuse (%s), libjpeg does not", ours.reason.c_str());
         claim(ours.kind == theirs.kind && ours.reason == theirs.reason,

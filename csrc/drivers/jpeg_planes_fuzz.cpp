@@ -2,12 +2,10 @@
 // compared as the inverse transform leaves them, where nothing has been rounded or clamped in another order:
 //
 //  - All kernels take the same rows and refuse the same one, and their samples are equal, whatever the data.
-//  - Of a row that we take, libjpeg has no complaint, and the same samples to the bit. Only a block that no
-//  encoder
-//    makes, whose sums leave 16 bits, may differ.
-//  - A window of the image ends where all of it does up to the window's right edge, and has the same samples:
-//  what
-//    is passed over is read as what is decoded is.
+//  - Of a row that we take, libjpeg has no complaint, and the same samples to the bit. Only a block that
+//    no encoder makes, whose sums leave 16 bits, may differ.
+//  - A window of the image ends where all of it does up to the window's right edge, and has the same
+//    samples: what is passed over is read as what is decoded is.
 #include <algorithm>
 #include <optional>
 #include <vector>

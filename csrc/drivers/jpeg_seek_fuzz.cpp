@@ -1,9 +1,9 @@
 // A fuzz target: any bytes as a JPEG file, and seek points of it; true ones first, and then the same damaged.
 //
 //  - A scan that is whole has points, and a window that is reached by them has the samples that it has
-//  without.
-//  - With damaged points all kernels come to the same end: a refusal, or samples; and nothing is read outside
-//  the data.
+//    without.
+//  - With damaged points all kernels come to the same end: a refusal, or samples; and nothing is read
+//    outside the data.
 #include <algorithm>
 #include <optional>
 #include <vector>

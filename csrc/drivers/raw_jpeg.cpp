@@ -9,29 +9,19 @@ namespace {
 // none of libjpeg's plain C leaves its table of clamped levels: a sample is a quarter of that sum at most.
 constexpr int most_tame = 2047;
 
-// What no table that was read has.
-constexpr UINT8 no_length = 0xFF;
-constexpr UINT16 no_factor = 0;
-
 bool ends_scan(std::uint8_t first, std::uint8_t second) {
     const bool restart = second >= JPEG_RST0 && second < JPEG_RST0 + 8;
     return first == 0xFF && second != 0 && !restart;
-}
-
-template <class Table>
-bool is_own(Table* const (&tables)[NUM_HUFF_TBLS], int number) {
-    if (number < 0 || number >= NUM_HUFF_TBLS || tables[number] == nullptr) return false;
-    if constexpr (requires { tables[number]->bits; }) {
-        return tables[number]->bits[0] != no_length;
-    } else {
-        return tables[number]->quantval[0] != no_factor;
-    }
 }
 
 }  // namespace
 
 RawJpeg::RawJpeg() {
     decompressor_.err = install(errors_);
+    create();
+}
+
+void RawJpeg::create() {
     guarded(errors_, [this] { jpeg_create_decompress(&decompressor_); });
 }
 
@@ -40,35 +30,16 @@ RawJpeg::~RawJpeg() {
 }
 
 std::optional<baseline::Scan> RawJpeg::open(std::span<const std::uint8_t> data) {
-    jpeg_abort_decompress(&decompressor_);
+    // libjpeg would keep the tables of the image before.
+    jpeg_destroy_decompress(&decompressor_);
+    create();
     if (data.empty()) throw DecodeError(FailureKind::truncated, "the file is empty");
     errors_.past_end = errors_.end_may_be_missing = false;
     install_memory_source(decompressor_, source_, data.data(), data.size());
-    mark_tables();
     guarded(errors_, [this] { jpeg_read_header(&decompressor_, TRUE); });
     // What matters from here on is the scan.
     errors_.manager.num_warnings = 0;
-    return has_own_tables() ? baseline_scan(decompressor_) : std::nullopt;
-}
-
-void RawJpeg::mark_tables() {
-    for (int i = 0; i < NUM_HUFF_TBLS; ++i) {
-        if (decompressor_.quant_tbl_ptrs[i] != nullptr)
-            decompressor_.quant_tbl_ptrs[i]->quantval[0] = no_factor;
-        for (JHUFF_TBL* table : {decompressor_.dc_huff_tbl_ptrs[i], decompressor_.ac_huff_tbl_ptrs[i]})
-            if (table != nullptr) table->bits[0] = no_length;
-    }
-}
-
-bool RawJpeg::has_own_tables() const {
-    bool all = true;
-    for (int i = 0; i < decompressor_.num_components; ++i) {
-        const jpeg_component_info& component = decompressor_.comp_info[i];
-        all = all && is_own(decompressor_.quant_tbl_ptrs, component.quant_tbl_no) &&
-              is_own(decompressor_.dc_huff_tbl_ptrs, component.dc_tbl_no) &&
-              is_own(decompressor_.ac_huff_tbl_ptrs, component.ac_tbl_no);
-    }
-    return all;
+    return baseline_scan(decompressor_);
 }
 
 int RawJpeg::decode(std::vector<RawPlane>& planes) {

@@ -1,6 +1,7 @@
 // libjpeg-turbo's samples of an image as its inverse transform leaves them: before chroma is upsampled.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -28,9 +29,7 @@ class RawJpeg {
     RawJpeg(const RawJpeg&) = delete;
     RawJpeg& operator=(const RawJpeg&) = delete;
 
-    /// The scan, where the header is one that our decoder takes, and has all its tables: libjpeg would take
-    /// those that it lacks from the image before, and what comes out would depend on that. Throws
-    /// DecodeError.
+    /// The scan, where the header is one that our decoder takes. Throws DecodeError.
     std::optional<baseline::Scan> open(std::span<const std::uint8_t> data);
 
     /// Decodes until libjpeg complains. Returns the MCU rows before that.
@@ -43,8 +42,7 @@ class RawJpeg {
     bool has_wild_blocks();
 
   private:
-    void mark_tables();
-    bool has_own_tables() const;
+    void create();
     const JCOEF* block(int plane, int row, int column);
     void decode_rows(std::vector<RawPlane>& planes, int rows, int& clean);
 

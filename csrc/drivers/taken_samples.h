@@ -1,5 +1,5 @@
-// What our JPEG decoder makes of a scan, for the fuzz targets: samples of a window, as the resize asks for
-// them.
+// What our JPEG decoder makes of a scan, for the fuzz targets: the samples of a window, as the resize asks
+// for them.
 #pragma once
 
 #include <cstdint>

@@ -156,7 +156,7 @@ def decode_box(
     flip: bool,
     index: SeekIndex | None = None,
 ) -> int:
-    """decode_crop for a box of the caller's; raises ValueError when it leaves the image.
+    """decode_crop for a box of the caller's; raises ValueError when it leaves the image or is empty (x + width == x).
 
     `spec.mode` says what surrounds the box: nothing ("random", whole pixels), or the image ("centre").
     """

@@ -5,9 +5,10 @@ from typing import final
 from typing_extensions import Buffer
 
 def seek_points(data: Buffer) -> bytes | None:
-    """Packed points of a JPEG: at most 4 % of its bytes; a file of a few hundred bytes has one.
+    """Packed points of a JPEG: at most 4 % of its bytes.
 
-    None where our own decoder does not take all of it: no JPEG, another kind, or damaged.
+    b"" where no point is worth keeping: the file is too small for one before its end, or its restart markers are too
+    far apart. None where our own decoder leaves it to libjpeg-turbo: no JPEG, another kind, or damaged.
     """
 
 def seek_key(data: Buffer) -> tuple[int, int]:
@@ -38,7 +39,7 @@ class SeekIndexWriter:
         """Makes the file, which must not be there. Raises OSError, as all functions."""
 
     def add(self, checksum: int, size: int, points: Buffer | None) -> None:
-        """Adds a file: its `seek_key` and its `seek_points`."""
+        """Adds a file: its `seek_key` and its `seek_points`; b"" and None are the same here."""
 
     def finish(self) -> int:
         """Writes what makes it an index; returns its bytes."""

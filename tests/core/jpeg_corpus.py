@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pictures import jpeg, photograph
 
 _SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
+DHT, DQT = 0xC4, 0xDB
 
 
 def noise(width: int, height: int, amplitude: int = 128) -> NDArray[np.uint8]:
@@ -20,6 +21,16 @@ def stripes(width: int, height: int) -> NDArray[np.uint8]:
     """(height, width, 3): one high frequency alone, so that long runs of zeros stand before it."""
     rows, columns = np.mgrid[0:height, 0:width]
     return np.repeat((((rows + columns) % 2) * 200 + 20)[..., None], 3, axis=2).astype(np.uint8)
+
+
+def without(data: bytes, marker: int) -> bytes:
+    """The file without its segments of this marker."""
+    kept, at = data[:2], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        kept += b"" if data[at + 1] == marker else data[at:end]
+        at = end
+    return kept + data[at:]
 
 
 def our_files() -> dict[str, bytes]:
@@ -62,6 +73,8 @@ def foreign_files() -> dict[str, bytes]:
         "440": write_jpeg(picture, [(1, 2), (1, 1), (1, 1)], quantiser=20, restart_interval=2),
         "uneven": write_jpeg(picture, [(2, 2), (2, 1), (1, 2)], quantiser=20),
         "rgb": write_jpeg(picture, [(1, 1)] * 3, quantiser=20, adobe_transform=0),
+        "without-codes": without(jpeg(picture), DHT),
+        "without-factors": without(jpeg(picture), DQT),
         "text": b"no image at all",
         "empty": b"",
     }

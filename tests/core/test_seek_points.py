@@ -156,16 +156,48 @@ def test_points_take_a_25th_of_the_file_at_most_and_are_4_mcus_apart_at_least(ki
     interval, points = unpack(points_of(data))
     assert interval >= 4
     # With the checksum and the table's entry.
-    assert len(points_of(data)) + 4 + 20 <= len(data) * 0.04 or len(points) == 1
+    assert len(points_of(data)) + 4 + 20 <= len(data) * 0.04
+    assert len(points) > 1
     assert points == sorted(points)
 
 
-def test_a_tiny_file_has_one_point_its_end(tmp_path: Path) -> None:
-    data = jpeg(PICTURE[:16, :16], quality=10)
-    assert len(unpack(points_of(data))[1]) == 1
-    index = make_index(tmp_path / "index", {data: points_of(data)})
+WITHOUT_A_POINT_WORTH_KEEPING: dict[str, bytes] = {
+    "tiny": jpeg(PICTURE[:16, :16], quality=10),
+    "of four MCUs": jpeg(NOISE[:32, :32], quality=98),
+    "of 300 bytes": write_jpeg(np.full((80, 80, 1), 128, np.uint8), [(1, 1)]),
+    # 330 x 210 pixels are 21 x 14 MCUs.
+    "with one restart interval": jpeg(PICTURE, quality=95, restart_marker_blocks=21 * 14),
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_A_POINT_WORTH_KEEPING)
+def test_a_file_whose_only_point_would_be_its_end_is_known_to_have_none(kind: str, tmp_path: Path) -> None:
+    data = WITHOUT_A_POINT_WORTH_KEEPING[kind]
+    assert points_of(data) == b""
+    index = make_index(tmp_path / "index", {data: b""})
+    assert index.find(data) == b""
     for box in boxes(data, 5):
         np.testing.assert_array_equal(decode(data, box, index), decode(data, box))
+        decode(data, box, index)
+        assert _core.last_seek() == "without"
+
+
+@pytest.mark.parametrize("kind", WITHOUT_A_POINT_WORTH_KEEPING)
+def test_and_where_it_is_damaged_it_is_libjpegs(kind: str) -> None:
+    assert _core.seek_points(WITHOUT_A_POINT_WORTH_KEEPING[kind][:-4]) is None
+
+
+def test_an_index_that_keeps_such_a_point_serves_as_well(tmp_path: Path) -> None:
+    """As indexes were once written."""
+    data = FILES["444"]
+    interval, points = unpack(points_of(data))
+    mcus = -(-330 // 8) * -(-210 // 8)
+    last = pack(mcus + interval, points[-1:])
+    index = make_index(tmp_path / "index", {data: last})
+    for box in boxes(data, 20):
+        with_point = decode(data, box, index)
+        assert _core.last_seek() == "used"
+        np.testing.assert_array_equal(with_point, decode(data, box))
 
 
 @pytest.mark.parametrize("kind", OTHERS)

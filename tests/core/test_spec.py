@@ -84,14 +84,32 @@ def test_a_key_out_of_range_is_refused(name: str, value: int) -> None:
         _core.crop_box(_core.DecodeSpec(size=8), 10, 10, **{**KEY, name: value})
 
 
+def decode_box(x: float, y: float, width: float, height: float) -> None:
+    """Of an image of 20 x 20 pixels."""
+    data, spec, out = jpeg(photograph(20, 20)), _core.DecodeSpec(size=8), np.zeros((3, 8, 8), np.float32)
+    _core.decode_box(data, spec, out, x=x, y=y, width=width, height=height, flip=False)
+
+
 @pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 21, 5), (0, 0, 0, 5), (18, 0, 5, 5), (0, float("nan"), 5, 5)])
-def test_a_box_outside_the_image_is_refused(box: tuple[float, ...]) -> None:
-    x, y, width, height = box
-    out = np.zeros((3, 8, 8), np.float32)
+def test_a_box_outside_the_image_is_refused(box: tuple[float, float, float, float]) -> None:
     with pytest.raises(ValueError, match="box must lie inside the image of 20 x 20 pixels"):
-        _core.decode_box(
-            jpeg(photograph(20, 20)), _core.DecodeSpec(size=8), out, x=x, y=y, width=width, height=height, flip=False
-        )
+        decode_box(*box)
+
+
+@pytest.mark.parametrize("place", [7.0, 7.5, 20.0])
+@pytest.mark.parametrize("side", [0.0, -1.0, 5e-324, 1e-16])
+def test_a_box_whose_side_is_lost_beside_its_place_is_refused_as_an_empty_one(place: float, side: float) -> None:
+    for box in ((place, 0, side, 5), (0, place, 5, side)):
+        with pytest.raises(ValueError, match=r"box must lie inside .*: make both sides a pixel or more; got x"):
+            decode_box(*box)
+
+
+@pytest.mark.parametrize("place", [0.0, 7.0, 7.5, 20.0])
+def test_a_box_of_an_ulp_is_none_that_is_empty(place: float) -> None:
+    before = max(np.nextafter(place, 0), 0.0)
+    side = float(np.nextafter(before, np.inf) - before)
+    decode_box(before, 0, side, 5)
+    decode_box(0, before, 5, side)
 
 
 def test_any_buffer_holds_a_jpeg() -> None:

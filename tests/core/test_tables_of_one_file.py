@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jpeg_corpus import DHT, DQT, without
 from pictures import jpeg, photograph
 
 from hpcai500 import _core
-
-DHT, DQT = 0xC4, 0xDB
-
-
-def without(data: bytes, marker: int) -> bytes:
-    """The file without its segments of this marker."""
-    kept, at = data[:2], 2
-    while data[at + 1] != 0xDA:
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        kept += b"" if data[at + 1] == marker else data[at:end]
-        at = end
-    return kept + data[at:]
 
 
 def decoded(data: bytes, decoder: str) -> np.ndarray:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernel.h"
+
 namespace hpcai500::baseline {
 namespace {
 
@@ -38,7 +40,7 @@ bool Decoder::open(const Scan& scan, const SeekPoints& points) {
 }
 
 // A block takes two bits at least, one for its DC difference and one for its end. A few bytes may claim any
-// size: memory is for those that can have it.
+// size: memory is for those that can have it, at most 256 bytes of samples for one of data (docs/fuzzing.md).
 bool Decoder::may_hold(int mcus) const {
     int blocks = 0;
     for (int c = 0; c < cursor_.component_count(); ++c)

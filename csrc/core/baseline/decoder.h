@@ -1,12 +1,13 @@
 // Samples of a window of a baseline JPEG, MCU row by MCU row. What lies outside is passed over, not decoded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "core/grow_buffer.h"
 #include "core/planar_resize.h"
-#include "kernel.h"
+#include "huffman_table.h"
 #include "scan.h"
 #include "scan_cursor.h"
 #include "seek_points.h"
@@ -41,8 +42,8 @@ class Decoder final : public PlaneSource {
     int mcu_width() const { return 8 * across_; }
     int mcu_height() const { return 8 * down_; }
     int kept_from(int row) const { return row * mcus_across_ + left_; }
-    bool may_hold(int mcus) const;
     int kept_until(int row) const { return row * mcus_across_ + right_; }
+    bool may_hold(int mcus) const;
 
     TableCache dc_{Coefficients::dc}, ac_{Coefficients::ac};
     alignas(64) std::int16_t quantisation_[3][64];

@@ -1,7 +1,6 @@
 #include "scan_cursor.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "unstuff.h"
 
@@ -28,7 +27,7 @@ void ScanCursor::start(int mcu, const SeekPoint& point, std::size_t end) {
     read_interval();
     if (restart_interval_ > 0) {
         // A point behind a marker cannot be taken for another place, nor bring predictors.
-        if (mcu > 0 && (point.bits_used() > 0 || !follows_marker(point.byte(), mcu))) throw Surprise{};
+        if (mcu > 0 && (point.bits_used() > 0 || !follows_marker())) throw Surprise{};
         return;
     }
     for (int c = 0; c < scan_.component_count; ++c) scan_.components[c].predictor = point.predictors[c];
@@ -58,10 +57,10 @@ void ScanCursor::read_interval() {
     looked_through_ = 0;
 }
 
-// Whether the bytes before `byte` are the marker before MCU `mcu`.
-bool ScanCursor::follows_marker(std::size_t byte, int mcu) const {
-    const int marker = first_restart_marker + (mcu / restart_interval_ - 1) % restart_markers;
-    return byte >= marker_bytes && data_[byte - 2] == 0xFF && data_[byte - 1] == marker;
+// Whether the bytes before this interval are the marker before this MCU.
+bool ScanCursor::follows_marker() const {
+    const int marker = first_restart_marker + (mcu_ / restart_interval_ - 1) % restart_markers;
+    return byte_ >= marker_bytes && data_[byte_ - 2] == 0xFF && data_[byte_ - 1] == marker;
 }
 
 void ScanCursor::cross_restart() {
@@ -69,8 +68,8 @@ void ScanCursor::cross_restart() {
     const std::ptrdiff_t unused = scan_.end - scan_.bits.next + scan_.bits.filled / 8;
     if (unused != 0 || unread_.size() < marker_bytes) throw Surprise{};
     unread_ = unread_.subspan(marker_bytes);
-    if (!follows_marker(static_cast<std::size_t>(unread_.data() - data_.data()), mcu_)) throw Surprise{};
-    byte_ = data_.size() - unread_.size();
+    byte_ = static_cast<std::size_t>(unread_.data() - data_.data());
+    if (!follows_marker()) throw Surprise{};
     read_interval();
 }
 

@@ -44,7 +44,7 @@ class ScanCursor {
     SeekPoint here();
 
   private:
-    bool follows_marker(std::size_t byte, int mcu) const;
+    bool follows_marker() const;
     void run(int mcus, int column);
     void read_interval();
 
@@ -56,7 +56,7 @@ class ScanCursor {
     ScanState scan_{};
     int mcu_ = 0, until_restart_ = 0;
 
-    // For here(): bytes of the interval that were looked through, and the file's byte behind them.
+    // Bytes of the interval that here() has looked through, and where in data_ the byte behind them is.
     std::size_t looked_through_ = 0, byte_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace hpcai500::baseline {
@@ -12,8 +13,8 @@ namespace hpcai500::baseline {
 /// Between two MCUs: where the next one's first code begins, and what the first DC differences behind it are
 /// added to.
 struct SeekPoint {
-    std::uint32_t bit =
-        0;  ///< from the beginning of the scan's data, as the file has it: stuffing and markers count
+    /// From the beginning of the scan's data, as the file has it: stuffing and markers count.
+    std::uint32_t bit = 0;
     std::int16_t predictors[3] = {};
 
     bool operator==(const SeekPoint&) const = default;
