@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,12 +66,11 @@ def _measure_and_tell(
     from hpcai500.files import write_atomically  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.launch.micro import MicroRequest, measure_micro  # noqa: PLC0415
     from hpcai500.results.micro import figure_of_merit_lines, table_lines  # noqa: PLC0415
-    from hpcai500.scratch import can_be_made  # noqa: PLC0415
 
     try:
         # Before the minutes that measuring takes.
-        if out and (out.is_dir() or not can_be_made(out.absolute().parent)):
-            raise UsageError(f"{out}: cannot be written; give another -o FILE")
+        if out:
+            _check_writable(out)
         document = measure_micro(crew, MicroRequest(tuple(wanted), recipe, tuple(overrides), data, seconds))
         if out:
             try:
@@ -85,6 +85,13 @@ def _measure_and_tell(
         lines = [*table_lines(document), *figure_of_merit_lines(document), "HPCAI500 RESULT PASS"]
         print("\n".join(lines))  # noqa: T201
     return ExitCode.PASS
+
+
+def _check_writable(out: Path) -> None:
+    folder = out.absolute().parent
+    if out.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        reason = "a folder" if out.is_dir() else "no such folder" if not folder.is_dir() else "permission denied"
+        raise UsageError(f"{out}: cannot be written: {reason}; give another -o FILE")
 
 
 def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:

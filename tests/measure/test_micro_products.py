@@ -18,7 +18,7 @@ from hpcai500.measure.micro.convolution import Convolution, Product
 from hpcai500.measure.micro.error_bound import operand
 from hpcai500.measure.micro.gemm import Gemm, complaint
 from hpcai500.measure.micro.precisions import PRECISIONS, arithmetic, lacking
-from hpcai500.measure.micro.problem import Problem
+from hpcai500.measure.micro.problem import Call, Problem
 from hpcai500.measure.micro.shapes import as_gemm, heaviest, products_of_step
 
 CPU = torch.device("cpu")
@@ -39,9 +39,21 @@ def test_every_call_is_right(problem: Problem, precision: str) -> None:
     torch.manual_seed(1)
     with arithmetic(PRECISIONS[precision]):
         prepared = problem.prepare(PRECISIONS[precision], CPU)
-        assert len(prepared.calls) >= 2
-        for name, call in prepared.calls.items():
-            assert prepared.complaint(call()) is None, name
+        products = {name: _unless_refused(call) for name, call in prepared.calls.items()}
+        made = {name: product for name, product in products.items() if product is not None}
+        assert len(made) >= 2
+        for name, product in made.items():
+            assert prepared.complaint(product) is None, name
+
+
+def _unless_refused(call: Call) -> Tensor | None:
+    """What a call makes; None where oneDNN says that this processor has no instructions to pack the precision."""
+    try:
+        return call()
+    except RuntimeError as error:
+        if "needs the cpu support" not in str(error):
+            raise
+        return None
 
 
 @pytest.mark.gpu
