@@ -32,6 +32,8 @@ COMMANDS = {
     "stage": "copy a set, or what a run reads of it, to a node's own storage; release it",
 }
 
+# What Ctrl-C leaves, unless a command sets its own words.
+_KEPT = "finished files are kept, none is half written; the same command goes on"
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 _AGAIN_SECONDS = 0.01
@@ -42,11 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_missing_streams()
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
+    kept = _KEPT
     try:
         chosen, unknown = _parser().parse_known_args(arguments)
         if unknown:
             # The chosen command's own parser knows the flags that may have been meant.
             chosen.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        kept = getattr(chosen, "kept", kept)
         return int(chosen.run(chosen))
     except HpcAi500Error as error:
         if ending.asked:
@@ -54,9 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"hpcai500: error: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write(
-            "hpcai500: interrupted: finished files are kept, none is half written; the same command goes on\n"
-        )
+        sys.stderr.write(f"hpcai500: interrupted: {kept}\n")
         return _INTERRUPTED
     except BrokenPipeError:
         # `hpcai500 data check … | head`: the reader has what it wants.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -11,10 +12,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from image_tree import encoded, pixels, settle, write_tree
+from PIL import Image
 
+from hpcai500._core import SeekIndexWriter
 from hpcai500.data.command import main
+from hpcai500.data.imagenet import seek_index_making
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX
 from hpcai500.data.imagenet.seek_index_making import make_seek_index
@@ -67,11 +72,12 @@ def test_people_get_a_table(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     (root / "train/cat/cat_1.JPEG").write_bytes(encoded(pixels(0).convert("CMYK")))
     (root / "train/cat/cat_2.JPEG").write_bytes(encoded(pixels(0), "PNG"))
     (root / "train/dog/dog_0.JPEG").write_bytes(encoded(pixels(0, 200, 300))[:-900])
+    (root / "train/dog/dog_1.JPEG").write_bytes(encoded(pixels(0, 8, 8)))
     assert main(["index", "ic", str(root)]) == 0
     out = capsys.readouterr().out
     assert f"index              {root / SEEK_INDEX}\n" in out
-    assert "images             10, 6 with seek points\n" in out
-    assert "without            1 CMYK, 1 damaged, 1 no JPEG, 1 progressive\n" in out
+    assert "images             10, 5 with seek points\n" in out
+    assert "without            1 CMYK, 1 damaged, 1 no JPEG, 1 progressive, 1 too small\n" in out
     assert "% of the data\n" in out
 
 
@@ -87,7 +93,7 @@ def test_files_that_are_not_there_are_listed_and_the_others_indexed(
     os.utime(folder, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert main(["index", "ic", str(root), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    reason = "unreadable: No such file or directory"
+    reason = "No such file or directory"
     assert made["unreadable"] == [{"path": "val/dog/dog_1.JPEG", "reason": reason}]
     assert made["files"] == made["with_points"] == 9
     assert main(["index", "ic", str(root)]) == 0
@@ -100,6 +106,7 @@ def test_files_that_are_not_there_are_listed_and_the_others_indexed(
         (["index", "ic", "{root}", "--jsn"], "did you mean --json?"),
         (["index", "ic", "{root}", "--threads", "0"], "--threads must be at least 1"),
         (["index", "ic", "{root}/missing"], "there is no such folder; expected train/<class>/*.JPEG"),
+        (["index", "ic", "{root}/train/cat/cat_0.JPEG"], "there is no such folder; expected train/<class>/*.JPEG"),
         (["index", "ic", "{root}/train"], "has no folder train/: expected train/<class>/*.JPEG"),
         (["index", "ewa", "{root}"], "invalid choice: 'ewa' (choose from 'ic')"),
     ],
@@ -115,17 +122,75 @@ def test_a_mistake_is_one_line_with_what_is_right(
     assert not (root / SEEK_INDEX).exists()
 
 
-def test_a_place_that_cannot_be_written_is_told_with_the_line_to_type(
-    root: Path, user_cache: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_no_file_or_too_large_is_listed_and_never_waited_for(
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Root may write anywhere: a folder in the index's place stops it, too.
+    os.mkfifo(root / "val/dog/pipe.JPEG")
+    os.truncate(root / "train/cat/cat_0.JPEG", 2**30 + 1)
+    assert main(["index", "ic", str(root), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["unreadable"] == [
+        {
+            "path": "train/cat/cat_0.JPEG",
+            "reason": "the file has 1073741825 bytes; the limit for an image is 1073741824",
+        },
+        {"path": "val/dog/pipe.JPEG", "reason": "not a regular file"},
+    ]
+    assert made["files"] == 9
+
+
+def test_where_no_file_can_be_read_one_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in root.rglob("*.JPEG"):
+        path.unlink()
+        os.mkfifo(path)
+    assert main(["index", "ic", str(root)]) == 64
+    assert capsys.readouterr().err == (
+        f"hpcai500: error: {root}: none of its files can be read, train/cat/cat_0.JPEG for one: not a regular file; "
+        "check the permissions, links and mount\n"
+    )
+    assert not (root / SEEK_INDEX).exists()
+
+
+def test_a_folder_in_its_place_is_told(root: Path, user_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / SEEK_INDEX).mkdir()
     assert main(["index", "ic", str(root)]) == 64
-    err = capsys.readouterr().err
-    assert err.startswith(f"hpcai500: error: cannot write the seek index {root / SEEK_INDEX}: ")
-    assert f"`hpcai500 data index ic {root} --cache`" in err
+    assert capsys.readouterr().err == (
+        f"hpcai500: error: cannot write the seek index {root / SEEK_INDEX}: Is a directory; remove the folder that is "
+        "in its place, and run the same command again\n"
+    )
     assert main(["index", "ic", str(root), "--cache", "--json"]) == 0
     assert Path(json.loads(capsys.readouterr().out)["index"]).is_relative_to(user_cache)
+
+
+def test_a_cache_below_a_file_is_told(root: Path, user_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_index(root)
+    user_cache.write_text("a file")
+    assert main(["index", "ic", str(root), "--cache"]) == 64
+    said = capsys.readouterr().err
+    assert said.endswith(": Not a directory; choose another cache folder by XDG_CACHE_HOME\n")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_each_reason_has_a_remedy_of_its_own(
+    code: int, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: bytes) -> SeekIndexWriter:
+        # As the core has it; and root, who may run this, is refused nothing.
+        raise OSError(code, f"cannot make {os.fsdecode(path)}: {os.strerror(code)}")
+
+    monkeypatch.setattr(seek_index_making, "SeekIndexWriter", refuse)
+    assert main(["index", "ic", str(root)]) == 64
+    remedies = {
+        errno.ENOSPC: "it takes about 4 % of the set: make room",
+        errno.EDQUOT: "it takes about 4 % of the set: make room",
+        errno.EIO: "check the disk and the mount",
+    }
+    for_owners = f"have its owner run the same command, or `hpcai500 data index ic {root} --cache` for one of your own"
+    remedy = f"{remedies[code]}, and run the same command again" if code in remedies else for_owners
+    place = root / SEEK_INDEX
+    assert capsys.readouterr().err == (
+        f"hpcai500: error: cannot write the seek index {place}: {os.strerror(code)}; {remedy}\n"
+    )
 
 
 def _at_most_100_bytes_a_file() -> None:
@@ -140,30 +205,45 @@ def test_an_index_stays_where_a_new_one_has_no_room(root: Path) -> None:
         [*COMMAND, str(root)], preexec_fn=_at_most_100_bytes_a_file, capture_output=True, text=True, check=False
     )
     assert done.returncode == 64
-    assert "cannot write the seek index" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == (
+        f"hpcai500: error: cannot write the seek index {root / SEEK_INDEX}: File too large; raise the limit of a "
+        "file's size (ulimit -f), and run the same command again\n"
+    )
     assert (root / SEEK_INDEX).read_bytes() == before
     assert not list(root.glob(".hpcai500-part-*"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_index_stays_where_the_making_of_a_new_one_is_stopped(root: Path, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number_of_signal", "code", "said"),
+    [
+        (
+            signal.SIGINT,
+            130,
+            "hpcai500: interrupted: an index that was there is as it was; the same command begins anew\n",
+        ),
+        (signal.SIGTERM, 143, ""),
+    ],
+)
+def test_an_index_stays_where_the_making_of_a_new_one_is_stopped(
+    root: Path, number_of_signal: signal.Signals, code: int, said: str
+) -> None:
     make_seek_index(root)
     before = (root / SEEK_INDEX).read_bytes()
-    # Whoever reads it waits for a writer.
-    pipe = root / "val/dog/pipe.JPEG"
-    os.mkfifo(pipe)
-    process = subprocess.Popen([*COMMAND, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Half a minute of work, of which the first moment is enough.
+    large = root / "train/cat/cat_0.JPEG"
+    noise = np.random.default_rng(1).integers(0, 256, (900, 900, 3), dtype=np.uint8)
+    large.write_bytes(encoded(Image.fromarray(noise), quality=95))
+    for number in range(5000):
+        os.link(large, large.with_name(f"link_{number}.JPEG"))
+    command = [*COMMAND, str(root), "--threads", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 60
     while not list(root.glob(".hpcai500-part-*/index")) and time.monotonic() < end:
         time.sleep(0.01)
-    process.send_signal(number)
-    # It may have gone before it came to the pipe, or come to it after a writer has: neither waits here.
-    while process.poll() is None and time.monotonic() < end + 60:
-        os.close(os.open(pipe, os.O_RDWR))
-        time.sleep(0.01)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
+    process.send_signal(number_of_signal)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, ""), err
+    assert err.endswith(said)
     assert "Traceback" not in err
     assert (root / SEEK_INDEX).read_bytes() == before
     assert not list(root.glob(".hpcai500-part-*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import struct
@@ -16,9 +17,11 @@ import torch
 from dali_here import needs_dali
 from image_tree import encoded, pixels, settle, write_tree
 
-from hpcai500.data.command import main
+from hpcai500._core import SeekIndex
 from hpcai500.data.imagenet import seek_index as seek_index_module
 from hpcai500.data.imagenet.check import check_images
+from hpcai500.data.imagenet.dali import loader as dali_loader_module
+from hpcai500.data.imagenet.dali.graphs import host_pipeline
 from hpcai500.data.imagenet.dali.loader import DaliBatches
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.loader import Batches, JpegBatches
@@ -94,8 +97,8 @@ def test_changed_files_are_decoded_without_it_with_one_warning(
     assert seek == SeekCounts(used=14, unknown=4)
     index = root / SEEK_INDEX
     assert capsys.readouterr().err == (
-        f"hpcai500: warning: the seek index {index} does not know 1 of the first 4 images: they are decoded "
-        f"without it, more slowly; `hpcai500 data index ic {root}` makes it anew\n"
+        f"hpcai500: warning: the seek index {index} does not know 1 of the 4 images of a batch: images are "
+        f"decoded without it, more slowly; `hpcai500 data index ic {root}` makes it anew\n"
     )
     index.unlink()
     assert torch.equal(run(loader, root, epochs=2)[0], images)
@@ -112,7 +115,7 @@ def test_the_index_of_another_set_is_of_no_use_and_no_harm(
     images, seek = run(loader, root)
     assert torch.equal(images, expected)
     assert seek == SeekCounts(unknown=9)
-    assert capsys.readouterr().err.count("does not know 4 of the first 4 images") == 1
+    assert capsys.readouterr().err.count("does not know 4 of the 4 images of a batch") == 1
 
 
 def _damage_points(content: bytearray) -> None:
@@ -136,7 +139,7 @@ def test_false_points_are_told_once(loader: str, root: Path, capsys: pytest.Capt
     images, seek = run(loader, root)
     assert torch.equal(images, expected)
     assert seek == SeekCounts(false=9)
-    assert capsys.readouterr().err.count("is false for 4 of the first 4 images") == 1
+    assert capsys.readouterr().err.count("is false for 4 of the 4 images of a batch") == 1
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -181,6 +184,50 @@ def test_an_index_that_goes_while_dali_runs_does_not_end_the_run(root: Path) -> 
             (root / SEEK_INDEX).unlink(missing_ok=True)
     finally:
         batches.close()
+
+
+@needs_dali
+def test_an_index_that_goes_before_dali_opens_it_is_done_without(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, _ = run("dali", root)
+    index = make_seek_index(root).path
+
+    def define_and_remove(*arguments: Any) -> Any:
+        index.unlink(missing_ok=True)
+        return host_pipeline(*arguments)
+
+    monkeypatch.setattr(dali_loader_module, "host_pipeline", define_and_remove)
+    images, seek = run("dali", root)
+    assert torch.equal(images, expected)
+    assert seek == SeekCounts()
+    assert capsys.readouterr().err == (
+        f"hpcai500: warning: the seek index {index} could not be opened by DALI: images are decoded without it, more "
+        f"slowly; `hpcai500 data index ic {root}` makes it anew\n"
+    )
+
+
+def test_what_is_no_file_in_its_place_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / SEEK_INDEX).mkdir()
+    assert run("native", root)[1] == SeekCounts()
+    assert f"{root / SEEK_INDEX} is not a file: images are decoded without it" in capsys.readouterr().err
+
+
+def test_an_index_that_cannot_be_read_is_told_in_the_words_of_the_system(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = make_seek_index(root).path
+
+    def refuse(path: bytes) -> SeekIndex:
+        # As the core has it; and root, who may run this, is refused nothing.
+        raise PermissionError(errno.EACCES, f"cannot open {os.fsdecode(path)}: Permission denied")
+
+    monkeypatch.setattr(seek_index_module, "SeekIndex", refuse)
+    assert seek_index_module.find_seek_index(root) is None
+    assert capsys.readouterr().err == (
+        f"hpcai500: warning: the seek index {index} cannot be read (Permission denied): images are decoded without "
+        f"it, more slowly; `hpcai500 data index ic {root}` makes it anew\n"
+    )
 
 
 def test_only_one_process_of_a_node_tells(
@@ -247,13 +294,3 @@ def test_a_check_says_whether_the_index_is_true(root: Path) -> None:
     changed = check_images(root).seek_index
     assert changed is not None
     assert changed.counts == SeekCounts(used=22, unknown=1, false=1)
-
-
-def test_a_staged_folder_has_an_index_of_its_own_which_goes_with_it(root: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    assert main(["stage", "ic", str(root), str(copy)]) == 0
-    assert main(["index", "ic", str(copy)]) == 0
-    assert run("native", copy)[1] == SeekCounts(used=9)
-    assert not (root / SEEK_INDEX).exists()
-    assert main(["stage", "ic", str(root), str(copy), "--release"]) == 0
-    assert not copy.exists()

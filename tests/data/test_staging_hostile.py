@@ -235,3 +235,11 @@ def test_a_folder_of_another_user_is_not_staged_into(
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(UsageError, match=r"belongs to another user \(uid \d+\): stage into a folder of your own"):
         staged(source, tmp_path / "set")
+
+
+def test_a_set_that_cannot_be_read_is_not_called_damaged(source: Path) -> None:
+    # In place of one that this user may not read: root, who may run this, may read all.
+    (source / ".hpcai500-staging" / "set.json").mkdir(parents=True)
+    with pytest.raises(DataError) as error:
+        load_index(source)
+    assert str(error.value).endswith("set.json: cannot be read: Is a directory; check permissions and mount")

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from hpcai500._core import JpegError, SeekIndex, check_jpeg, probe_jpeg, seek_points
+from hpcai500.data.imagenet.image_file import read_image
 from hpcai500.data.imagenet.odd_files import decode_odd
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts
 
@@ -46,9 +47,9 @@ def check_file(root: Path, path: str, index: SeekIndex | None = None) -> FileChe
     Raises nothing for a bad file: the result says what is wrong with it.
     """
     try:
-        content = (root / path).read_bytes()
+        content = read_image(root / path)
     except OSError as error:
-        return FileCheck(path, Verdict.BROKEN, f"unreadable: {error.strerror or error}", "unknown", 0, 0, None)
+        return FileCheck(path, Verdict.BROKEN, f"unreadable: {error.strerror}", "unknown", 0, 0, None)
     checked = _check(path, content)
     return checked if index is None else replace(checked, seek=_compare(index, content))
 

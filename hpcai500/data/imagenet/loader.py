@@ -17,6 +17,7 @@ import torch
 
 from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
 from hpcai500.data.held_slots import HeldSlots, Mark, stream_mark
+from hpcai500.data.imagenet.image_file import read_image
 from hpcai500.data.imagenet.image_index import Split
 from hpcai500.data.imagenet.odd_files import decode_odd
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts, find_seek_index
@@ -216,8 +217,10 @@ class JpegBatches:
 
         def decode(failure: Failure) -> None:
             try:
-                pixels = decode_odd((self._root / self._split.paths[failure.sample]).read_bytes())
-            except (ValueError, OSError) as error:
+                pixels = decode_odd(read_image(self._root / self._split.paths[failure.sample]))
+            except OSError as error:
+                raise self._undecodable(failure.sample, f"unreadable: {error.strerror}") from error
+            except ValueError as error:
                 raise self._undecodable(failure.sample, str(error)) from error
             place = self._arrays[finished.slot][failure.position]
             crop_pixels(pixels, self._spec, place, seed=seed, epoch=epoch, sample=failure.sample)

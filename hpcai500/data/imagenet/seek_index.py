@@ -6,9 +6,10 @@ set is: its file lies beside the classes' folders, and no listing, fingerprint o
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,44 +49,45 @@ class FoundIndex:
     index: SeekIndex
 
     def notice(self, counts: SeekCounts, images: int) -> None:
-        """Tell, once in a process, that the index does not fit the set: of these `images` it missed some."""
-        if counts.unknown or counts.false:
-            _tell_once(self.path, f"{_misses(counts, images)}: they are decoded without it, more slowly", self.root)
+        """Tell, once in a process, that the index does not fit the set: of a batch of `images` it missed some."""
+        said = []
+        if counts.unknown:
+            said.append(f"does not know {counts.unknown}")
+        if counts.false:
+            said.append(f"is false for {counts.false}")
+        if said:
+            self.tell(f"{' and '.join(said)} of the {images} images of a batch")
+
+    def tell(self, reason: str) -> None:
+        """Tell, once in a process, that images are decoded without the index."""
+        _tell_once(self.path, reason, self.root)
 
 
-def find_seek_index(root: Path, complain: Callable[[Path, str, Path], None] | None = None) -> FoundIndex | None:
+def find_seek_index(root: Path) -> FoundIndex | None:
     """The index of the set at `root`, the newer one where there are one in the set and one in the user's cache.
 
-    Of one that cannot be used `complain(path, reason, root)` is called (default: one warning on stderr).
+    Of one that cannot be used there is one warning on stderr.
     """
-    complain = complain or _tell_once
-    for path in sorted(filter(Path.is_file, _visible(root)), key=_time_ns, reverse=True):
+    for path in _newest_first(root):
         try:
             return FoundIndex(path, root, SeekIndex(os.fsencode(path)))
-        except (OSError, ValueError, MemoryError) as error:
-            reason = error.strerror or error if isinstance(error, OSError) else error
-            complain(path, f"{reason}: images are decoded without it, more slowly", root)
+        except OSError as error:
+            reason = f"cannot be read ({os.strerror(error.errno or errno.EIO)})"
+        except MemoryError:
+            reason = "does not fit into memory"
+        except ValueError as error:
+            reason = str(error)
+        _tell_once(path, reason, root)
     return None
 
 
-def _visible(root: Path) -> list[Path]:
-    return [path for path in derived_paths(root, SEEK_INDEX) if os.access(path, os.F_OK)]
-
-
-def _time_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _misses(counts: SeekCounts, images: int) -> str:
-    said = []
-    if counts.unknown:
-        said.append(f"does not know {counts.unknown} of the first {images} images")
-    if counts.false:
-        said.append(f"is false for {counts.false} of the first {images} images")
-    return " and ".join(said)
+def _newest_first(root: Path) -> list[Path]:
+    times_ns = {}
+    for path in derived_paths(root, SEEK_INDEX):
+        # There need be none; and what this user cannot see is none.
+        with contextlib.suppress(OSError):
+            times_ns[path] = path.stat().st_mtime_ns
+    return sorted(times_ns, key=times_ns.__getitem__, reverse=True)
 
 
 def _tell_once(path: Path, reason: str, root: Path) -> None:
@@ -94,6 +96,9 @@ def _tell_once(path: Path, reason: str, root: Path) -> None:
         return
     _told.add(str(path))
     if find_placement(os.environ).local_rank == 0:
-        text = f"hpcai500: warning: the seek index {path} {reason}; `hpcai500 data index ic {root}` makes it anew\n"
+        text = (
+            f"hpcai500: warning: the seek index {path} {reason}: images are decoded without it, more slowly; "
+            f"`hpcai500 data index ic {root}` makes it anew\n"
+        )
         # A folder's name need not be valid UTF-8.
         sys.stderr.write(text.encode("utf-8", "backslashreplace").decode())

@@ -21,9 +21,10 @@ def add_indexing(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `data index ic`."""
     parser.description = (
         "Read every file, and write beside them a seek index: the places, every few blocks of pixels, where decoding "
-        "can begin. Runs find it by themselves and give the same pixels, faster. The files, and what a record says of "
-        "the set, stay as they are. An index that is there is replaced when the new one is whole. Files that were "
-        "changed later are decoded without it, with a warning: run the same command again."
+        "can begin. It takes about 4 % of the set. Runs find it by themselves and give the same pixels, faster; `data "
+        "stage` copies it. The files, and what a record says of the set, stay as they are. An index that is there is "
+        "replaced when the new one is whole. Files that were changed later are decoded without it, with a warning: run "
+        "the same command again."
     )
     parser.epilog = "Example: hpcai500 data index ic /data/imagenet"
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder with train/ and val/")
@@ -32,7 +33,7 @@ def add_indexing(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", metavar="N", type=int, help="threads that share the work (default: one a core)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, kept="an index that was there is as it was; the same command begins anew")
 
 
 def _run(chosen: argparse.Namespace) -> int:

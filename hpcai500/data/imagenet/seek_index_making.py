@@ -11,9 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcai500._core import JpegError, SeekIndexWriter, probe_jpeg, seek_key, seek_points
+from hpcai500._core import SeekIndexWriter, seek_key, seek_points
 from hpcai500.data.derived import derived_paths
+from hpcai500.data.imagenet.image_file import read_image
 from hpcai500.data.imagenet.image_index import ImageIndex
+from hpcai500.data.imagenet.jpeg_kind import why_not_ours
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX
 from hpcai500.data.part_folder import part_folder
@@ -21,8 +23,9 @@ from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
 _FILES_PER_TASK = 16
-_COLOURS = ("grey", "YCbCr")
-_SAMPLINGS = ("1x1", "1x1,1x1,1x1", "2x1,1x1,1x1", "2x2,1x1,1x1")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def make_seek_index(
     index = load_index(root, progress=progress)
     path = _place(index.root, in_cache)
     try:
-        path.parent.mkdir(parents=True, exist_ok=in_cache or path.parent.is_dir())
+        if in_cache:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with part_folder(path.parent) as scratch:
             report = _write(index, path, scratch / "index", threads, progress)
             (scratch / "index").replace(path)
@@ -89,12 +93,22 @@ def _place(root: Path, in_cache: bool) -> Path:
 
 
 def _unwritable(path: Path, root: Path, in_cache: bool, error: OSError) -> DataError:
-    fix = "choose another place by XDG_CACHE_HOME"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        fix = "it takes about 4 % of the set: make room, and run the same command again"
-    elif not in_cache:
+    code = error.errno or errno.EIO
+    again = "and run the same command again"
+    if code in _NO_ROOM:
+        fix = f"it takes about 4 % of the set: make room, {again}"
+    elif code == errno.EFBIG:
+        fix = f"raise the limit of a file's size (ulimit -f), {again}"
+    elif in_cache and code in (*_NOT_ALLOWED, *_NO_FOLDER):
+        fix = "choose another cache folder by XDG_CACHE_HOME"
+    elif code in _NOT_ALLOWED:
         fix = f"have its owner run the same command, or `hpcai500 data index ic {root} --cache` for one of your own"
-    return DataError(f"cannot write the seek index {path}: {error.strerror or error}; {fix}")
+    elif code == errno.EISDIR:
+        fix = f"remove the folder that is in its place, {again}"
+    else:
+        fix = f"check the disk and the mount, {again}"
+    # The core's errors name a file that nobody has asked for.
+    return DataError(f"cannot write the seek index {path}: {os.strerror(code)}; {fix}")
 
 
 def _write(index: ImageIndex, path: Path, part: Path, threads: int, progress: Tracker) -> SeekIndexReport:
@@ -112,11 +126,15 @@ def _write(index: ImageIndex, path: Path, part: Path, threads: int, progress: Tr
                 writer.add(*file.key, file.points)
                 files += 1
                 data_bytes += file.key[1]
-                if file.points is None:
+                if not file.points:
                     without[file.reason] += 1
             bar.advance(len(found))
     if not files:
-        raise DataError(f"{index.root / unreadable[0][0]}: {unreadable[0][1]}; and so is every other file of the set")
+        name, reason = unreadable[0]
+        raise DataError(
+            f"{index.root}: none of its files can be read, {name} for one: {reason}; check the permissions, links and "
+            "mount"
+        )
     return SeekIndexReport(
         path=path,
         files=files,
@@ -159,21 +177,14 @@ def _files_in_order(index: ImageIndex, threads: int) -> Iterator[list[_File]]:
 
 def _examine(root: Path, path: str) -> _File:
     try:
-        content = (root / path).read_bytes()
+        content = read_image(root / path)
     except OSError as error:
-        return _File(path, None, None, f"unreadable: {error.strerror or error}")
+        return _File(path, None, None, f"{error.strerror}")
     points = seek_points(content)
-    return _File(path, seek_key(content), points, "" if points is not None else _why_none(content))
+    return _File(path, seek_key(content), points, _why_none(content, points))
 
 
-def _why_none(content: bytes) -> str:
-    """What kind of file it is that our own decoder leaves to libjpeg-turbo or to Pillow."""
-    try:
-        header = probe_jpeg(content)
-    except JpegError as error:
-        return "no JPEG" if error.kind == "unsupported" else "damaged"
-    if header.progressive:
-        return "progressive"
-    if header.colour_space not in _COLOURS:
-        return header.colour_space
-    return "damaged" if header.sampling in _SAMPLINGS else f"sampling {header.sampling}"
+def _why_none(content: bytes, points: bytes | None) -> str:
+    if points is None:
+        return why_not_ours(content)
+    return "" if points else "too small"

@@ -8,7 +8,7 @@
         digests.bin     32 bytes a piece: digest of what was read at the source; zeros: not here
         names/          who needs which pieces
         progress.json   how far the staging is that holds the lock
-        part/           ewa: files that are not whole yet
+        part/           files that are not whole yet: of ewa, and the seek index of ic
 
 A piece is what is copied, checked and removed as one: an image file (ic); the images of a file that share chunks, or
 all of the file but its images (ewa). Readers import this module alone, and `reading`.
@@ -72,9 +72,11 @@ def read_set(root: Path) -> StagedSet | None:
         if document.pop("format") != FORMAT:
             raise ValueError("another format")
         return StagedSet(**document)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; check permissions and mount") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: damaged ({error}); remove {root}, and stage the set again") from error
 
 

@@ -33,10 +33,19 @@ class Room:
         """Bytes of the storage that pieces take."""
         return int((-(-sizes[marks] // self.block_bytes)).sum()) * self.block_bytes
 
-    def lacks(self, sizes: Sizes, here: Marks, missing: Marks, files: int) -> str | None:
-        """Why the `missing` pieces, in `files` new files, do not fit beside those that are here; None where they do."""
+    def left_bytes(self, sizes: Sizes, here: Marks) -> int:
+        """That may still be written beside the pieces that are here."""
+        if self.limit_bytes is None:
+            return self.free_bytes
+        return min(self.free_bytes, self.limit_bytes - self.taken(sizes, here))
+
+    def lacks(self, sizes: Sizes, here: Marks, missing: Marks, files: int, beside_bytes: int = 0) -> str | None:
+        """Why the `missing` pieces, in `files` new files, do not fit beside those that are here; None where they do.
+
+        `beside_bytes` are there that belong to no piece.
+        """
         needed = self.taken(sizes, missing)
-        there = self.taken(sizes, here)
+        there = self.taken(sizes, here) + beside_bytes
         if self.limit_bytes is not None and there + needed > self.limit_bytes:
             return f"{size(needed)} to copy beside {size(there)} are more than the --limit of {size(self.limit_bytes)}"
         if needed > self.free_bytes:

@@ -25,6 +25,7 @@ from hpcai500.data.staging.names import Need, needed_by, path_of, read_need, rea
 from hpcai500.data.staging.pieces import Say, Source
 from hpcai500.data.staging.quota import no_room, room_of
 from hpcai500.data.staging.releasing import drop_abandoned
+from hpcai500.data.staging.seek_index_copy import bring_index, drop_index, index_bytes
 from hpcai500.data.staging.work import Watch, default_threads, in_threads
 from hpcai500.data.staging.year_pieces import YearSource
 from hpcai500.layers import Recipe
@@ -105,7 +106,7 @@ def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -
         staged = claim(order.root, order.source, source)
         digests = Digests(order.root, source.pieces)
         try:
-            return _Staging(order, source, staged, digests, progress).run()
+            return _Staging(order, source, staged, digests, progress, say).run()
         finally:
             digests.close()
 
@@ -113,9 +114,11 @@ def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -
 class _Staging:
     """One call, with the lock held."""
 
-    def __init__(self, order: Order, source: Source, staged: StagedSet, digests: Digests, progress: Tracker) -> None:
+    def __init__(
+        self, order: Order, source: Source, staged: StagedSet, digests: Digests, progress: Tracker, say: Say
+    ) -> None:
         self._order, self._source, self._set = order, source, staged
-        self._digests, self._progress = digests, progress
+        self._digests, self._progress, self._say = digests, progress, say
         self._pieces = source.staged()
 
     def run(self) -> Report:
@@ -133,6 +136,7 @@ class _Staging:
             self._in_threads(self._copy, pieces, "staging")
         seconds = time.monotonic() - started
         self._source.finish(order.recipes)
+        self._bring_index()
         write_need(order.root, replace(need, complete=True))
         return Report(
             fingerprint=self._source.fingerprint,
@@ -185,15 +189,25 @@ class _Staging:
         root, sizes, files = self._order.root, self._pieces.sizes_bytes, self._pieces.new_files(missing)
 
         def lacks() -> str | None:
-            return room_of(root, self._order.limit_bytes).lacks(sizes, self._digests.here(), missing, files)
+            room = room_of(root, self._order.limit_bytes)
+            return room.lacks(sizes, self._digests.here(), missing, files, index_bytes(root))
 
         if lacks() is None:
             return
         drop_abandoned(root, self._pieces, self._digests, but=self._order.name)
+        if lacks() is None:
+            return
+        drop_index(root)
         if (reason := lacks()) is not None:
             if is_new:
                 path_of(root, self._order.name).unlink(missing_ok=True)
             raise no_room(root, reason)
+
+    def _bring_index(self) -> None:
+        order, sizes, here = self._order, self._pieces.sizes_bytes, self._digests.here()
+        left_bytes = room_of(order.root, order.limit_bytes).left_bytes(sizes, here)
+        staged_bytes = int(sizes[here].sum())
+        bring_index(order.source, order.root, staged_bytes=staged_bytes, left_bytes=left_bytes, say=self._say)
 
     def _in_threads(self, work: Callable[[Sequence[int], Watch], None], pieces: Pieces, what: str) -> None:
         if not len(pieces):

@@ -90,19 +90,24 @@ class DaliBatches:
         self._native.close()
 
     def _build(self) -> Pipeline:
-        if self._engine.device_id is None:
-            self._seek_index = find_seek_index(self._root)
-            index = self._seek_index.path.absolute() if self._seek_index else None
-            pipeline = host_pipeline(self._feed, self._spec, self._engine, index)
-        else:
-            pipeline = device_pipeline(self._feed, self._spec, self._engine)
+        if self._engine.device_id is not None:
+            return _built(device_pipeline(self._feed, self._spec, self._engine))
+        self._seek_index = index = find_seek_index(self._root)
+        pipeline = self._host_pipeline()
+        if index is None:
+            return _built(pipeline)
         try:
             pipeline.build()
-        except RuntimeError as error:
-            raise EnvironmentLacksError(
-                f"DALI cannot make its pipeline: {first_line(error)}; mend that, or {OTHERWISE}"
-            ) from error
+        except RuntimeError:
+            # The operator opens the index once more, which may have gone meanwhile.
+            self._seek_index = None
+            pipeline = _built(self._host_pipeline())
+            index.tell("could not be opened by DALI")
         return pipeline
+
+    def _host_pipeline(self) -> Pipeline:
+        index = self._seek_index.path.absolute() if self._seek_index else None
+        return host_pipeline(self._feed, self._spec, self._engine, index)
 
     def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[ImageBatch, None, None]:
         # After a failure a pipeline is good for nothing.
@@ -172,6 +177,16 @@ class DaliBatches:
         if self._pipeline is not None and not self._closed and not _drained(self._pipeline):
             self._pipeline = None
         self._feed.queued.clear()
+
+
+def _built(pipeline: Pipeline) -> Pipeline:
+    try:
+        pipeline.build()
+    except RuntimeError as error:
+        raise EnvironmentLacksError(
+            f"DALI cannot make its pipeline: {first_line(error)}; mend that, or {OTHERWISE}"
+        ) from error
+    return pipeline
 
 
 def _drained(pipeline: Pipeline) -> bool:

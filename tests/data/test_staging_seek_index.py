@@ -1,0 +1,172 @@
+"""A seek index goes with the set into a staged folder, as far as there is room; staging never fails of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from image_tree import encoded, pixels, settle, write_tree
+from member_runs import member_recipe
+from staged_sets import files_of, parts_of
+
+from hpcai500.data.command import main
+from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.loader import JpegBatches
+from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts
+from hpcai500.data.imagenet.seek_index_making import make_seek_index
+from hpcai500.data.staging import seek_index_copy
+from hpcai500.data.staging.quota import Room
+from hpcai500.data.staging.releasing import release
+from hpcai500.data.staging.staging import Order, stage
+
+
+@pytest.fixture(autouse=True)
+def handler_of_sigterm() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    source = write_tree(tmp_path / "source", train=8, val=2)
+    for number, path in enumerate(sorted(source.rglob("*.JPEG"))):
+        path.write_bytes(encoded(pixels(number, 64, 100), quality=96))
+    settle(source)
+    return source
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "node" / "set"
+
+
+def staged(source: Path, root: Path, **options: Any) -> list[str]:
+    """Stage; returns what was said."""
+    said: list[str] = []
+    stage(Order("ic", source, root, options.pop("name", "somebody"), **options), say=said.append)
+    return said
+
+
+def seek_of(root: Path) -> SeekCounts:
+    """What became of the index for all images that are evaluated on."""
+    index = load_index(root)
+    batches = JpegBatches(index.val, root, batch_size=8, threads=1, size=16, mode="random")
+    try:
+        return next(batches.epoch([np.arange(len(index.val))], seed=1, epoch=0)).seek
+    finally:
+        batches.close()
+
+
+def test_an_index_is_staged_with_the_set_and_goes_with_it(source: Path, root: Path) -> None:
+    index = make_seek_index(source).path
+    assert staged(source, root) == []
+    assert (root / SEEK_INDEX).read_bytes() == index.read_bytes()
+    assert parts_of(root) == []
+    assert seek_of(root) == SeekCounts(used=4)
+    assert release(root, None).left == ()
+    assert not root.exists()
+
+
+def test_a_part_of_the_set_is_served_by_the_index_of_the_whole(source: Path, root: Path) -> None:
+    make_seek_index(source)
+    recipe = member_recipe("ic", "hyperparameters.seed=7", "ensemble.out_of_bag_samples=3")
+    assert staged(source, root, recipes=[recipe]) == []
+    assert len(files_of(root)) < 20
+    assert seek_of(root) == SeekCounts(used=4)
+
+
+def test_the_index_in_the_users_cache_is_staged_too(source: Path, root: Path) -> None:
+    index = make_seek_index(source, in_cache=True).path
+    staged(source, root)
+    assert (root / SEEK_INDEX).read_bytes() == index.read_bytes()
+
+
+def test_one_that_is_made_later_comes_with_the_next_staging(source: Path, root: Path) -> None:
+    assert staged(source, root) == []
+    assert not (root / SEEK_INDEX).exists()
+    index = make_seek_index(source).path
+    assert staged(source, root) == []
+    assert (root / SEEK_INDEX).read_bytes() == index.read_bytes()
+
+
+def test_a_newer_one_that_was_made_in_the_folder_stays(source: Path, root: Path) -> None:
+    index = make_seek_index(source).path
+    staged(source, root)
+    made = make_seek_index(root).path
+    before = made.stat()
+    os.utime(index, ns=(before.st_mtime_ns - 1, before.st_mtime_ns - 1))
+    staged(source, root)
+    assert made.stat().st_ino == before.st_ino
+
+
+def test_one_that_is_large_beside_what_is_staged_is_not_copied(source: Path, root: Path) -> None:
+    index = make_seek_index(source).path
+    with index.open("ab") as stream:
+        stream.write(bytes(40_000))
+    said = staged(source, root)
+    assert not (root / SEEK_INDEX).exists()
+    assert len(said) == 1
+    assert said[0].startswith(f"the seek index {index} is not copied: it takes 0.04")
+    assert said[0].endswith(f" MB of images; `hpcai500 data index ic {root}` makes one there")
+
+
+def test_one_that_does_not_fit_in_the_limit_is_not_copied(source: Path, root: Path) -> None:
+    index = make_seek_index(source).path
+    blocks = sum(-(-path.stat().st_size // 4096) for path in source.rglob("*.JPEG"))
+    said = staged(source, root, limit_bytes=blocks * 4096 + 100)
+    assert not (root / SEEK_INDEX).exists()
+    assert said[0].startswith(f"the seek index {index} is not copied: no room for its ")
+
+
+def test_one_that_is_in_the_way_of_images_goes(source: Path, root: Path) -> None:
+    make_seek_index(source)
+    first = member_recipe("ic", "hyperparameters.seed=7", "ensemble.out_of_bag_samples=3")
+    staged(source, root, recipes=[first])
+    assert (root / SEEK_INDEX).exists()
+    blocks = sum(-(-path.stat().st_size // 4096) for path in source.rglob("*.JPEG"))
+    staged(source, root, name="all", limit_bytes=blocks * 4096)
+    assert files_of(root) == files_of(source)
+    assert not (root / SEEK_INDEX).exists()
+
+
+def test_what_is_left_is_what_the_limit_and_the_storage_leave() -> None:
+    sizes, here = np.array([1, 4096, 5000]), np.array([True, True, False])
+    assert Room(4096, 10**6, None, None).left_bytes(sizes, here) == 10**6
+    assert Room(4096, 10**6, None, 20_000).left_bytes(sizes, here) == 20_000 - 2 * 4096
+    assert Room(4096, 100, None, 20_000).left_bytes(sizes, here) == 100
+
+
+def test_a_copy_that_fails_is_told_and_leaves_nothing(
+    source: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = make_seek_index(source).path
+
+    def fill_the_disk(index: Path, part: Path) -> None:
+        part.write_bytes(index.read_bytes()[:100])
+        raise OSError(28, "No space left on device", str(part))
+
+    monkeypatch.setattr(seek_index_copy.shutil, "copyfile", fill_the_disk)
+    assert main(["stage", "ic", str(source), str(root), "--json"]) == 0
+    assert capsys.readouterr().err == (
+        f"hpcai500: the seek index {index} is not copied: No space left on device; "
+        f"`hpcai500 data index ic {root}` makes one there\n"
+    )
+    assert parts_of(root) == []
+    assert files_of(root) == files_of(source)
+    assert not (root / SEEK_INDEX).exists()
+
+
+def test_an_index_that_is_made_in_a_staged_folder_goes_with_it(source: Path, root: Path) -> None:
+    staged(source, root)
+    make_seek_index(root)
+    assert seek_of(root) == SeekCounts(used=4)
+    assert not (source / SEEK_INDEX).exists()
+    release(root, None)
+    assert not root.exists()
