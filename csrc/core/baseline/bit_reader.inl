@@ -27,6 +27,9 @@ class BitReader {
         return static_cast<std::uint32_t>(window_ >> (64 - bits));
     }
 
+    // The next bits behind `bits`, upper ones first.
+    HPCAI500_INLINE std::uint64_t behind(int bits) const { return window_ << bits; }
+
     HPCAI500_INLINE void drop(int bits) {
         window_ <<= bits;
         filled_ -= bits;

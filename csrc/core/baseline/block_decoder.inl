@@ -18,38 +18,72 @@ alignas(64) constexpr std::uint8_t place_in_block[64 + end_of_block] = {
 // With that place, and as many more as clearing by whole vectors takes.
 constexpr int block_room = 96;
 
+// What a block with something that no baseline image has ends with: a place in no block.
+constexpr int no_place = 65;
+
+// Decodes one symbol, of any length, where the next coefficient's place is `place`. Returns the place behind
+// it; behind the block's end, end_of_block and 1 more.
+HPCAI500_INLINE int decode_symbol(BitReader& reader, const CoefficientTable& table, int place,
+                                  std::int16_t* block) {
+    reader.refill();
+    const std::uint32_t entry = table.single[reader.peek(decode_bits)];
+    if (const int used = static_cast<int>(entry & used_mask); used != 0) {
+        reader.drop(used);
+        place += static_cast<int>(entry >> 8 & 255);
+        block[place_in_block[place]] = static_cast<std::int16_t>(entry >> 16);
+        return place + 1;
+    }
+    const int symbol = long_symbol(reader, table, entry);
+    if (symbol < 0) return no_place;
+    const int value_bits = symbol & 15, run = symbol >> 4;
+    if (value_bits == 0) return place + (run == longest_run ? longest_run : end_of_block) + 1;
+    place += run;
+    block[place_in_block[place]] = static_cast<std::int16_t>(value_of(reader.behind(0), value_bits));
+    reader.drop(value_bits);
+    return place + 1;
+}
+
+HPCAI500_INLINE int take_pair(BitReader& reader, const CoefficientPair& pair, int place,
+                              std::int16_t* block) {
+    reader.drop(pair.used);
+    block[place_in_block[place + pair.first_place]] = pair.first;
+    block[place_in_block[place + pair.second_place]] = pair.second;
+    return place + pair.behind;
+}
+
 // Writes the coefficients to `block`, which is all zeros. Returns how many were coded, the last one's place
 // and 1, or 0 where the data is not what a baseline image has.
 HPCAI500_INLINE int decode_block(BitReader& reader, const Component& component, int& predictor,
                                  std::int16_t* block) {
-    const HuffmanTable& table = *component.ac;
+    const CoefficientTable& table = *component.ac;
     reader.refill();
     if (!add_difference(reader, *component.dc, predictor)) return 0;
     block[0] = static_cast<std::int16_t>(predictor);
     int place = 1;
-    while (place < 64) {
+    // Lookups are as many as the bits suffice for: a question after each, whether they still do, is answered
+    // by chance and costs more than refilling.
+    constexpr int lookups = bits_after_refill / decode_bits;
+    while (place <= last_place_of_pairs) {
         reader.refill();
-        // As many lookups as the bits suffice for: a question after each, whether they still do, is answered
-        // by chance and costs more than refilling.
-        for (int lookup = 0; lookup < bits_after_refill / decode_bits && place < 64; ++lookup) {
-            const std::uint32_t entry = table.decode[reader.peek(decode_bits)];
-            const int used = static_cast<int>(entry & used_mask);
-            if (used == 0) [[unlikely]] {
-                reader.refill();
-                const int symbol = symbol_of(reader, table, entry);
-                if (symbol < 0) return 0;
-                const int value_bits = symbol & 15, run = symbol >> 4;
-                if (value_bits == 0 && run != 15) return place;
-                place += run;
-                if (value_bits != 0)
-                    block[place_in_block[place]] = static_cast<std::int16_t>(value_of(reader, value_bits));
-                ++place;
+        for (int lookup = 0; lookup < lookups && place <= last_place_of_pairs; ++lookup) {
+            const CoefficientPair pair = table.pairs[reader.peek(decode_bits)];
+            if (pair.used == 0) [[unlikely]] {
+                place = decode_symbol(reader, table, place, block);
                 break;
             }
-            reader.drop(used);
-            place += static_cast<int>(entry >> 8 & 255);
-            block[place_in_block[place]] = static_cast<std::int16_t>(entry >> 16);
-            ++place;
+            place = take_pair(reader, pair, place, block);
+        }
+    }
+    // Here the second of a pair may be out of the block: the next one's, where the first fills this one.
+    while (place < 64) {
+        reader.refill();
+        for (int lookup = 0; lookup < lookups && place < 64; ++lookup) {
+            const CoefficientPair pair = table.pairs[reader.peek(decode_bits)];
+            if (pair.used == 0 || place + pair.behind > 64) [[unlikely]] {
+                place = decode_symbol(reader, table, place, block);
+                break;
+            }
+            place = take_pair(reader, pair, place, block);
         }
     }
     if (place > end_of_block) return place - end_of_block - 1;

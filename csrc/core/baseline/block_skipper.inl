@@ -3,7 +3,7 @@
 
 // False where the data is not what a baseline image has.
 HPCAI500_INLINE bool skip_block(BitReader& reader, const Component& component, int& predictor) {
-    const HuffmanTable& table = *component.ac;
+    const CoefficientTable& table = *component.ac;
     reader.refill();
     if (!add_difference(reader, *component.dc, predictor)) return false;
     int place = 1;
@@ -22,14 +22,14 @@ HPCAI500_INLINE bool skip_block(BitReader& reader, const Component& component, i
                 continue;
             }
             reader.refill();
-            const std::uint32_t single = table.decode[reader.peek(decode_bits)];
+            const std::uint32_t single = table.single[reader.peek(decode_bits)];
             const int length = static_cast<int>(single & used_mask);
             if (length != 0) {
                 reader.drop(length);
                 place += static_cast<int>(single >> 8 & 255) + 1;
                 break;
             }
-            const int symbol = symbol_of(reader, table, single);
+            const int symbol = long_symbol(reader, table, single);
             if (symbol < 0) return false;
             const int value_bits = symbol & 15, run = symbol >> 4;
             if (value_bits == 0 && run != 15) return true;

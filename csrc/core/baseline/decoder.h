@@ -45,7 +45,8 @@ class Decoder final : public PlaneSource {
     int kept_until(int row) const { return row * mcus_across_ + right_; }
     bool may_hold(int mcus) const;
 
-    TableCache dc_{Coefficients::dc}, ac_{Coefficients::ac};
+    TableCache<DifferenceTable> dc_;
+    TableCache<CoefficientTable> ac_;
     alignas(64) std::int16_t quantisation_[3][64];
     int across_ = 1, down_ = 1, mcus_across_ = 0, mcus_down_ = 0;
     ScanCursor cursor_;

@@ -1,18 +1,23 @@
-// Lookup tables of one Huffman code (ITU-T T.81, annexes C and F), for decoding values and for passing over
-// them.
+// Lookup tables of one Huffman code (ITU-T T.81, annexes C and F). Reading codes is one lookup after the
+// other, each of which waits for the bits that the one before has used: so a lookup takes as many codes as it
+// can, and what is looked at often stays in the first cache.
 #pragma once
 
 #include <cstdint>
 
 namespace hpcai500::baseline {
 
-/// Bits that one lookup of `decode` sees: two tables of 4 KB stay in the first cache beside two of `skip`.
+/// Bits that one lookup of values sees. With 11 more codes fit, and what that gains the cache loses.
 inline constexpr int decode_bits = 10;
 /// Bits that one lookup of `skip` sees: three short codes with their values, on average.
 inline constexpr int skip_bits = 12;
 
 /// What `run` says of the symbol that ends a block: beyond any place in a block, however it is added up.
 inline constexpr int end_of_block = 128;
+/// Most zeros before a coefficient that one symbol can say.
+inline constexpr int longest_run = 15;
+/// Up to this place in a block, two coefficients with the longest runs before them are within it.
+inline constexpr int last_place_of_pairs = 63 - (longest_run + 1 + longest_run);
 
 /// The lowest bits of each entry are bits used: processors shift by the lowest 6 bits of a register as it is.
 inline constexpr int used_mask = 63;
@@ -27,18 +32,8 @@ struct HuffmanCode {
     std::uint8_t symbols[most_symbols];
 };
 
-enum class Coefficients { dc, ac };
-
-/// Plain numbers: the translation units that read them are compiled for newer processors.
-struct HuffmanTable {
-    /// For the next `decode_bits` bits: bits used (0-5), run of zeros before the value or end_of_block
-    /// (8-15), value (16-31). Where code and value together are longer, bits used are 0: then bits of the
-    /// code (8-15) and symbol (16-31), or 0 altogether where the code alone is longer.
-    std::uint32_t decode[1 << decode_bits];
-    /// For the next `skip_bits` bits, which may hold several codes with their values: bits used (0-5),
-    /// whether the last ends the block (6), coefficients passed (7-15). Bits used are 0 where not even one
-    /// fits.
-    std::uint16_t skip[1 << skip_bits];
+/// Finds the symbols of codes that are too long for a lookup.
+struct LongCodes {
     /// Codes of `length` bits, moved up to 16 bits, are below codes_below[length].
     std::uint32_t codes_below[17];
     /// What is to be added to a code of `length` bits to give the place of its symbol.
@@ -46,8 +41,45 @@ struct HuffmanTable {
     std::uint8_t symbols[most_symbols];
 };
 
+/// The tables of a code of DC differences. As the other, plain numbers: the translation units that read them
+/// are compiled for newer processors.
+struct DifferenceTable {
+    /// Bits of a code, and of the value behind it; and both together, which are 0 where the code is too long.
+    struct Entry {
+        std::uint8_t used, code_bits, value_bits;
+    };
+    /// For the next `decode_bits` bits, the value not among them.
+    Entry entries[1 << decode_bits];
+    LongCodes long_codes;
+};
+
+/// What the next bits say of one coefficient or two. Places count from that of the next one; of one that is
+/// not there it is end_of_block, where what is written is never read.
+struct CoefficientPair {
+    std::uint8_t used;    ///< bits; 0 where not even one code and its value fit
+    std::uint8_t behind;  ///< place behind both; end_of_block and 1 more where the block ends
+    std::uint8_t first_place, second_place;
+    std::int16_t first, second;
+};
+
+/// The tables of a code of AC coefficients.
+struct CoefficientTable {
+    /// For the next `decode_bits` bits: bits used (0-5), run of zeros before the value or end_of_block
+    /// (8-15), value (16-31). Where code and value together are longer, bits used are 0: then bits of the
+    /// code (8-15) and symbol (16-31), or 0 altogether where the code alone is longer.
+    std::uint32_t single[1 << decode_bits];
+    /// For as many bits, one code or two.
+    CoefficientPair pairs[1 << decode_bits];
+    /// For the next `skip_bits` bits, which may hold several codes with their values: bits used (0-5),
+    /// whether the last ends the block (6), coefficients passed (7-15). Bits used are 0 where not even one
+    /// fits.
+    std::uint16_t skip[1 << skip_bits];
+    LongCodes long_codes;
+};
+
 /// Builds the tables. False for a code that breaks the format's rules, or, of DC differences, has values that
 /// no 8-bit image has; the table is then undefined.
-bool build(HuffmanTable& table, const HuffmanCode& code, Coefficients coefficients);
+bool build(DifferenceTable& table, const HuffmanCode& code);
+bool build(CoefficientTable& table, const HuffmanCode& code);
 
 }  // namespace hpcai500::baseline

@@ -27,8 +27,8 @@ struct BitState {
 
 /// One component (Y, Cb or Cr) of a scan.
 struct Component {
-    const HuffmanTable* dc;
-    const HuffmanTable* ac;
+    const DifferenceTable* dc;
+    const CoefficientTable* ac;
     const std::int16_t* quantisation;  ///< 64 factors, in the order of a block's rows; 32-byte aligned
     int across, down;                  ///< blocks of an MCU
     int predictor;                     ///< DC coefficient of the block before

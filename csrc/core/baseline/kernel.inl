@@ -18,9 +18,41 @@ inline void fill_block(int coefficient, int factor, std::uint8_t* samples, std::
     for (int row = 0; row < 8; ++row) __builtin_memcpy(samples + row * stride, &eight, sizeof eight);
 }
 
+// Two blocks by turns: while the codes of one are read, the other waits, and its samples are made afterwards.
+// Reading codes is one wait after the other, in whose gaps the processor transforms what waits for nothing; a
+// block whose coefficients were stored just now, one by one, it cannot load by vectors before the last of
+// them has arrived.
+class BlocksByTurns {
+  public:
+    // The one that is to be read: all zeros.
+    HPCAI500_INLINE std::int16_t* next() { return blocks_[turn_]; }
+
+    // Makes samples of the one that waits.
+    HPCAI500_INLINE void finish() {
+        if (samples_ == nullptr) return;
+        std::int16_t* const block = blocks_[1 - turn_];
+        inverse_dct(block, component_->quantisation, samples_, component_->stride);
+        clear_block(block);
+        samples_ = nullptr;
+    }
+
+    // Lets the one that was read wait; none does before.
+    HPCAI500_INLINE void wait(const Component& component, std::uint8_t* samples) {
+        component_ = &component;
+        samples_ = samples;
+        turn_ = 1 - turn_;
+    }
+
+  private:
+    alignas(64) std::int16_t blocks_[2][block_room] = {};
+    int turn_ = 0;
+    std::uint8_t* samples_ = nullptr;
+    const Component* component_ = nullptr;
+};
+
 inline bool decode_mcus(ScanState& scan, int column, int count) {
     BitReader reader(scan.bits);
-    alignas(64) std::int16_t block[block_room] = {};
+    BlocksByTurns blocks;
     for (int mcu = column; mcu < column + count; ++mcu) {
         for (int c = 0; c < scan.component_count; ++c) {
             Component& component = scan.components[c];
@@ -28,20 +60,22 @@ inline bool decode_mcus(ScanState& scan, int column, int count) {
                 std::uint8_t* samples =
                     component.samples + y * 8 * component.stride + mcu * component.across * 8;
                 for (int x = 0; x < component.across; ++x, samples += 8) {
+                    std::int16_t* const block = blocks.next();
                     const int coded = decode_block(reader, component, component.predictor, block);
                     if (coded == 0) return false;
+                    blocks.finish();
                     if (coded == 1) {
                         fill_block(block[0], component.quantisation[0], samples, component.stride);
                         block[0] = 0;
                     } else {
-                        inverse_dct(block, component.quantisation, samples, component.stride);
-                        clear_block(block);
+                        blocks.wait(component, samples);
                     }
                 }
             }
         }
         if (reader.beyond(scan.end)) return false;
     }
+    blocks.finish();
     scan.bits = reader.state();
     return true;
 }

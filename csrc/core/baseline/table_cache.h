@@ -8,13 +8,13 @@
 
 namespace hpcai500::baseline {
 
+/// Table is DifferenceTable or CoefficientTable.
+template <class Table>
 class TableCache {
   public:
-    explicit TableCache(Coefficients coefficients) : coefficients_(coefficients) {}
-
     /// The tables of `code`, valid until as many other codes were asked for as an image can have components;
     /// null where build() refuses it.
-    const HuffmanTable* find(const HuffmanCode& code) {
+    const Table* find(const HuffmanCode& code) {
         Entry* longest_unused = entries_;
         for (Entry& entry : entries_) {
             if (entry.valid && std::memcmp(&entry.code, &code, sizeof code) == 0) {
@@ -24,7 +24,7 @@ class TableCache {
             if (entry.last_use < longest_unused->last_use) longest_unused = &entry;
         }
         Entry& entry = *longest_unused;
-        entry.valid = build(entry.table, code, coefficients_);
+        entry.valid = build(entry.table, code);
         if (!entry.valid) return nullptr;
         entry.code = code;
         entry.last_use = ++uses_;
@@ -36,11 +36,10 @@ class TableCache {
     static constexpr int places = 4;
     struct Entry {
         HuffmanCode code;
-        HuffmanTable table;
+        Table table;
         std::uint64_t last_use = 0;
         bool valid = false;
     };
-    const Coefficients coefficients_;
     Entry entries_[places];
     std::uint64_t uses_ = 0;
 };
