@@ -82,21 +82,24 @@ def write_index(paths: list[Path], target: Path) -> None:
     writer.finish()
 
 
-def measure_set(driver: Path, image_set: ImageSet, passes: int) -> dict[str, Stages]:
-    """The medians of each way."""
+def measure_set(driver: Path, image_set: ImageSet, passes: int) -> tuple[str, dict[str, Stages]]:
+    """What the driver says of itself, and the medians of each way."""
     paths = paths_of(image_set)
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder, "index")
         write_index(paths, index)
         command = [str(driver), str(passes), str(index), *map(str, paths)]
-        told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr.strip() or f"decode_stages ended with exit code {done.returncode}")
+    itself, *lines = done.stdout.splitlines()
     found = {}
     for way in WAYS:
-        runs = [line.split()[1:] for line in told.splitlines() if line.startswith(way)]
+        runs = [line.split()[1:] for line in lines if line.startswith(way)]
         medians = (statistics.median(map(int, column)) / len(paths) / 1000 for column in zip(*runs, strict=True))
         total, unstuff, passing, codes, decoding = medians
         found[way] = Stages(total, unstuff, passing, codes, decoding - codes)
-    return found
+    return itself, found
 
 
 def print_set(image_set: ImageSet, ways: dict[str, Stages]) -> None:
@@ -119,11 +122,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     driver = build()
-    document: dict[str, object] = {"passes": options.passes, "isa": _core.cpu_isa(), "build": _core.build_info()}
+    document: dict[str, object] = {"passes": options.passes}
     sets = {}
     for image_set in SETS:
         if image_set.name in options.sets:
-            ways = measure_set(driver, image_set, options.passes)
+            document["driver"], ways = measure_set(driver, image_set, options.passes)
             print_set(image_set, ways)
             sets[image_set.name] = {
                 way: {**asdict(stages), "rest": stages.rest, "entropy_share": stages.entropy_share}

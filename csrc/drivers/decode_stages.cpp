@@ -6,11 +6,13 @@
 // passing over blocks; reading codes of blocks that are kept; those and making samples of them. Each is from
 // a run of its own, so that the clock is only read where its stage is.
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <string>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "baseline_kernels.h"
@@ -127,13 +129,22 @@ int main(int count, char** arguments) {
         std::fprintf(stderr, "usage: decode_stages PASSES INDEX FILE...\n");
         return EXIT_FAILURE;
     }
+    const baseline::NamedKernel& whole = baseline::kernels_here().back();
+#ifdef __x86_64__
+    if (whole.kernel == &baseline::portable_kernel) {
+        std::fprintf(stderr,
+                     "decode_stages: this processor has no AVX2, which reading codes is compiled for here\n");
+        return EXIT_FAILURE;
+    }
+#endif
+    std::printf("built by %s, kernel %s\n", __VERSION__, whole.name);
     const int passes = std::atoi(arguments[1]);
     const SeekIndex index(arguments[2]);
     std::vector<std::vector<std::uint8_t>> files;
     for (int i = 3; i < count; ++i) files.push_back(read(arguments[i]));
     baseline::use({"timed", &timed_kernel});
     Crops crops(std::move(files));
-    crops.run(0, nullptr, *baseline::kernels_here().back().kernel);
+    crops.run(0, nullptr, *whole.kernel);
     for (int pass = 0; pass < passes; ++pass) {
         report(crops, static_cast<std::uint32_t>(pass), nullptr);
         report(crops, static_cast<std::uint32_t>(pass), &index);

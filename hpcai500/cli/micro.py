@@ -88,10 +88,14 @@ def _measure_and_tell(
 
 
 def _check_writable(out: Path) -> None:
+    from hpcai500.files import is_folder  # noqa: PLC0415 - keeps `--help` fast
+
     folder = out.absolute().parent
-    if out.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        reason = "a folder" if out.is_dir() else "no such folder" if not folder.is_dir() else "permission denied"
-        raise UsageError(f"{out}: cannot be written: {reason}; give another -o FILE")
+    if is_folder(out):
+        raise UsageError(f"{out}: a folder; give a file: -o {out / 'micro.json'}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        reason = "cannot be written" if is_folder(folder) else "no such folder, or none that you may look into"
+        raise UsageError(f"{out}: cannot be written: {folder}: {reason}; give another -o FILE")
 
 
 def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from baseline_outcomes import assert_own_or_libjpegs, expected, outcome
 from huffman_code import LONGEST_CODE, HuffmanCode, equal_lengths
 from hypothesis import given, settings
@@ -109,6 +110,21 @@ def test_the_longest_codes_with_the_longest_values_are_read() -> None:
     ]
     data = write_blocks(frame, mcus)
     assert len(data) > 9 * 63 * 31 // 8
+    assert assert_own_or_libjpegs(data, WHOLE, 24) is not None
+    assert assert_own_or_libjpegs(data, LAST_CORNER, 3) is not None
+
+
+@pytest.mark.parametrize("looks_like", [0x01, 0x00], ids=["a coefficient", "the end of a block"])
+@pytest.mark.parametrize("skipped", range(3))
+def test_what_follows_a_full_block_is_not_read_as_a_part_of_it(looks_like: int, skipped: int) -> None:
+    """Codes so short that one lookup sees the last coefficient and, behind it, the next block's difference."""
+    ac = equal_lengths(2, (0x01, 0x00, 0x11))
+    dc = equal_lengths(2, (0, 1) if looks_like == 0x01 else (1, 0))
+    assert dc.words[0] == ac.words[looks_like]
+    rng = np.random.default_rng(skipped)
+    symbols = [0x11] * skipped + [0x01] * (63 - 2 * skipped)
+    mcus = [[Block(0, [(0, 0), *[(symbol, random_value(1, rng)) for symbol in symbols]])] for _ in range(9)]
+    data = write_blocks(Frame(24, 24, [(1, 1)], [Codes(dc, ac)], quantiser=1), mcus)
     assert assert_own_or_libjpegs(data, WHOLE, 24) is not None
     assert assert_own_or_libjpegs(data, LAST_CORNER, 3) is not None
 

@@ -35,7 +35,9 @@ def index_of(image: Path) -> Path:
 def test_each_pass_times_all_stages_with_and_without_the_index(driver: Path, image: Path) -> None:
     told = run([str(driver), "2", str(index_of(image)), str(image)])
     assert told.returncode == 0, told.stderr
-    lines = [line.split() for line in told.stdout.splitlines()]
+    itself, *rows = told.stdout.splitlines()
+    assert itself.startswith("built by ")
+    lines = [row.split() for row in rows]
     assert [line[0] for line in lines] == ["whole", "index"] * 2
     for _, total, *stages in lines:
         assert len(stages) == 4

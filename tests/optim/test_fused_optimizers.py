@@ -36,13 +36,14 @@ def distance(one: nn.Module, other: nn.Module) -> float:
 
 @FUSED
 def test_weights_are_those_of_the_rule_in_many_kernels_within_rounding(changes: dict[str, Any], rate: float) -> None:
-    plain, fused = network(), network()
+    # In float64: rules that divide by a gradient's size make whole steps of one that is only rounding.
+    plain, fused = network().double(), network().double()
     train(plain, build_optimizer(plain, policy(**changes)), rate, range(8))
     optimizer = build_optimizer(fused, policy(**changes), fused=True)
     assert all(group["fused"] for group in optimizer.param_groups)
     train(fused, optimizer, rate, range(8))
-    assert distance(plain, network()) > 0.01
-    assert distance(plain, fused) < 1e-4
+    assert distance(plain, network().double()) > 0.01
+    assert distance(plain, fused) < 1e-9
 
 
 @FUSED

@@ -54,7 +54,7 @@ def train(model: nn.Module, optimizer: optim.Optimizer, rate: float, steps: rang
             group["lr"] = rate * (1 + 0.5 * (step % 3))
         advance(optimizer, step / 2)
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(images), labels)
+        loss = F.cross_entropy(model(images.to(next(model.parameters()).dtype)), labels)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

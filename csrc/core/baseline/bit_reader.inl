@@ -27,15 +27,13 @@ class BitReader {
         return static_cast<std::uint32_t>(window_ >> (64 - bits));
     }
 
-    // The next bits behind `bits`, upper ones first.
-    HPCAI500_INLINE std::uint64_t behind(int bits) const { return window_ << bits; }
+    // The bits that follow the next `bits` ones.
+    HPCAI500_INLINE std::uint64_t after(int bits) const { return window_ << bits; }
 
     HPCAI500_INLINE void drop(int bits) {
         window_ <<= bits;
         filled_ -= bits;
     }
-
-    HPCAI500_INLINE int filled() const { return filled_; }
 
     // Whether bits behind `end` were used.
     HPCAI500_INLINE bool beyond(const std::uint8_t* end) const { return (next_ - end) * 8 > filled_; }

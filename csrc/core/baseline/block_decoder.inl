@@ -1,7 +1,8 @@
 // The coefficients of one block, in the order of its rows (T.81, F.2.2).
 
-// Place in the block of the n-th coefficient as it is coded. What lies behind the 64th goes to a place of its
-// own, so that a run out of the block is found after it was written, and once.
+// The zigzag order (T.81, Figure 5): place in the block of the n-th coefficient as it is coded. What lies
+// behind the 64th goes to a place of its own, so that a run out of the block is found after it was written,
+// and once.
 // clang-format off
 #define HPCAI500_BEHIND_32 \
     64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, \
@@ -15,8 +16,9 @@ alignas(64) constexpr std::uint8_t place_in_block[64 + end_of_block] = {
 };
 #undef HPCAI500_BEHIND_32
 // clang-format on
-// With that place, and as many more as clearing by whole vectors takes.
+// With that place, and so many that the next block begins where whole vectors can be loaded from.
 constexpr int block_room = 96;
+static_assert(block_room > 64 && block_room * sizeof(std::int16_t) % 64 == 0);
 
 // What a block with something that no baseline image has ends with: a place in no block.
 constexpr int no_place = 65;
@@ -38,7 +40,7 @@ HPCAI500_INLINE int decode_symbol(BitReader& reader, const CoefficientTable& tab
     const int value_bits = symbol & 15, run = symbol >> 4;
     if (value_bits == 0) return place + (run == longest_run ? longest_run : end_of_block) + 1;
     place += run;
-    block[place_in_block[place]] = static_cast<std::int16_t>(value_of(reader.behind(0), value_bits));
+    block[place_in_block[place]] = static_cast<std::int16_t>(value_of(reader.after(0), value_bits));
     reader.drop(value_bits);
     return place + 1;
 }
@@ -74,12 +76,12 @@ HPCAI500_INLINE int decode_block(BitReader& reader, const Component& component, 
             place = take_pair(reader, pair, place, block);
         }
     }
-    // Here the second of a pair may be out of the block: the next one's, where the first fills this one.
+    // Here the first of a pair may fill the block, and the second be the next one's.
     while (place < 64) {
         reader.refill();
         for (int lookup = 0; lookup < lookups && place < 64; ++lookup) {
             const CoefficientPair pair = table.pairs[reader.peek(decode_bits)];
-            if (pair.used == 0 || place + pair.behind > 64) [[unlikely]] {
+            if (pair.used == 0 || (place + pair.behind) % end_of_block > 64) [[unlikely]] {
                 place = decode_symbol(reader, table, place, block);
                 break;
             }

@@ -26,7 +26,7 @@ bool for_each_code(const HuffmanCode& code, LongCodes& long_codes, const Enter& 
     return true;
 }
 
-// T.81, table F.1: a value whose first bit is 0 is negative.
+// T.81, EXTEND: a value whose first bit is 0 is negative.
 int extend(int value, int bits) {
     if (bits == 0) return 0;
     return value < (1 << (bits - 1)) ? value + 1 - (1 << bits) : value;

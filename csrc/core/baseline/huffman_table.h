@@ -16,8 +16,9 @@ inline constexpr int skip_bits = 12;
 inline constexpr int end_of_block = 128;
 /// Most zeros before a coefficient that one symbol can say.
 inline constexpr int longest_run = 15;
-/// Up to this place in a block, two coefficients with the longest runs before them are within it.
-inline constexpr int last_place_of_pairs = 63 - (longest_run + 1 + longest_run);
+/// Up to this place in a block, the next coefficient cannot be the block's last: what follows it is of this
+/// block, too.
+inline constexpr int last_place_of_pairs = 63 - (longest_run + 1);
 
 /// The lowest bits of each entry are bits used: processors shift by the lowest 6 bits of a register as it is.
 inline constexpr int used_mask = 63;
@@ -34,9 +35,10 @@ struct HuffmanCode {
 
 /// Finds the symbols of codes that are too long for a lookup.
 struct LongCodes {
-    /// Codes of `length` bits, moved up to 16 bits, are below codes_below[length].
+    /// Codes of `length` bits, moved up to 16 bits, are below codes_below[length] (MAXCODE of T.81, and 1
+    /// more).
     std::uint32_t codes_below[17];
-    /// What is to be added to a code of `length` bits to give the place of its symbol.
+    /// What is to be added to a code of `length` bits to give the place of its symbol (VALPTR - MINCODE).
     int place_of_symbol[17];
     std::uint8_t symbols[most_symbols];
 };

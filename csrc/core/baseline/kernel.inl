@@ -18,11 +18,11 @@ inline void fill_block(int coefficient, int factor, std::uint8_t* samples, std::
     for (int row = 0; row < 8; ++row) __builtin_memcpy(samples + row * stride, &eight, sizeof eight);
 }
 
-// Two blocks by turns: while the codes of one are read, the other waits, and its samples are made afterwards.
-// Reading codes is one wait after the other, in whose gaps the processor transforms what waits for nothing; a
-// block whose coefficients were stored just now, one by one, it cannot load by vectors before the last of
-// them has arrived.
-class BlocksByTurns {
+// Two blocks, double buffered: while the codes of one are read, the other waits, and its samples are made
+// afterwards. Reading codes is one wait after the other, in whose gaps the processor transforms what waits
+// for nothing; a block whose coefficients were stored just now, one by one, it cannot load by vectors before
+// the last of them has arrived.
+class BlockBuffers {
   public:
     // The one that is to be read: all zeros.
     HPCAI500_INLINE std::int16_t* next() { return blocks_[turn_]; }
@@ -36,8 +36,9 @@ class BlocksByTurns {
         samples_ = nullptr;
     }
 
-    // Lets the one that was read wait; none does before.
+    // Finishes the one that waits, and lets the one that was read wait.
     HPCAI500_INLINE void wait(const Component& component, std::uint8_t* samples) {
+        finish();
         component_ = &component;
         samples_ = samples;
         turn_ = 1 - turn_;
@@ -52,7 +53,7 @@ class BlocksByTurns {
 
 inline bool decode_mcus(ScanState& scan, int column, int count) {
     BitReader reader(scan.bits);
-    BlocksByTurns blocks;
+    BlockBuffers blocks;
     for (int mcu = column; mcu < column + count; ++mcu) {
         for (int c = 0; c < scan.component_count; ++c) {
             Component& component = scan.components[c];
@@ -63,7 +64,6 @@ inline bool decode_mcus(ScanState& scan, int column, int count) {
                     std::int16_t* const block = blocks.next();
                     const int coded = decode_block(reader, component, component.predictor, block);
                     if (coded == 0) return false;
-                    blocks.finish();
                     if (coded == 1) {
                         fill_block(block[0], component.quantisation[0], samples, component.stride);
                         block[0] = 0;

@@ -15,7 +15,7 @@ HPCAI500_RARE Symbol find_symbol(std::uint32_t code, const LongCodes& codes) {
     return {-1, 0};
 }
 
-// The value in the upper `bits` bits of `window`, 0 to 15 (T.81, table F.1): one whose first bit is 0 is
+// The value in the upper `bits` bits of `window`, 0 to 15 (T.81, EXTEND): one whose first bit is 0 is
 // negative. Without a branch, which a value's sign would take by chance.
 HPCAI500_INLINE int value_of(std::uint64_t window, int bits) {
     const int value = static_cast<int>(window >> 1 >> (63 - bits));
@@ -32,7 +32,7 @@ HPCAI500_INLINE bool add_difference(BitReader& reader, const DifferenceTable& ta
         entry = {static_cast<std::uint8_t>(found.length + found.symbol),
                  static_cast<std::uint8_t>(found.length), static_cast<std::uint8_t>(found.symbol)};
     }
-    predictor += value_of(reader.behind(entry.code_bits), entry.value_bits);
+    predictor += value_of(reader.after(entry.code_bits), entry.value_bits);
     reader.drop(entry.used);
     return predictor >= -most_coefficient && predictor <= most_coefficient;
 }
