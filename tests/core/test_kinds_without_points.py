@@ -86,3 +86,10 @@ def test_only_what_libjpeg_cannot_read_or_warns_of_is_damaged(data: bytes, reaso
 def test_a_header_that_ends_anywhere_has_a_kind() -> None:
     header = jpeg(PICTURE, progressive=True)[:700]
     assert {why_not_ours(header[:length]) for length in range(len(header))} == {"damaged", "progressive"}
+
+
+def test_a_header_of_more_than_a_mebibyte_is_not_looked_through() -> None:
+    """Fill bytes before a marker, as many as there are, are legal, and a file may be 1 GiB of them."""
+    progressive = jpeg(PICTURE, progressive=True)
+    assert why_not_ours(progressive[:2] + b"\xff" * 2**10 + progressive[2:]) == "progressive"
+    assert why_not_ours(progressive[:2] + b"\xff" * 2**20 + progressive[2:]) == "left to libjpeg-turbo"

@@ -77,7 +77,7 @@ def test_people_get_a_table(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert f"index              {root / SEEK_INDEX}\n" in out
     assert "images             10, 5 with seek points\n" in out
-    assert "without            1 CMYK, 1 damaged, 1 no JPEG, 1 progressive, 1 too small\n" in out
+    assert "without            1 CMYK, 1 damaged, 1 no JPEG, 1 no point worth keeping, 1 progressive\n" in out
     assert "% of the data\n" in out
 
 

@@ -10,6 +10,8 @@ _COLOURS = ("grey", "YCbCr")
 _SAMPLINGS = ("1x1", "1x1,1x1,1x1", "2x1,1x1,1x1", "2x2,1x1,1x1")
 # Markers (T.81, table B.1), and what of a frame's only its marker tells.
 _FILL, _START_OF_SCAN = 0xFF, 0xDA
+# Headers are shorter; a file may be 1 GiB of fill bytes.
+_MOST_HEADER_BYTES = 2**20
 _FRAMES = {
     0xC0: "",
     0xC1: "",
@@ -21,7 +23,9 @@ _FRAMES = {
 
 
 def why_not_ours(content: bytes) -> str:
-    """Why our own decoder does not take a file whole: "damaged" only where libjpeg-turbo says so, too."""
+    """Why our own decoder does not take a file whole: its kind, or, of a kind that it takes, "damaged" where
+    libjpeg-turbo says so, too.
+    """
     if kind := _kind_by_header(content):
         return kind
     try:
@@ -41,7 +45,7 @@ def why_not_ours(content: bytes) -> str:
 def _kind_by_header(content: bytes) -> str:
     """What `probe_jpeg` does not tell; "" for a baseline image in one scan, and where there is no header."""
     components = 0
-    for marker, payload in _segments(content):
+    for marker, payload in _segments(content[:_MOST_HEADER_BYTES]):
         if marker in _FRAMES and len(payload) >= 6:
             bits, components = payload[0], payload[5]
             if _FRAMES[marker] or bits != 8:

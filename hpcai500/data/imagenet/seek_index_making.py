@@ -187,4 +187,4 @@ def _examine(root: Path, path: str) -> _File:
 def _why_none(content: bytes, points: bytes | None) -> str:
     if points is None:
         return why_not_ours(content)
-    return "" if points else "too small"
+    return "" if points else "no point worth keeping"
