@@ -41,7 +41,7 @@ def handler_of_sigterm() -> Iterator[None]:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     # What was told to another test was told in the same process.
     monkeypatch.setattr(seek_index_module, "_told", set())
@@ -202,8 +202,9 @@ def test_an_index_that_goes_before_dali_opens_it_is_done_without(
     assert torch.equal(images, expected)
     assert seek == SeekCounts()
     assert capsys.readouterr().err == (
-        f"hpcai500: warning: the seek index {index} could not be opened by DALI: images are decoded without it, more "
-        f"slowly; `hpcai500 data index ic {root}` makes it anew\n"
+        f"hpcai500: warning: the seek index {index} could not be used by DALI (cannot open {index}: No such file or "
+        "directory): images are decoded without it, more slowly; "
+        f"`hpcai500 data index ic {root}` makes it anew\n"
     )
 
 
@@ -213,20 +214,48 @@ def test_what_is_no_file_in_its_place_is_told(root: Path, capsys: pytest.Capture
     assert f"{root / SEEK_INDEX} is not a file: images are decoded without it" in capsys.readouterr().err
 
 
-def test_an_index_that_cannot_be_read_is_told_in_the_words_of_the_system(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "reason", "remedy"),
+    [
+        # As the core has it; and root, who may run this, is refused nothing.
+        (
+            PermissionError(errno.EACCES, "cannot open it: Permission denied"),
+            "cannot be read (Permission denied)",
+            "have it made readable, or `hpcai500 data index ic {root} --cache` makes one of your own",
+        ),
+        (MemoryError(), "does not fit into memory", "give the job more memory"),
+    ],
+)
+def test_a_warning_says_what_would_help(
+    error: Exception,
+    reason: str,
+    remedy: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     index = make_seek_index(root).path
 
     def refuse(path: bytes) -> SeekIndex:
-        # As the core has it; and root, who may run this, is refused nothing.
-        raise PermissionError(errno.EACCES, f"cannot open {os.fsdecode(path)}: Permission denied")
+        raise error
 
     monkeypatch.setattr(seek_index_module, "SeekIndex", refuse)
     assert seek_index_module.find_seek_index(root) is None
     assert capsys.readouterr().err == (
-        f"hpcai500: warning: the seek index {index} cannot be read (Permission denied): images are decoded without "
-        f"it, more slowly; `hpcai500 data index ic {root}` makes it anew\n"
+        f"hpcai500: warning: the seek index {index} {reason}: images are decoded without it, more slowly; "
+        f"{remedy.format(root=root)}\n"
+    )
+
+
+def test_an_older_index_is_used_where_the_newer_one_is_damaged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    in_set = make_seek_index(root).path
+    in_cache = make_seek_index(root, in_cache=True).path
+    in_set.write_text("no index")
+    os.utime(in_cache, (1000, 1000))
+    assert run("native", root)[1] == SeekCounts(used=9)
+    assert capsys.readouterr().err == (
+        f"hpcai500: warning: the seek index {in_set} is truncated: the older {in_cache} is used; "
+        f"`hpcai500 data index ic {root}` makes it anew\n"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts
 from hpcai500.data.imagenet.seek_index_making import make_seek_index
 from hpcai500.data.staging import seek_index_copy
+from hpcai500.data.staging.copying import Original
 from hpcai500.data.staging.quota import Room
 from hpcai500.data.staging.releasing import release
 from hpcai500.data.staging.staging import Order, stage
+from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.progress import Progress, silent
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +110,44 @@ def test_a_newer_one_that_was_made_in_the_folder_stays(source: Path, root: Path)
     assert made.stat().st_ino == before.st_ino
 
 
+def test_one_that_a_crash_of_the_node_has_zeroed_is_copied_again(source: Path, root: Path) -> None:
+    index = make_seek_index(source).path
+    staged(source, root)
+    here = root / SEEK_INDEX
+    before = here.stat()
+    here.write_bytes(bytes(before.st_size))
+    os.utime(here, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert staged(source, root) == []
+    assert here.read_bytes() == index.read_bytes()
+    assert here.stat().st_mtime_ns == index.stat().st_mtime_ns
+
+
+def test_one_that_cannot_be_used_is_not_copied_and_told_as_that(
+    source: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = make_seek_index(source).path
+    index.write_bytes(index.read_bytes()[:-1])
+    assert staged(source, root) == []
+    assert not (root / SEEK_INDEX).exists()
+    assert capsys.readouterr().err == (
+        f"hpcai500: warning: the seek index {index} is truncated: it is not copied; "
+        f"`hpcai500 data index ic {source}` makes it anew\n"
+    )
+
+
+def test_copying_it_shows_how_far_it_is(source: Path, root: Path) -> None:
+    make_seek_index(source)
+    shown: list[tuple[str, str]] = []
+
+    def show(total: int, description: str, unit: str) -> AbstractContextManager[Progress]:
+        shown.append((description, unit))
+        return silent(total, description, unit)
+
+    for _ in range(2):
+        stage(Order("ic", source, root, "somebody"), show)
+    assert shown.count(("staging the seek index", "MB")) == 1
+
+
 def test_one_that_is_large_beside_what_is_staged_is_not_copied(source: Path, root: Path) -> None:
     index = make_seek_index(source).path
     with index.open("ab") as stream:
@@ -136,6 +178,17 @@ def test_one_that_is_in_the_way_of_images_goes(source: Path, root: Path) -> None
     assert not (root / SEEK_INDEX).exists()
 
 
+def test_one_stays_where_images_do_not_fit_without_it_either(source: Path, root: Path) -> None:
+    make_seek_index(source)
+    first = member_recipe("ic", "hyperparameters.seed=7", "ensemble.out_of_bag_samples=3")
+    staged(source, root, recipes=[first])
+    before = files_of(root)
+    with pytest.raises(EnvironmentLacksError, match="more than the --limit"):
+        staged(source, root, name="all", limit_bytes=4096)
+    assert files_of(root) == before
+    assert seek_of(root) == SeekCounts(used=4)
+
+
 def test_what_is_left_is_what_the_limit_and_the_storage_leave() -> None:
     sizes, here = np.array([1, 4096, 5000]), np.array([True, True, False])
     assert Room(4096, 10**6, None, None).left_bytes(sizes, here) == 10**6
@@ -143,20 +196,31 @@ def test_what_is_left_is_what_the_limit_and_the_storage_leave() -> None:
     assert Room(4096, 100, None, 20_000).left_bytes(sizes, here) == 100
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (RunError("its copy, read back, differs"), "its copy, read back, differs"),
+    ],
+)
 def test_a_copy_that_fails_is_told_and_leaves_nothing(
-    source: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    reason: str,
+    source: Path,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     index = make_seek_index(source).path
 
-    def fill_the_disk(index: Path, part: Path) -> None:
-        part.write_bytes(index.read_bytes()[:100])
-        raise OSError(28, "No space left on device", str(part))
+    def fail_on_the_way(original: Original, target: int, *_: Any) -> bytes:
+        os.write(target, original.read(0, 100))
+        raise error
 
-    monkeypatch.setattr(seek_index_copy.shutil, "copyfile", fill_the_disk)
+    monkeypatch.setattr(seek_index_copy, "copy_extents", fail_on_the_way)
     assert main(["stage", "ic", str(source), str(root), "--json"]) == 0
     assert capsys.readouterr().err == (
-        f"hpcai500: the seek index {index} is not copied: No space left on device; "
-        f"`hpcai500 data index ic {root}` makes one there\n"
+        f"hpcai500: the seek index {index} is not copied: {reason}; `hpcai500 data index ic {root}` makes one there\n"
     )
     assert parts_of(root) == []
     assert files_of(root) == files_of(source)

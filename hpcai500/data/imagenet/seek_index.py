@@ -19,6 +19,8 @@ from hpcai500.placement import find_placement
 
 SEEK_INDEX = ".hpcai500-seek-index"
 
+_SLOWER = "images are decoded without it, more slowly"
+
 _told: set[str] = set()
 
 
@@ -60,25 +62,30 @@ class FoundIndex:
 
     def tell(self, reason: str) -> None:
         """Tell, once in a process, that images are decoded without the index."""
-        _tell_once(self.path, reason, self.root)
+        _tell_once(self.path, reason, _SLOWER, _anew(self.root))
 
 
-def find_seek_index(root: Path) -> FoundIndex | None:
+def find_seek_index(root: Path, *, otherwise: str = _SLOWER) -> FoundIndex | None:
     """The index of the set at `root`, the newer one where there are one in the set and one in the user's cache.
 
-    Of one that cannot be used there is one warning on stderr.
+    Of one that cannot be used there is one warning on stderr, which says `otherwise` where there is no other.
     """
+    found, unusable = None, []
     for path in _newest_first(root):
         try:
-            return FoundIndex(path, root, SeekIndex(os.fsencode(path)))
+            found = FoundIndex(path, root, SeekIndex(os.fsencode(path)))
+            break
         except OSError as error:
             reason = f"cannot be read ({os.strerror(error.errno or errno.EIO)})"
+            remedy = f"have it made readable, or `hpcai500 data index ic {root} --cache` makes one of your own"
         except MemoryError:
-            reason = "does not fit into memory"
+            reason, remedy = "does not fit into memory", "give the job more memory"
         except ValueError as error:
-            reason = str(error)
-        _tell_once(path, reason, root)
-    return None
+            reason, remedy = str(error), _anew(root)
+        unusable.append((path, reason, remedy))
+    for path, reason, remedy in unusable:
+        _tell_once(path, reason, f"the older {found.path} is used" if found else otherwise, remedy)
+    return found
 
 
 def _newest_first(root: Path) -> list[Path]:
@@ -90,15 +97,16 @@ def _newest_first(root: Path) -> list[Path]:
     return sorted(times_ns, key=times_ns.__getitem__, reverse=True)
 
 
-def _tell_once(path: Path, reason: str, root: Path) -> None:
+def _anew(root: Path) -> str:
+    return f"`hpcai500 data index ic {root}` makes it anew"
+
+
+def _tell_once(path: Path, reason: str, consequence: str, remedy: str) -> None:
     """Once in a process, and by one process of a node."""
     if str(path) in _told:
         return
     _told.add(str(path))
     if find_placement(os.environ).local_rank == 0:
-        text = (
-            f"hpcai500: warning: the seek index {path} {reason}: images are decoded without it, more slowly; "
-            f"`hpcai500 data index ic {root}` makes it anew\n"
-        )
+        text = f"hpcai500: warning: the seek index {path} {reason}: {consequence}; {remedy}\n"
         # A folder's name need not be valid UTF-8.
         sys.stderr.write(text.encode("utf-8", "backslashreplace").decode())

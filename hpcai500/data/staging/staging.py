@@ -185,20 +185,29 @@ class _Staging:
         self._source.copy(batch, self._digests, watch)
 
     def _make_room(self, missing: Marks, *, is_new: bool) -> None:
-        """Raise EnvironmentLacksError where `missing` does not fit, even without what killed runs have left."""
+        """Raise EnvironmentLacksError where `missing` does not fit, even without what killed runs have left.
+
+        The seek index goes where that makes it fit.
+        """
         root, sizes, files = self._order.root, self._pieces.sizes_bytes, self._pieces.new_files(missing)
 
-        def lacks() -> str | None:
-            room = room_of(root, self._order.limit_bytes)
-            return room.lacks(sizes, self._digests.here(), missing, files, index_bytes(root))
+        def lacks(*, without_index: bool = False) -> str | None:
+            room, index = room_of(root, self._order.limit_bytes), index_bytes(root)
+            if without_index:
+                room, index = replace(room, free_bytes=room.free_bytes + index), 0
+            return room.lacks(sizes, self._digests.here(), missing, files, index)
 
         if lacks() is None:
             return
         drop_abandoned(root, self._pieces, self._digests, but=self._order.name)
         if lacks() is None:
             return
-        drop_index(root)
-        if (reason := lacks()) is not None:
+        reason = lacks(without_index=True)
+        if reason is None:
+            drop_index(root)
+            # Space of a file that somebody has open is not free yet.
+            reason = lacks()
+        if reason is not None:
             if is_new:
                 path_of(root, self._order.name).unlink(missing_ok=True)
             raise no_room(root, reason)
@@ -207,7 +216,14 @@ class _Staging:
         order, sizes, here = self._order, self._pieces.sizes_bytes, self._digests.here()
         left_bytes = room_of(order.root, order.limit_bytes).left_bytes(sizes, here)
         staged_bytes = int(sizes[here].sum())
-        bring_index(order.source, order.root, staged_bytes=staged_bytes, left_bytes=left_bytes, say=self._say)
+        bring_index(
+            order.source,
+            order.root,
+            staged_bytes=staged_bytes,
+            left_bytes=left_bytes,
+            progress=self._progress,
+            say=self._say,
+        )
 
     def _in_threads(self, work: Callable[[Sequence[int], Watch], None], pieces: Pieces, what: str) -> None:
         if not len(pieces):

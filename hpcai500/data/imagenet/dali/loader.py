@@ -93,21 +93,20 @@ class DaliBatches:
         if self._engine.device_id is not None:
             return _built(device_pipeline(self._feed, self._spec, self._engine))
         self._seek_index = index = find_seek_index(self._root)
-        pipeline = self._host_pipeline()
+        pipeline = self._host_pipeline(index)
         if index is None:
             return _built(pipeline)
         try:
             pipeline.build()
-        except RuntimeError:
+        except RuntimeError as error:
             # The operator opens the index once more, which may have gone meanwhile.
             self._seek_index = None
-            pipeline = _built(self._host_pipeline())
-            index.tell("could not be opened by DALI")
+            pipeline = _built(self._host_pipeline(None))
+            index.tell(f"could not be used by DALI ({_reason(error)})")
         return pipeline
 
-    def _host_pipeline(self) -> Pipeline:
-        index = self._seek_index.path.absolute() if self._seek_index else None
-        return host_pipeline(self._feed, self._spec, self._engine, index)
+    def _host_pipeline(self, index: FoundIndex | None) -> Pipeline:
+        return host_pipeline(self._feed, self._spec, self._engine, index.path.absolute() if index else None)
 
     def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[ImageBatch, None, None]:
         # After a failure a pipeline is good for nothing.
@@ -169,7 +168,7 @@ class DaliBatches:
         """Why DALI failed: DataError, raised, where it is a file that the native loader cannot read either."""
         for ids in self._feed.queued:
             self._native.images(ids, seed=seed, epoch=epoch)
-        return RunError(f"DALI could not make a batch: {first_line(error)}; see whether accelerator.loader=native can")
+        return RunError(f"DALI could not make a batch: {_reason(error)}; see whether accelerator.loader=native can")
 
     def _finish(self) -> None:
         """Let go of what was made and not asked for, so that another epoch can begin."""
@@ -184,9 +183,14 @@ def _built(pipeline: Pipeline) -> Pipeline:
         pipeline.build()
     except RuntimeError as error:
         raise EnvironmentLacksError(
-            f"DALI cannot make its pipeline: {first_line(error)}; mend that, or {OTHERWISE}"
+            f"DALI cannot make its pipeline: {_reason(error)}; mend that, or {OTHERWISE}"
         ) from error
     return pipeline
+
+
+def _reason(error: RuntimeError) -> str:
+    """What went wrong, in one line: of an operator, DALI first says at length where it was defined."""
+    return first_line(RuntimeError(str(error).rpartition("\nencountered:")[2]))
 
 
 def _drained(pipeline: Pipeline) -> bool:
