@@ -40,14 +40,21 @@ def ours_with_index(paths: Sequence[Path], threads: int) -> Run:
 
     target = paths[0].parent.with_suffix(f".{os.getpid()}.seek")
     try:
-        writer = _core.SeekIndexWriter(os.fsencode(target))
-        for data in (path.read_bytes() for path in paths):
-            writer.add(*_core.seek_key(data), _core.seek_points(data))
-        writer.finish()
+        write_index(paths, target)
         index = _core.SeekIndex(os.fsencode(target))
     finally:
         target.unlink(missing_ok=True)
     return _ours(paths, threads, index=index)
+
+
+def write_index(paths: Sequence[Path], target: Path) -> None:
+    """Write the seek index of the files to `target`, which must not be there."""
+    from hpcai500 import _core
+
+    writer = _core.SeekIndexWriter(os.fsencode(target))
+    for data in (path.read_bytes() for path in paths):
+        writer.add(*_core.seek_key(data), _core.seek_points(data))
+    writer.finish()
 
 
 def ours_by_libjpeg_turbo(paths: Sequence[Path], threads: int) -> Run:

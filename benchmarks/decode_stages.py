@@ -24,8 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from decode_images import SETS, ImageSet, paths_of
-
-from hpcai500 import _core
+from decode_rivals import write_index
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "stages"
@@ -72,14 +71,6 @@ def build() -> Path:
         if result.returncode != 0:
             raise SystemExit(f"{result.stdout}{result.stderr}{' '.join(command)} failed: read its message above")
     return BUILD / "csrc" / "drivers" / "decode_stages"
-
-
-def write_index(paths: list[Path], target: Path) -> None:
-    """The seek index of the files."""
-    writer = _core.SeekIndexWriter(os.fsencode(target))
-    for data in (path.read_bytes() for path in paths):
-        writer.add(*_core.seek_key(data), _core.seek_points(data))
-    writer.finish()
 
 
 def measure_set(driver: Path, image_set: ImageSet, passes: int) -> tuple[str, dict[str, Stages]]:
