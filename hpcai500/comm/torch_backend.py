@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -58,13 +59,21 @@ def library_name(device: str) -> str:
 class TorchCommunicator(MemberCommunicator):
     """A process group of torch.distributed."""
 
-    def __init__(self, members: Members, group: Any, alike: Sequence[Sequence[int]] | None = None) -> None:
+    def __init__(
+        self,
+        members: Members,
+        group: Any,
+        alike: Sequence[Sequence[int]] | None = None,
+        job: list[TorchCommunicator] | None = None,
+    ) -> None:
         super().__init__(members)
         self._group = group
         # World ranks of all groups that do the same as this one, which is among them.
         self._alike = alike or (members.world_ranks,)
         self._scratch = Scratch()
-        self._is_closed = False
+        # All communicators of this process, that of the whole job first.
+        self._job = [] if job is None else job
+        self._job.append(self)
 
     @property
     def process_group(self) -> Any:
@@ -148,15 +157,28 @@ class TorchCommunicator(MemberCommunicator):
             for ranks in alike:
                 group = dist.new_group(ranks, timeout=COLLECTIVE_TIMEOUT)
                 if chosen and chosen.world_ranks == tuple(ranks):
-                    mine = TorchCommunicator(chosen, group, alike)
+                    mine = TorchCommunicator(chosen, group, alike, self._job)
         return mine
 
     def close(self) -> None:
         """Leave; the whole job's communicator takes all groups along."""
-        # Groups may be closed after the job that they are part of.
-        if not self._is_closed and dist.is_initialized():
-            dist.destroy_process_group(self._group)
-        self._is_closed = True
+        if self._group is None:
+            return
+        dist.destroy_process_group(self._group)
+        self._group = None
+        if self is self._job[0]:
+            self._end_threads()
+
+    def _end_threads(self) -> None:
+        """Let go of every group: a destroyed one's threads live on while it is held.
+
+        They may be about to free a tensor that Python has forgotten; one that does so while the interpreter ends aborts
+        a process that had done its work.
+        """
+        for communicator in self._job:
+            communicator._group = None
+        # Schedules of micro-batches hold their group in cycles.
+        gc.collect()
 
     def _attempt(self, action: str) -> AbstractContextManager[None]:
         return as_run_error(self.library, action)

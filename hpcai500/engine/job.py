@@ -175,7 +175,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     _announce_start(job, ranks)
     device = device_of(recipe, ranks)
     groups = stage_groups(recipe, ranks)
-    precision = Precision(recipe.accelerator.precision, device, in_stages=groups is not None)
+    precision = Precision(recipe.accelerator.precision, device, stages=groups.neighbours.column if groups else None)
     cores = ranks.cores()
     torch.set_num_threads(recipe.os.threads or cores)
     torch.manual_seed(recipe.hyperparameters.seed)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, optim
 
+from hpcai500.comm.base import Communicator
+from hpcai500.engine.agreed_scaler import AgreedGradScaler
 from hpcai500.engine.int8 import Int8Products
 
 _MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,16 +22,16 @@ class Precision:
     Args:
         name: the recipe's word.
         device: where the model is.
-        in_stages: whether other ranks of the job hold other parts of the model: then all leave out a step alike.
+        stages: the ranks that hold parts of the same model, which leave out a step alike; by default this one alone.
     """
 
-    def __init__(self, name: str, device: torch.device, *, in_stages: bool = False) -> None:
+    def __init__(self, name: str, device: torch.device, *, stages: Communicator | None = None) -> None:
         self._device = device
         self._mixed = _MIXED.get(name)
         self._is_int8 = name == "int8"
         # fp16 has 5 exponent bits: small gradients vanish unless the loss is scaled up.
-        self._scaler = _scaler(device, in_stages=in_stages) if name == "fp16" else None
-        self._in_stages = in_stages
+        self._scaler = _scaler(device, stages) if name == "fp16" else None
+        self._in_stages = stages is not None
         # torch's older switches: its newer ones (fp32_precision) may not be mixed with them, torch's own compiler still
         # reads the older ones, and of both only these are in all versions that we run on.
         matmul = "high" if name == "tf32" else "highest"
@@ -100,13 +102,5 @@ def same_kernels() -> Iterator[None]:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
 
 
-def _scaler(device: torch.device, *, in_stages: bool) -> torch.amp.GradScaler:
-    if not in_stages:
-        return torch.amp.GradScaler(device.type)
-    # Takes a second to import, and one process alone has no process groups.
-    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: PLC0415
-
-    scaler = ShardedGradScaler(device.type, process_group=torch.distributed.group.WORLD)
-    # Only the last stage scales a loss; the others too must have the factor that they unscale by.
-    scaler.scale(torch.zeros((), device=device))
-    return scaler
+def _scaler(device: torch.device, stages: Communicator | None) -> torch.amp.GradScaler:
+    return AgreedGradScaler(device, stages) if stages else torch.amp.GradScaler(device.type)

@@ -73,7 +73,7 @@ def chain_of(parts: nn.ModuleList) -> Chain:
 def gradients_of_stages(
     communicator: Any, micro_batches: int, precision_name: str, channels_last: bool
 ) -> tuple[float, dict[str, Tensor], int]:
-    parts, precision = model(), Precision(precision_name, CPU, in_stages=True)
+    parts, precision = model(), Precision(precision_name, CPU, stages=communicator)
     rank = communicator.rank
     pipe = Pipe(
         chain_of(parts),
@@ -126,21 +126,35 @@ def test_gradients_of_three_stages_are_those_of_one_process() -> None:
 
 
 def weights_after_a_step(communicator: Any) -> list[tuple[float, float]]:
-    """With gradients that overflow on no rank, and on the second one; by an optimizer in many kernels, and in one."""
+    """With gradients that overflow on no rank, on the second, on both; by an optimizer in many kernels, and in one."""
     found = []
-    for overflowing, fused in product((None, 1), (False, True)):
+    for overflowing, fused in product(((), (1,), (0, 1)), (False, True)):
         weight = nn.Parameter(torch.ones(1))
-        precision = Precision("fp16", CPU, in_stages=True)
+        precision = Precision("fp16", CPU, stages=communicator)
         optimizer = torch.optim.SGD([weight], lr=0.1, fused=fused)
         scale = precision.scaled(torch.ones(())).item()
-        weight.grad = torch.full((1,), float("inf") if communicator.rank == overflowing else scale)
+        weight.grad = torch.full((1,), float("inf") if communicator.rank in overflowing else scale)
         precision.step(optimizer)
         found.append((weight.item(), precision.scaled(torch.ones(())).item() / scale))
     return found
 
 
 def test_a_step_whose_gradients_overflow_in_one_stage_is_left_out_by_all() -> None:
-    assert run_ranks(weights_after_a_step, 2) == [[(pytest.approx(0.9), 1.0)] * 2 + [(1.0, 0.5)] * 2] * 2
+    assert run_ranks(weights_after_a_step, 2) == [[(pytest.approx(0.9), 1.0)] * 2 + [(1.0, 0.5)] * 4] * 2
+
+
+def weight_beside_a_stage_without_gradients(communicator: Any) -> float:
+    weight = nn.Parameter(torch.ones(1))
+    precision = Precision("fp16", CPU, stages=communicator)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    if communicator.rank == 0:
+        weight.grad = precision.scaled(torch.ones(1))
+    precision.step(optimizer)
+    return weight.item()
+
+
+def test_a_stage_without_gradients_steps_beside_the_others() -> None:
+    assert run_ranks(weight_beside_a_stage_without_gradients, 2) == [pytest.approx(0.9), 1.0]
 
 
 def failing_stage(communicator: Any) -> str:
