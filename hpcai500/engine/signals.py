@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C, a scheduler's SIGTERM, or the warning signal that it sends ahead (SIGUSR1)."""
+"""Requests to stop: Ctrl-C, a scheduler's SIGTERM, or the warning that it sends ahead (SIGUSR1, or SIGURG for it)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# A job's script says the same to all processes by a signal that ends none which has not asked for it.
+_SAID_TO_ALL = signal.SIGURG
 _TOGETHER_SECONDS = 0.5
 
 
@@ -29,7 +31,7 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        self._before = {number: signal.signal(number, self._note) for number in _STOPPING}
+        self._before = {number: signal.signal(number, self._note) for number in (*_STOPPING, _SAID_TO_ALL)}
         return self
 
     def __exit__(
@@ -52,6 +54,7 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
+        number = signal.SIGUSR1 if number == _SAID_TO_ALL else number
         if self.signal is None:
             self.signal, self._noted_at_seconds = signal.Signals(number), now
             if self._announce:

@@ -54,7 +54,9 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
         array("hpcai500", container),
         ["ended=''"],
         start_and_wait(
-            '"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member"', "ended=yes; pass_on"
+            '"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member"',
+            '"$element"',
+            "ended=yes; pass_on",
         ),
         ["if (( code == 0 )); then exit 0; fi"],
         stopped(site.slurm),

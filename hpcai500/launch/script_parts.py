@@ -10,6 +10,8 @@ from hpcai500.launch.container_command import container_environment
 from hpcai500.launch.launchers import Layout, mpirun, srun
 from hpcai500.launch.site import NO_CONTAINER, NodeTable, Site, SlurmTable
 
+# Between one request to stop and the next.
+_AGAIN_SECONDS = 5
 PROLOGUE = ("set -euo pipefail", 'say() { echo "hpcai500: $*" >&2; }')
 
 
@@ -110,18 +112,30 @@ def launcher(site: Site, nodes: int, tasks: int) -> list[str]:
     return mpirun(layout, []) if site.launcher.program == "mpirun" else srun(layout, [], pmi=site.launcher.pmi)
 
 
-def start_and_wait(command: str, on_end: str = "pass_on") -> list[str]:
+def start_and_wait(command: str, job: str, on_end: str = "pass_on") -> list[str]:
     """Lines that run `command`, words of bash, to its `code`; `warned` is set when Slurm said that time is up.
 
     Args:
         command: starts the ranks.
+        job: words of bash: the job's number.
         on_end: what SIGTERM does.
     """
     return [
-        "# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as USR1: at TERM,",
-        "# launchers kill their ranks.",
-        "warned='' heard='' ranks=''",
-        'pass_on() { heard=yes; if [[ $ranks ]]; then kill -USR1 "$ranks" 2>/dev/null || true; fi; }',
+        "# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm",
+        "# gives it to all processes, and who does not listen lives on: what mounts an image, ranks that start. So it",
+        "# is said until they have ended; to the job's steps, and to what is below this script, where mpirun is.",
+        "warned='' heard='' ranks='' told=''",
+        "tell() {",
+        '    while kill -0 "$ranks"; do',
+        f"        {{ scancel --signal=URG {job} && scancel --full --signal=URG {job}; }} ||",
+        '            kill -USR1 "$ranks"',
+        f"        sleep {_AGAIN_SECONDS}",
+        "    done",
+        "}",
+        "pass_on() {",
+        "    heard=yes",
+        "    if [[ $ranks && ! $told ]]; then told=yes; tell </dev/null >/dev/null 2>&1 & fi",
+        "}",
         "trap 'warned=yes; pass_on' USR1",
         f"trap {word(on_end)} TERM",
         f"{command} &",

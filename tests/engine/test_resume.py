@@ -67,6 +67,16 @@ def test_a_signal_stops_with_a_checkpoint_and_resuming_gives_the_same_weights(
     assert result["quality"] == whole_result["quality"]
 
 
+def test_the_word_of_a_job_to_all_its_processes_is_a_warning(images: Path, tmp_path: Path) -> None:
+    process = train_in_process(*train_arguments(images, tmp_path / "record", "problem.epochs=500"))
+    wait_for(tmp_path / "record", "epoch_start", 2, process)
+    for _ in range(3):
+        process.send_signal(signal.SIGURG)
+    _, error = process.communicate()
+    assert process.returncode == ExitCode.RUN_FAILED
+    assert "stopped by SIGUSR1 at epoch" in error.decode()
+
+
 @pytest.fixture(scope="module")
 def killed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of a run that SIGKILL ended in its third epoch or later."""

@@ -120,10 +120,21 @@ hpcai500=(
 
 ended=''
 
-# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as USR1: at TERM,
-# launchers kill their ranks.
-warned='' heard='' ranks=''
-pass_on() { heard=yes; if [[ $ranks ]]; then kill -USR1 "$ranks" 2>/dev/null || true; fi; }
+# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
+# gives it to all processes, and who does not listen lives on: what mounts an image, ranks that start. So it
+# is said until they have ended; to the job's steps, and to what is below this script, where mpirun is.
+warned='' heard='' ranks='' told=''
+tell() {
+    while kill -0 "$ranks"; do
+        { scancel --signal=URG "$element" && scancel --full --signal=URG "$element"; } ||
+            kill -USR1 "$ranks"
+        sleep 5
+    done
+}
+pass_on() {
+    heard=yes
+    if [[ $ranks && ! $told ]]; then told=yes; tell </dev/null >/dev/null 2>&1 & fi
+}
 trap 'warned=yes; pass_on' USR1
 trap 'ended=yes; pass_on' TERM
 "${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member" &

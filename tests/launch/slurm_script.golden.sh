@@ -4,7 +4,7 @@
 #     sbatch FILE                               submits it
 #     sbatch FILE --set hyperparameters.seed=2  the same with another seed: what follows FILE goes to hpcai500
 #     HPCAI500_RECORD=runs/ic-17 sbatch FILE    goes on with the run of job 17
-#     scancel --signal=USR1 JOB                 stops it with a checkpoint
+#     scancel --signal=URG JOB                  stops it with a checkpoint
 #
 # Change what you like; what shall stay belongs into the site file. Written by hpcai500 VERSION with:
 #
@@ -114,10 +114,21 @@ else
     arguments+=(--recipe ic/reference --set communication.backend=horovod "$@")
 fi
 
-# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as USR1: at TERM,
-# launchers kill their ranks.
-warned='' heard='' ranks=''
-pass_on() { heard=yes; if [[ $ranks ]]; then kill -USR1 "$ranks" 2>/dev/null || true; fi; }
+# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
+# gives it to all processes, and who does not listen lives on: what mounts an image, ranks that start. So it
+# is said until they have ended; to the job's steps, and to what is below this script, where mpirun is.
+warned='' heard='' ranks='' told=''
+tell() {
+    while kill -0 "$ranks"; do
+        { scancel --signal=URG "$SLURM_JOB_ID" && scancel --full --signal=URG "$SLURM_JOB_ID"; } ||
+            kill -USR1 "$ranks"
+        sleep 5
+    done
+}
+pass_on() {
+    heard=yes
+    if [[ $ranks && ! $told ]]; then told=yes; tell </dev/null >/dev/null 2>&1 & fi
+}
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
 "${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}" &

@@ -182,14 +182,21 @@ def running(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
     return process, [int(wait_for_file(tmp_path / f"pid-{rank}")) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("number", "heard"),
+    [
+        *((number, number.name) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)),
+        # What a job says to all its processes, in words that end a rank which does not listen.
+        (signal.SIGURG, "SIGUSR1"),
+    ],
+)
 def test_a_signal_reaches_every_rank(
-    running: tuple[subprocess.Popen[bytes], list[int]], tmp_path: Path, number: signal.Signals
+    running: tuple[subprocess.Popen[bytes], list[int]], tmp_path: Path, number: signal.Signals, heard: str
 ) -> None:
     process, _ = running
     process.send_signal(number)
     assert process.wait(20) == 1
-    assert [(tmp_path / f"end-{rank}").read_text() for rank in (0, 1)] == [number.name] * 2
+    assert [(tmp_path / f"end-{rank}").read_text() for rank in (0, 1)] == [heard] * 2
 
 
 def test_ranks_end_in_order_when_their_launcher_is_killed(

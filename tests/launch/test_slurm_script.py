@@ -83,7 +83,16 @@ def test_gpus_are_asked_for_as_the_site_wants(node: dict[str, object], line: str
 
 def test_what_a_site_does_not_say_is_not_in_the_script() -> None:
     script = render(example(site=site(slurm={"exclusive": False, "requeue": False, "warning_seconds": 0})))
-    for text in ("--partition", "--account", "--qos", "--exclusive", "--signal", "\nmodule ", "export ", "scontrol"):
+    for text in (
+        "--partition",
+        "--account",
+        "--qos",
+        "--exclusive",
+        "#SBATCH --signal",
+        "\nmodule ",
+        "export ",
+        "scontrol",
+    ):
         assert text not in script.partition("# Change")[2]
     assert "#SBATCH --no-requeue" in script
 
