@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Its functions would keep the job's process group as a default argument, had they been imported after it was made.
+import torch.distributed.nn.functional
 from torch import Tensor
 
 from hpcai500.comm import gloo_exchange
@@ -36,6 +40,10 @@ def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) 
         RunError: the ranks cannot connect to each other.
     """
     library = library_name(device)
+    # Gloo's threads free tensors that Python has forgotten; one that does so while the interpreter ends aborts a
+    # process that had done its work. So they end before: with the group, which schedules of micro-batches hold in
+    # cycles, and the traceback of an error until it is told.
+    atexit.register(gc.collect)
     with as_run_error(library, "connecting"):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
@@ -78,6 +86,7 @@ class TorchCommunicator(MemberCommunicator):
     @property
     def process_group(self) -> Any:
         """The same ranks, for torch's own distributed packages."""
+        assert self._group is not None, "process group of a communicator that was closed"
         return self._group
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -165,22 +174,12 @@ class TorchCommunicator(MemberCommunicator):
         if self._group is None:
             return
         dist.destroy_process_group(self._group)
-        self._group = None
-        if self is self._job[0]:
-            self._end_threads()
-
-    def _end_threads(self) -> None:
-        """Let go of every group: a destroyed one's threads live on while it is held.
-
-        They may be about to free a tensor that Python has forgotten; one that does so while the interpreter ends aborts
-        a process that had done its work.
-        """
-        for communicator in self._job:
+        # A destroyed group's threads live on while it is held.
+        for communicator in self._job if self is self._job[0] else [self]:
             communicator._group = None
-        # Schedules of micro-batches hold their group in cycles.
-        gc.collect()
 
     def _attempt(self, action: str) -> AbstractContextManager[None]:
+        assert self._group is not None, f"{action} on a communicator that was closed"
         return as_run_error(self.library, action)
 
 

@@ -14,7 +14,7 @@ class AgreedGradScaler(torch.amp.GradScaler):
     """torch's loss scaler, that asks the other ranks whether a gradient overflowed.
 
     Not torch's own ShardedGradScaler: a default argument of it holds the job's process group for as long as the process
-    lives (see TorchCommunicator.close), fused optimizers take a step that overflows on two ranks, and nobody watches
+    lives (see open_torch), fused optimizers take a step that overflows on two ranks, and nobody watches
     its wait for the others.
 
     Args:
@@ -38,7 +38,7 @@ class AgreedGradScaler(torch.amp.GradScaler):
         state: dict[str, Any] = self._per_optimizer_states[id(optimizer)]
         # Empty where no parameter has a gradient; the others ask all the same.
         found: dict[torch.device, Tensor] = state["found_inf_per_device"] or {
-            self._where: torch.zeros(1).to(self._where)
+            self._where: torch.zeros((), device=self._where)
         }
         for overflowed in found.values():
             self._communicator.all_reduce(overflowed)

@@ -54,6 +54,7 @@ def member_script(submission: Submission, first_member: int = 0) -> str:
         array("hpcai500", container),
         ["ended=''"],
         start_and_wait(
+            site.slurm,
             '"${launcher[@]}" "${hpcai500[@]}" ensemble member "$ensemble" --member "$member"',
             '"$element"',
             "ended=yes; pass_on",

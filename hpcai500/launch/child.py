@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
+# The last one is how a job's script warns all processes; who does not listen lives on.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGURG)
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
@@ -103,12 +104,6 @@ class SignalRelay:
             child.send_signal(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGURG:
-            # A job's script says it to all processes, again and again; a child that does not listen to it hears of it
-            # once, and may be past listening later.
-            if self._noted:
-                return
-            number = signal.SIGUSR1
         now = time.monotonic()
         self._first_seconds = self._first_seconds or now
         if now - self._first_seconds <= _TOGETHER_SECONDS:

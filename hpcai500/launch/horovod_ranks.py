@@ -17,8 +17,9 @@ from hpcai500.launch.launchers import Layout, horovodrun, mpirun
 from hpcai500.placement import without_placement
 from hpcai500.scratch import with_temporary_folder
 
-# mpirun takes SIGINT and SIGTERM as "kill all", and passes this one on to the ranks: "stop with a checkpoint".
-_TO_RANKS: dict[int, signal.Signals] = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR1}
+# mpirun takes SIGINT and SIGTERM as "kill all", keeps SIGURG, and passes this one on to the ranks: "stop with a
+# checkpoint".
+_TO_RANKS: dict[int, signal.Signals] = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGURG), signal.SIGUSR1)
 
 
 def run_horovod_ranks(

@@ -10,8 +10,10 @@ from hpcai500.launch.container_command import container_environment
 from hpcai500.launch.launchers import Layout, mpirun, srun
 from hpcai500.launch.site import NO_CONTAINER, NodeTable, Site, SlurmTable
 
-# Between one request to stop and the next.
-_AGAIN_SECONDS = 5
+# Between one request to stop and the next: a whole array may be warned at once.
+_AGAIN_SECONDS = 15
+# A script needs so long to have its job come back.
+_AT_LEAST_SECONDS = 30
 PROLOGUE = ("set -euo pipefail", 'say() { echo "hpcai500: $*" >&2; }')
 
 
@@ -112,29 +114,37 @@ def launcher(site: Site, nodes: int, tasks: int) -> list[str]:
     return mpirun(layout, []) if site.launcher.program == "mpirun" else srun(layout, [], pmi=site.launcher.pmi)
 
 
-def start_and_wait(command: str, job: str, on_end: str = "pass_on") -> list[str]:
+def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pass_on") -> list[str]:
     """Lines that run `command`, words of bash, to its `code`; `warned` is set when Slurm said that time is up.
 
     Args:
+        slurm: how long before the end it warns.
         command: starts the ranks.
         job: words of bash: the job's number.
         on_end: what SIGTERM does.
     """
+    # What hears only USR1 (it stages data, say) must still have ended when time is up.
+    patience = max(slurm.warning_seconds - _AT_LEAST_SECONDS, slurm.warning_seconds // 2, _AGAIN_SECONDS)
     return [
         "# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm",
-        "# gives it to all processes, and who does not listen lives on: what mounts an image, ranks that start. So it",
-        "# is said until they have ended; to the job's steps, and to what is below this script, where mpirun is.",
+        "# gives it to all processes of the job's steps, and with --full to those below this script, where mpirun is;",
+        "# who does not listen lives on: what mounts an image, ranks that start. So it is said until they have ended,",
+        "# and as USR1 where Slurm does not answer, and in the end.",
         "warned='' heard='' ranks='' told=''",
+        'said() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }',
         "tell() {",
-        '    while kill -0 "$ranks"; do',
-        f"        {{ scancel --signal=URG {job} && scancel --full --signal=URG {job}; }} ||",
-        '            kill -USR1 "$ranks"',
-        f"        sleep {_AGAIN_SECONDS}",
+        f"    local last=$((SECONDS + {patience}))",
+        '    while kill -0 "$ranks" 2>/dev/null; do',
+        f'        if ! said {job} || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi',
+        f"        sleep {_AGAIN_SECONDS} >/dev/null 2>&1",
         "    done",
         "}",
         "pass_on() {",
         "    heard=yes",
-        "    if [[ $ranks && ! $told ]]; then told=yes; tell </dev/null >/dev/null 2>&1 & fi",
+        "    if [[ $ranks && ! $told ]]; then",
+        "        tell </dev/null &",
+        "        told=$!",
+        "    fi",
         "}",
         "trap 'warned=yes; pass_on' USR1",
         f"trap {word(on_end)} TERM",
@@ -147,4 +157,5 @@ def start_and_wait(command: str, job: str, on_end: str = "pass_on") -> list[str]
         "    # A signal ends the wait, not the ranks.",
         "    [[ $heard ]] || break",
         "done",
+        'if [[ $told ]]; then kill "$told" 2>/dev/null || true; fi',
     ]

@@ -68,7 +68,7 @@ def render(job: BatchJob) -> str:
         earlier(),
         done(),
         list(_arguments(job)),
-        start_and_wait('"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"', '"$SLURM_JOB_ID"'),
+        start_and_wait(job.site.slurm, '"${launcher[@]}" "${hpcai500[@]}" "${arguments[@]}"', '"$SLURM_JOB_ID"'),
         list(_requeue(job.site)),
         ['exit "$code"'],
     ]

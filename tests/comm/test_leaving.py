@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from many_ranks import run_ranks
+from threads_at_exit import ThreadsAtExit
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,31 +18,50 @@ from hpcai500.engine.stage_groups import Neighbours
 from hpcai500.workloads.chains import Chain
 from hpcai500.workloads.models.parts import Part
 
-
-def threads_of_groups() -> int:
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    return names.count("pt_gloo_runloop")
+KEPT: list[object] = []
 
 
-def before_and_after_leaving(communicator: TorchCommunicator) -> tuple[int, int]:
+@pytest.fixture
+def at_exit(tmp_path: Path) -> ThreadsAtExit:
+    return ThreadsAtExit(tmp_path / "at-exit")
+
+
+def sum_in_groups(communicator: TorchCommunicator) -> None:
     part = communicator.split([[0, 1]])
     groups = [communicator, part, part.group([0, 1])]
+    # Whoever holds a communicator does not hold its threads.
+    KEPT.extend(groups)
     for group in groups:
         assert group
         group.all_reduce(torch.ones(1))
-    before = threads_of_groups()
-    communicator.close()
-    assert len(groups) == 3, "whose communicators are still held here"
-    return before, threads_of_groups()
 
 
-def test_the_threads_of_all_groups_end_with_the_job() -> None:
-    for before, after in run_ranks(before_and_after_leaving, 2):
-        assert before >= 3
-        assert after == 0
+def test_the_threads_of_all_groups_end_with_the_job(at_exit: ThreadsAtExit) -> None:
+    run_ranks(sum_in_groups, 2, environment=at_exit.environment)
+    assert at_exit.counts == [0, 0]
 
 
-def pass_a_batch(communicator: TorchCommunicator) -> None:
+def hold_a_group(communicator: TorchCommunicator) -> None:
+    communicator.all_reduce(torch.ones(1))
+    KEPT.append(communicator.process_group)
+
+
+def test_the_threads_of_a_group_that_is_held_are_seen_here(at_exit: ThreadsAtExit) -> None:
+    run_ranks(hold_a_group, 2, environment=at_exit.environment)
+    assert min(at_exit.counts) > 0
+
+
+def fail_after_a_batch(communicator: TorchCommunicator) -> str:
+    try:
+        _fail_after_a_batch(communicator)
+    except RuntimeError as error:
+        # As a run does that is stopped: the traceback still has the schedule, which has the group.
+        communicator.close()
+        return str(error)
+    raise AssertionError
+
+
+def _fail_after_a_batch(communicator: TorchCommunicator) -> None:
     parts = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
     chain = Chain(
         parts=tuple(Part(module, (str(number),)) for number, module in enumerate(parts)),
@@ -56,13 +77,22 @@ def pass_a_batch(communicator: TorchCommunicator) -> None:
     pipe = Pipe(chain, own, neighbours, precision, batch[0], micro_batches=2, channels_last=False)
     pipe.begin()
     pipe.run(batch if pipe.is_first else None, 1)
+    raise RuntimeError("stopped")
 
 
-def after_a_pipe(communicator: TorchCommunicator) -> int:
-    pass_a_batch(communicator)
-    communicator.close()
-    return threads_of_groups()
+def test_an_error_that_a_schedule_was_in_keeps_no_threads(at_exit: ThreadsAtExit) -> None:
+    assert run_ranks(fail_after_a_batch, 2, environment=at_exit.environment) == ["stopped"] * 2
+    assert at_exit.counts == [0, 0]
 
 
-def test_no_schedule_of_a_cut_model_keeps_threads_alive() -> None:
-    assert run_ranks(after_a_pipe, 2) == [0, 0]
+def sum_after_closing(communicator: TorchCommunicator) -> str:
+    part = communicator.group([0, 1])
+    assert part
+    part.close()
+    with pytest.raises(AssertionError, match="all-reduce on a communicator that was closed") as caught:
+        part.all_reduce(torch.ones(1))
+    return caught.type.__name__
+
+
+def test_what_was_closed_does_not_speak_for_the_whole_job() -> None:
+    assert run_ranks(sum_after_closing, 2) == ["AssertionError"] * 2

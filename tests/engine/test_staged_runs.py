@@ -12,6 +12,7 @@ import torch
 from many_ranks import started
 from staged_runs import settings_of
 from test_many_ranks import assert_close, launch, wait_for
+from threads_at_exit import ThreadsAtExit
 from tiny_runs import last_weights, train_arguments, weather_arguments
 
 from hpcai500 import train
@@ -141,10 +142,12 @@ def test_a_pipeline_with_batch_norm_is_said_not_to_be_equivalent(images: Path, t
 def test_stages_stop_together_and_one_process_goes_on_with_what_they_learnt(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "record"
     arguments = train_arguments(images, out, *LAMB, *settings_of("model", 2), "problem.epochs=2000")
-    with started([sys.executable, "-m", "hpcai500.train", *arguments], 2, "processes") as (processes, log):
+    train, at_exit = [sys.executable, "-m", "hpcai500.train", *arguments], ThreadsAtExit(tmp_path / "at-exit")
+    with started(train, 2, "processes", environment=at_exit.environment) as (processes, log):
         wait_for(out, "epoch_stop", log)
         processes[1].send_signal(signal.SIGTERM)
         assert [process.wait(60) for process in processes] == [1, 1], log.read_text()
+    assert at_exit.counts == [0, 0], "threads of Gloo"
     resume = [sys.executable, "-m", "hpcai500.train", "--resume", "--out", str(out)]
     (interrupted,) = iterate(read_record(out).events, "interrupted")
     for size in (1, 2):

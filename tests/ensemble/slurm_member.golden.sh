@@ -121,19 +121,24 @@ hpcai500=(
 ended=''
 
 # A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
-# gives it to all processes, and who does not listen lives on: what mounts an image, ranks that start. So it
-# is said until they have ended; to the job's steps, and to what is below this script, where mpirun is.
+# gives it to all processes of the job's steps, and with --full to those below this script, where mpirun is;
+# who does not listen lives on: what mounts an image, ranks that start. So it is said until they have ended,
+# and as USR1 where Slurm does not answer, and in the end.
 warned='' heard='' ranks='' told=''
+said() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
 tell() {
-    while kill -0 "$ranks"; do
-        { scancel --signal=URG "$element" && scancel --full --signal=URG "$element"; } ||
-            kill -USR1 "$ranks"
-        sleep 5
+    local last=$((SECONDS + 270))
+    while kill -0 "$ranks" 2>/dev/null; do
+        if ! said "$element" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        sleep 15 >/dev/null 2>&1
     done
 }
 pass_on() {
     heard=yes
-    if [[ $ranks && ! $told ]]; then told=yes; tell </dev/null >/dev/null 2>&1 & fi
+    if [[ $ranks && ! $told ]]; then
+        tell </dev/null &
+        told=$!
+    fi
 }
 trap 'warned=yes; pass_on' USR1
 trap 'ended=yes; pass_on' TERM
@@ -146,6 +151,7 @@ while true; do
     # A signal ends the wait, not the ranks.
     [[ $heard ]] || break
 done
+if [[ $told ]]; then kill "$told" 2>/dev/null || true; fi
 
 if (( code == 0 )); then exit 0; fi
 

@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_bound_is_refused() -> None:
 FAKES = {
     # They stand for Slurm's programs (tests/site has the real ones), and write down how they were called.
     "srun": 'trap "${ON_USR1-}" USR1; echo "srun $*" >>"$CALLS"; [[ -z ${SIGNAL-} ]] || kill -"$SIGNAL" $PPID; '
-    "sleep 0.2; exit ${CODE:-0}",
+    'while [[ ${UNTIL-} ]] && ! grep -q -e "$UNTIL" "$CALLS"; do sleep 0.05; done; sleep 0.2; exit ${CODE:-0}',
     "scontrol": 'if [[ $1 == show ]]; then echo "${3}"; else echo "scontrol $*" >>"$CALLS"; fi',
     "sbatch": 'echo "sbatch $*" >>"$CALLS"; if [[ $1 == --parsable ]]; then echo "$(wc -l <"$CALLS")0;cluster"; '
     "else exit ${TEST_CODE:-0}; fi",
@@ -269,12 +269,13 @@ def test_a_warned_member_whose_image_went_before_it_comes_back_too(run: Run, her
 def test_a_warning_is_said_to_all_processes_of_the_element_by_a_signal_that_ends_none(
     run: Run, here: Submission
 ) -> None:
-    ran = run(member_script(here), CODE="1", SIGNAL="USR1")
+    ran = run(member_script(here), CODE="1", SIGNAL="USR1", UNTIL="--full")
     assert ran.of("scancel") == ["--signal=URG 17_3", "--full --signal=URG 17_3"]
 
 
 def test_a_warning_goes_on_to_the_launcher_where_slurm_does_not_answer(run: Run, here: Submission) -> None:
-    ran = run(member_script(here), CODE="1", SIGNAL="USR1", SCANCEL_CODE="1", ON_USR1='echo "srun warned" >>"$CALLS"')
+    warned = {"ON_USR1": 'echo "srun warned" >>"$CALLS"', "UNTIL": "warned"}
+    ran = run(member_script(here), CODE="1", SIGNAL="USR1", SCANCEL_CODE="1", **warned)
     assert ran.of("srun")[1:] == ["warned"]
 
 

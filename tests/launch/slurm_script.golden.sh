@@ -115,19 +115,24 @@ else
 fi
 
 # A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm
-# gives it to all processes, and who does not listen lives on: what mounts an image, ranks that start. So it
-# is said until they have ended; to the job's steps, and to what is below this script, where mpirun is.
+# gives it to all processes of the job's steps, and with --full to those below this script, where mpirun is;
+# who does not listen lives on: what mounts an image, ranks that start. So it is said until they have ended,
+# and as USR1 where Slurm does not answer, and in the end.
 warned='' heard='' ranks='' told=''
+said() { timeout 10 scancel --signal=URG "$1" && timeout 10 scancel --full --signal=URG "$1"; }
 tell() {
-    while kill -0 "$ranks"; do
-        { scancel --signal=URG "$SLURM_JOB_ID" && scancel --full --signal=URG "$SLURM_JOB_ID"; } ||
-            kill -USR1 "$ranks"
-        sleep 5
+    local last=$((SECONDS + 270))
+    while kill -0 "$ranks" 2>/dev/null; do
+        if ! said "$SLURM_JOB_ID" || ((SECONDS >= last)); then kill -USR1 "$ranks" || break; fi
+        sleep 15 >/dev/null 2>&1
     done
 }
 pass_on() {
     heard=yes
-    if [[ $ranks && ! $told ]]; then told=yes; tell </dev/null >/dev/null 2>&1 & fi
+    if [[ $ranks && ! $told ]]; then
+        tell </dev/null &
+        told=$!
+    fi
 }
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
@@ -140,6 +145,7 @@ while true; do
     # A signal ends the wait, not the ranks.
     [[ $heard ]] || break
 done
+if [[ $told ]]; then kill "$told" 2>/dev/null || true; fi
 
 # Stopped because time is up and not because something is wrong: there is more to do. Any code but that of a
 # missed target: the signal may have ended an image's file system before the ranks.

@@ -154,6 +154,7 @@ for _ in range(60):
     assert "ranks 1, 2 killed (SIGKILL)" in error
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGURG)
 LAUNCH = """
 import sys
 from hpcai500.launch.local_ranks import run_local_ranks
@@ -167,7 +168,7 @@ def end(number, frame):
     open(f"{folder}/end-{rank}", "w").write(signal.Signals(number).name)
     sys.exit(1)
 folder = os.environ["FOLDER"]
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGURG):
     signal.signal(number, end)
 open(f"{folder}/pid-{rank}", "w").write(str(os.getpid()))
 time.sleep(60)
@@ -182,21 +183,14 @@ def running(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
     return process, [int(wait_for_file(tmp_path / f"pid-{rank}")) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("number", "heard"),
-    [
-        *((number, number.name) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)),
-        # What a job says to all its processes, in words that end a rank which does not listen.
-        (signal.SIGURG, "SIGUSR1"),
-    ],
-)
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_reaches_every_rank(
-    running: tuple[subprocess.Popen[bytes], list[int]], tmp_path: Path, number: signal.Signals, heard: str
+    running: tuple[subprocess.Popen[bytes], list[int]], tmp_path: Path, number: signal.Signals
 ) -> None:
     process, _ = running
     process.send_signal(number)
     assert process.wait(20) == 1
-    assert [(tmp_path / f"end-{rank}").read_text() for rank in (0, 1)] == [heard] * 2
+    assert [(tmp_path / f"end-{rank}").read_text() for rank in (0, 1)] == [number.name] * 2
 
 
 def test_ranks_end_in_order_when_their_launcher_is_killed(

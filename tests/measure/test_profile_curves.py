@@ -31,25 +31,35 @@ SAMPLES = [
     Sample(10.0, 1.0, counters(0, 0, 5), None, LinkBytes(100, 50)),
     Sample(10.5, 1.5, counters(100, 300, 10), 0.25, LinkBytes(200, 50)),
     Sample(11.0, 2.5, counters(100, 300, 10), 0.75, LinkBytes(200, 60)),
-    # One that came right behind the other.
+    # One that came right behind the other: it stands for both.
     Sample(11.000001, 2.5, counters(900, 300, 10), 0.75, LinkBytes(900, 60)),
 ]
 
 
 def test_cores_are_busy_by_the_time_that_the_process_has_computed() -> None:
-    assert processor_utilisation(SAMPLES, 2) == [[0.5, pytest.approx(0.5)], [1.0, pytest.approx(1.0)]]
-    assert processor_utilisation(SAMPLES, 1) == [[0.5, pytest.approx(1.0)], [1.0, pytest.approx(1.0)]]
+    end = pytest.approx(1.0, rel=1e-5)
+    assert processor_utilisation(SAMPLES, 2) == [[0.5, pytest.approx(0.5)], [end, end]]
+    assert processor_utilisation(SAMPLES, 1) == [[0.5, pytest.approx(1.0)], [end, end]]
     assert driver_utilisation(SAMPLES)[:2] == [[0.5, 0.25], [1.0, 0.75]]
 
 
-def rates(points: Sequence[dict[str, Any]]) -> list[tuple[float, float, float]]:
-    return [(one["t_s"], one["sent_bytes_per_second"], one["received_bytes_per_second"]) for one in points]
+def test_of_a_short_time_there_is_one_point() -> None:
+    short = [Sample(10.0, 1.0), Sample(10.01, 1.005)]
+    assert processor_utilisation(short, 1) == [[0.01, pytest.approx(0.5)]]
+    assert processor_utilisation(short[:1], 1) == []
+
+
+def rates(points: Sequence[dict[str, Any]]) -> list[Any]:
+    return [
+        pytest.approx((one["t_s"], one["sent_bytes_per_second"], one["received_bytes_per_second"]), rel=1e-5)
+        for one in points
+    ]
 
 
 def test_bandwidth_is_the_difference_of_counters_over_time() -> None:
-    assert rates(network_points(SAMPLES)) == [(0.5, 200, 600), (1.0, 0, 0)]
+    assert rates(network_points(SAMPLES)) == [(0.5, 200, 600), (1.0, 1600, 0)]
     assert rates(loopback_points(SAMPLES)) == [(0.5, 10, 10), (1.0, 0, 0)]
-    assert rates(link_points(SAMPLES)) == [(0.5, 200, 0), (1.0, 0, 20)]
+    assert rates(link_points(SAMPLES)) == [(0.5, 200, 0), (1.0, 1400, 20)]
 
 
 def test_what_was_not_sampled_has_no_curve() -> None:

@@ -98,7 +98,16 @@ def _steps(samples: Sequence[Sample], amount: Amount[T]) -> list[tuple[float, fl
     """(time since the first sample, time since the one before, amount) at each sample but the first."""
     start = samples[0].moment if samples else 0.0
     return [
-        (two.moment - start, two.moment - one.moment, amount(one, two))
-        for one, two in pairwise(samples)
-        if two.moment - one.moment >= _SHORTEST_SECONDS
+        (two.moment - start, two.moment - one.moment, amount(one, two)) for one, two in pairwise(_far_apart(samples))
     ]
+
+
+def _far_apart(samples: Sequence[Sample]) -> list[Sample]:
+    """Without those that come too soon after another; the first and the last stay, so that nothing goes uncounted."""
+    kept = list(samples[:1])
+    for sample in samples[1:]:
+        if len(kept) > 1 and sample.moment - kept[-1].moment < _SHORTEST_SECONDS:
+            kept[-1] = sample
+        else:
+            kept.append(sample)
+    return kept
