@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
@@ -127,8 +127,10 @@ def _measure(
         except HpcAi500Error as error:
             ended_by = error
         except KeyboardInterrupt:
-            # Too early for the ranks to write it themselves.
-            return Told(stopped="Ctrl-C"), None
+            # Too early for the ranks to write it themselves; or it hit Python in text that is executed, as dataclasses
+            # are made while torch is imported, after which a process ends by the signal whatever it did in between.
+            told = read_log(log)
+            return replace(told, stopped=told.stopped or "Ctrl-C"), None
         return read_log(log), ended_by
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -110,8 +109,7 @@ def test_ctrl_c_prints_what_was_found_so_far(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    # Right, if perhaps slow: other work of this machine may keep one rank behind the other.
-    assert re.search("GEMM +right;", shown)
+    assert "pass  GEMM" in shown
     assert "fail  reading        stopped by Ctrl-C before it ended" in shown
     assert shown.splitlines()[-1] == "verdict fail"
     assert (tmp_path / "said").read_text().endswith("hpcai500: error: stopped by Ctrl-C: not all was measured\n")

@@ -1,0 +1,45 @@
+"""What `hpcai500 doctor` tells when Ctrl-C ends its job, however the job's process took it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from acted_runs import ActedCrew
+
+from hpcai500.launch.examination import Findings, Patient, examine_command
+from hpcai500.system.check_log import CheckLog
+from hpcai500.system.checks import Check
+from hpcai500.system.preflight import RANKS, VERSIONS
+
+
+class InterruptedCrew(ActedCrew):
+    """Its job tells of the first checks, and ends by Ctrl-C's signal; does it `write` that too?"""
+
+    def __init__(self, *, write: bool) -> None:
+        super().__init__()
+        self._write = write
+
+    def run(self, recipe: Any, arguments: Sequence[str | Path], module: str = "train") -> NoReturn:
+        """The job."""
+        log = CheckLog(Path(arguments[list(arguments).index("--result") + 1]), 60, lambda: None)
+        log.begin(RANKS)
+        log.found([Check(RANKS, "pass", "one")])
+        log.begin(VERSIONS)
+        if self._write:
+            log.stopped("Ctrl-C")
+        log.close()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("write", [True, False], ids=["written", "too early to be written"])
+def test_what_was_found_before_ctrl_c_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["hpcai500", "doctor"])
+    findings: Findings = examine_command(Patient(), InterruptedCrew(write=write))
+    assert findings.stopped == "Ctrl-C"
+    found = {check.name: check for check in findings.checks}
+    assert found[RANKS].status == "pass"
+    assert (found[VERSIONS].status, found[VERSIONS].detail) == ("fail", "stopped by Ctrl-C before it ended")
