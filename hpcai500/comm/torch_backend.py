@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,8 @@ from hpcai500.comm.members import MemberCommunicator, Members
 
 # Whether a rank is lost, the monitor judges, by signs of life; this only ends what nobody watches.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# Process groups that somebody holds.
+_GROUPS: WeakSet[Any] = WeakSet()
 
 
 def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) -> Communicator:
@@ -43,7 +46,7 @@ def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) 
     # Gloo's threads free tensors that Python has forgotten; one that does so while the interpreter ends aborts a
     # process that had done its work. So they end before: with the group, which schedules of micro-batches hold in
     # cycles, and the traceback of an error until it is told.
-    atexit.register(gc.collect)
+    atexit.register(_let_go)
     with as_run_error(library, "connecting"):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
@@ -64,6 +67,12 @@ def library_name(device: str) -> str:
     return f"NCCL {major}.{minor}"
 
 
+def _let_go() -> None:
+    # Takes a second where the machine is busy, and a rank whose job has failed has few.
+    if _GROUPS:
+        gc.collect()
+
+
 class TorchCommunicator(MemberCommunicator):
     """A process group of torch.distributed."""
 
@@ -76,6 +85,7 @@ class TorchCommunicator(MemberCommunicator):
     ) -> None:
         super().__init__(members)
         self._group = group
+        _GROUPS.add(group)
         # World ranks of all groups that do the same as this one, which is among them.
         self._alike = alike or (members.world_ranks,)
         self._scratch = Scratch()
