@@ -81,7 +81,7 @@ def _header(job: BatchJob) -> Iterator[str]:
         "sbatch FILE": "submits it",
         "sbatch FILE --set hyperparameters.seed=2": "the same with another seed: what follows FILE goes to hpcai500",
         f"HPCAI500_RECORD=runs/{job.benchmark}-17 sbatch FILE": "goes on with the run of job 17",
-        "scancel --signal=URG JOB": "stops it with a checkpoint",
+        "scancel --signal=TERM --batch JOB": "stops it with a checkpoint",
     }
     # Names of plug-ins' benchmarks may be long.
     width = max(42, 2 + max(map(len, usage)))

@@ -8,15 +8,8 @@ import pytest
 import torch
 from many_ranks import run_ranks
 from threads_at_exit import ThreadsAtExit
-from torch import nn
-from torch.nn import functional as F
 
 from hpcai500.comm.torch_backend import TorchCommunicator
-from hpcai500.engine.pipe import Pipe
-from hpcai500.engine.precision import Precision
-from hpcai500.engine.stage_groups import Neighbours
-from hpcai500.workloads.chains import Chain
-from hpcai500.workloads.models.parts import Part
 
 KEPT: list[object] = []
 
@@ -49,40 +42,6 @@ def hold_a_group(communicator: TorchCommunicator) -> None:
 def test_the_threads_of_a_group_that_is_held_are_seen_here(at_exit: ThreadsAtExit) -> None:
     run_ranks(hold_a_group, 2, environment=at_exit.environment)
     assert min(at_exit.counts) > 0
-
-
-def fail_after_a_batch(communicator: TorchCommunicator) -> str:
-    try:
-        _fail_after_a_batch(communicator)
-    except RuntimeError as error:
-        # As a run does that is stopped: the traceback still has the schedule, which has the group.
-        communicator.close()
-        return str(error)
-    raise AssertionError
-
-
-def _fail_after_a_batch(communicator: TorchCommunicator) -> None:
-    parts = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-    chain = Chain(
-        parts=tuple(Part(module, (str(number),)) for number, module in enumerate(parts)),
-        inputs=lambda given: given[0],
-        targets=lambda given: given[1],
-        pick=lambda labels, which: labels[which],
-        loss=lambda outputs, labels: F.cross_entropy(outputs[0], labels),
-    )
-    own = range(communicator.rank, communicator.rank + 1)
-    batch = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
-    precision = Precision("fp16", torch.device("cpu"), stages=communicator)
-    neighbours = Neighbours(communicator, communicator.process_group)
-    pipe = Pipe(chain, own, neighbours, precision, batch[0], micro_batches=2, channels_last=False)
-    pipe.begin()
-    pipe.run(batch if pipe.is_first else None, 1)
-    raise RuntimeError("stopped")
-
-
-def test_an_error_that_a_schedule_was_in_keeps_no_threads(at_exit: ThreadsAtExit) -> None:
-    assert run_ranks(fail_after_a_batch, 2, environment=at_exit.environment) == ["stopped"] * 2
-    assert at_exit.counts == [0, 0]
 
 
 def sum_after_closing(communicator: TorchCommunicator) -> str:

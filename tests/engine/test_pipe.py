@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from many_ranks import run_ranks
+from threads_at_exit import ThreadsAtExit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -71,7 +73,7 @@ def chain_of(parts: nn.ModuleList) -> Chain:
 
 
 def gradients_of_stages(
-    communicator: Any, micro_batches: int, precision_name: str, channels_last: bool
+    communicator: Any, micro_batches: int, precision_name: str, channels_last: bool, *, stop: bool = False
 ) -> tuple[float, dict[str, Tensor], int]:
     parts, precision = model(), Precision(precision_name, CPU, stages=communicator)
     rank = communicator.rank
@@ -87,6 +89,8 @@ def gradients_of_stages(
     pipe.begin()
     loss = sum(pipe.run(payload(turn) if pipe.is_first else None, PASSES) for turn in range(PASSES))
     assert pipe.waited_seconds > 0
+    if stop:
+        raise InterruptedError("stopped")
     found = {name: parameter.grad for name, parameter in parts.named_parameters() if parameter.grad is not None}
     return loss, found, pipe.sent_bytes(("here", "here", "there"))
 
@@ -176,6 +180,22 @@ def _fail(*given: Any) -> None:
 
 def test_what_goes_wrong_in_a_stage_is_not_taken_for_a_lost_rank() -> None:
     assert run_ranks(failing_stage, 2) == ["OutOfMemoryError", "CommunicationError"]
+
+
+def stopped_after_a_batch(communicator: Any) -> str:
+    try:
+        gradients_of_stages(communicator, 2, "fp16", False, stop=True)
+    except InterruptedError as error:
+        # As a run that is stopped: the traceback still has the schedule, which has the group.
+        communicator.close()
+        return str(error)
+    raise AssertionError
+
+
+def test_an_error_that_a_schedule_was_in_leaves_no_threads_of_gloo(tmp_path: Path) -> None:
+    at_exit = ThreadsAtExit(tmp_path / "at-exit")
+    assert run_ranks(stopped_after_a_batch, 3, environment=at_exit.environment) == ["stopped"] * 3
+    assert at_exit.counts == [0, 0, 0]
 
 
 def test_a_run_of_whole_models_does_not_load_what_passes_batches() -> None:

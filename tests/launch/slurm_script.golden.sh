@@ -4,7 +4,7 @@
 #     sbatch FILE                               submits it
 #     sbatch FILE --set hyperparameters.seed=2  the same with another seed: what follows FILE goes to hpcai500
 #     HPCAI500_RECORD=runs/ic-17 sbatch FILE    goes on with the run of job 17
-#     scancel --signal=URG JOB                  stops it with a checkpoint
+#     scancel --signal=TERM --batch JOB         stops it with a checkpoint
 #
 # Change what you like; what shall stay belongs into the site file. Written by hpcai500 VERSION with:
 #

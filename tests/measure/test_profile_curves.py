@@ -37,9 +37,9 @@ SAMPLES = [
 
 
 def test_cores_are_busy_by_the_time_that_the_process_has_computed() -> None:
-    end = pytest.approx(1.0, rel=1e-5)
-    assert processor_utilisation(SAMPLES, 2) == [[0.5, pytest.approx(0.5)], [end, end]]
-    assert processor_utilisation(SAMPLES, 1) == [[0.5, pytest.approx(1.0)], [end, end]]
+    busy = 1.0 / 0.500001
+    assert processor_utilisation(SAMPLES, 2) == [[0.5, pytest.approx(0.5)], [1.000001, pytest.approx(busy / 2)]]
+    assert processor_utilisation(SAMPLES, 1) == [[0.5, pytest.approx(1.0)], [1.000001, pytest.approx(1.0)]]
     assert driver_utilisation(SAMPLES)[:2] == [[0.5, 0.25], [1.0, 0.75]]
 
 
@@ -49,17 +49,24 @@ def test_of_a_short_time_there_is_one_point() -> None:
     assert processor_utilisation(short[:1], 1) == []
 
 
-def rates(points: Sequence[dict[str, Any]]) -> list[Any]:
-    return [
-        pytest.approx((one["t_s"], one["sent_bytes_per_second"], one["received_bytes_per_second"]), rel=1e-5)
-        for one in points
-    ]
+def test_samples_that_come_too_fast_are_thinned_out_and_not_joined_to_one() -> None:
+    fast = [Sample(10 + number / 100, number / 200) for number in range(11)]
+    found = processor_utilisation(fast, 1)
+    assert [moment for moment, _ in found] == pytest.approx([0.03, 0.06, 0.1])
+    assert [busy for _, busy in found] == pytest.approx([0.5] * 3)
+
+
+def rates(points: Sequence[dict[str, Any]]) -> list[tuple[float, float, float]]:
+    return [(one["t_s"], one["sent_bytes_per_second"], one["received_bytes_per_second"]) for one in points]
 
 
 def test_bandwidth_is_the_difference_of_counters_over_time() -> None:
-    assert rates(network_points(SAMPLES)) == [(0.5, 200, 600), (1.0, 1600, 0)]
-    assert rates(loopback_points(SAMPLES)) == [(0.5, 10, 10), (1.0, 0, 0)]
-    assert rates(link_points(SAMPLES)) == [(0.5, 200, 0), (1.0, 1400, 20)]
+    assert rates(network_points(SAMPLES)) == [(0.5, 200, 600), (1.000001, pytest.approx(800 / 0.500001), 0)]
+    assert rates(loopback_points(SAMPLES)) == [(0.5, 10, 10), (1.000001, 0, 0)]
+    assert rates(link_points(SAMPLES)) == [
+        (0.5, 200, 0),
+        (1.000001, pytest.approx(700 / 0.500001), pytest.approx(10 / 0.500001)),
+    ]
 
 
 def test_what_was_not_sampled_has_no_curve() -> None:

@@ -99,7 +99,7 @@ def test_a_record_of_a_start_that_died_early_does_not_keep_the_job_from_its_resu
 
 
 @PROGRAMS
-@pytest.mark.parametrize(("signal", "words"), [("URG", ()), ("TERM", ("--batch",))], ids=["ranks", "script"])
+@pytest.mark.parametrize(("signal", "words"), [("USR1", ()), ("TERM", ("--batch",))], ids=["ranks", "script"])
 def test_a_job_that_is_told_to_end_keeps_a_checkpoint_and_does_not_come_back(
     start: Callable[..., Batch], program: str, signal: str, words: Sequence[str]
 ) -> None:

@@ -105,9 +105,9 @@ def _steps(samples: Sequence[Sample], amount: Amount[T]) -> list[tuple[float, fl
 def _far_apart(samples: Sequence[Sample]) -> list[Sample]:
     """Without those that come too soon after another; the first and the last stay, so that nothing goes uncounted."""
     kept = list(samples[:1])
-    for sample in samples[1:]:
-        if len(kept) > 1 and sample.moment - kept[-1].moment < _SHORTEST_SECONDS:
-            kept[-1] = sample
-        else:
+    for sample in samples[1:-1]:
+        if sample.moment - kept[-1].moment >= _SHORTEST_SECONDS:
             kept.append(sample)
-    return kept
+    if len(kept) > 1 and samples[-1].moment - kept[-1].moment < _SHORTEST_SECONDS:
+        kept.pop()
+    return [*kept, *samples[1:][-1:]]
