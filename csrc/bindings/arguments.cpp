@@ -80,12 +80,18 @@ ImageDecoder& thread_decoder() {
     return decoder;
 }
 
-py::object named_tuple(py::module_& module, const char* name, const char* fields, const char* doc) {
-    const auto make = py::module_::import("collections").attr("namedtuple");
-    py::object type = make(name, fields, py::arg("module") = module.attr("__name__"));
-    type.attr("__doc__") = doc;
-    module.attr(name) = type;
-    return type;
+NamedTuple::NamedTuple(py::module_& module, const char* name, const char* fields, const char* doc)
+    : type_(py::module_::import("collections")
+                .attr("namedtuple")(name, fields, py::arg("module") = module.attr("__name__"))) {
+    type_.attr("__doc__") = doc;
+    module.attr(name) = type_;
+}
+
+py::object NamedTuple::made_of(const py::tuple& values) const {
+    PyObject* const made = PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(type_.ptr()),
+                                               py::make_tuple(values).ptr(), nullptr);
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(made);
 }
 
 }  // namespace hpcai500::bindings

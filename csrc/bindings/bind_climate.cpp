@@ -61,7 +61,7 @@ class PyClimateReader {
   public:
     PyClimateReader(std::vector<ClimateFile> files, const ClimateSpec& spec, DType dtype)
         : dtype_(dtype), process_(::getpid()) {
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         reader_ = std::make_unique<ClimateReader>(std::move(files), spec);
     }
 
@@ -73,7 +73,7 @@ class PyClimateReader {
             static_cast<void>(reader_.release());
             return;
         }
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         reader_.reset();
     }
     PyClimateReader(const PyClimateReader&) = delete;
@@ -121,7 +121,7 @@ class PyClimateReader {
 
     void close() {
         if (forked()) return;
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         reader_->close();
     }
 
@@ -145,12 +145,8 @@ class PyClimateReader {
         bool interrupted = false;
         JobEnd end = JobEnd::stopped;
         try {
-            const py::gil_scoped_release released;
-            end = job([&interrupted] {
-                const py::gil_scoped_acquire acquired;
-                interrupted = PyErr_CheckSignals() != 0;
-                return interrupted;
-            });
+            ReleasedGil released;
+            end = job([&] { return interrupted = released.interrupted(); });
         } catch (const ClimateError&) {
             // What a handler of signals has raised goes first.
             if (!interrupted) throw;

@@ -26,7 +26,7 @@ void pack_tensors(const py::sequence& sources, const py::array& out, const std::
     void* const memory = arrays.write(out, "out", wire_type(type), tensors.count());
     double* const norm_memory = arrays.norms(norms, tensors.size());
     arrays.check_no_overlap();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     pack(tensors.sources(), memory, type, factor, norm_memory, threads);
 }
 
@@ -40,7 +40,7 @@ void unpack_tensors(const py::array& source, const py::sequence& targets, const 
     const void* const memory = arrays.read(source, "source", wire_type(type), tensors.count());
     double* const norm_memory = arrays.norms(norms, tensors.size());
     arrays.check_no_overlap();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     unpack(memory, tensors.targets(), type, factor, norm_memory, threads);
 }
 
@@ -54,7 +54,7 @@ void quantise_tensors(const py::sequence& sources, const py::array& out, double 
     void* const carried = arrays.write(residual, "residual", "f4", tensors.count());
     double* const norm_memory = arrays.norms(norms, tensors.size());
     arrays.check_no_overlap();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     quantise(tensors.sources(), static_cast<std::uint8_t*>(memory), static_cast<float*>(carried), factor,
              norm_memory, threads);
 }
@@ -68,7 +68,7 @@ void dequantise_tensors(const py::array& source, const py::sequence& targets, do
     const void* const memory = arrays.read(source, "source", "u1", quantised_bytes(tensors.count()));
     double* const norm_memory = arrays.norms(norms, tensors.size());
     arrays.check_no_overlap();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     dequantise(static_cast<const std::uint8_t*>(memory), tensors.targets(), factor, accumulate, norm_memory,
                threads);
 }
@@ -79,7 +79,7 @@ void norms_of_tensors(const py::sequence& tensors_sequence, const py::array& out
     FlatArrays arrays(tensors);
     double* const memory = arrays.norms(out, tensors.size());
     arrays.check_no_overlap();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     layer_norms(tensors.sources(), memory, threads);
 }
 
@@ -98,14 +98,14 @@ void copy_stream(const py::array& source, const py::array& out, int threads) {
     void* const to = arrays.write(out, "out", "u1", source.size());
     static_cast<void>(line_bytes(view_of(out, "out"), to));
     arrays.check_no_overlap();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     stream_copy(from, to, bytes, threads);
 }
 
 std::uint32_t read_stream(const py::array& source, int threads) {
     check_threads(threads);
     const std::size_t bytes = line_bytes(view_of(source, "source"), source.data());
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     return stream_read(source.data(), bytes, threads);
 }
 

@@ -97,7 +97,7 @@ void pack_on_device(const py::sequence& sources, const py::object& out, const py
     void* const memory = bucket.flat(out, "out", wire_type(type), bucket.count(), true);
     double* const norm_memory = bucket.norms(norms);
     const CudaPlace place = bucket.place(workspace, stream);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     pack_cuda(bucket.sources(), memory, type, factor, norm_memory, place);
 }
 
@@ -110,7 +110,7 @@ void unpack_on_device(const py::object& source, const py::sequence& targets, con
     const void* const memory = bucket.flat(source, "source", wire_type(type), bucket.count(), false);
     double* const norm_memory = bucket.norms(norms);
     const CudaPlace place = bucket.place(workspace, stream);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     unpack_cuda(memory, bucket.targets(), type, factor, norm_memory, place);
 }
 
@@ -124,7 +124,7 @@ void quantise_on_device(const py::sequence& sources, const py::object& out, cons
         residual.is_none() ? nullptr : bucket.flat(residual, "residual", "f4", bucket.count(), true);
     double* const norm_memory = bucket.norms(norms);
     const CudaPlace place = bucket.place(workspace, stream);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     quantise_cuda(bucket.sources(), static_cast<std::uint8_t*>(memory), static_cast<float*>(carried), factor,
                   norm_memory, place);
 }
@@ -137,7 +137,7 @@ void dequantise_on_device(const py::object& source, const py::sequence& targets,
     const void* const memory = bucket.flat(source, "source", "u1", quantised_bytes(bucket.count()), false, 4);
     double* const norm_memory = bucket.norms(norms);
     const CudaPlace place = bucket.place(workspace, stream);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     dequantise_cuda(static_cast<const std::uint8_t*>(memory), bucket.targets(), factor, accumulate,
                     norm_memory, place);
 }
@@ -148,7 +148,7 @@ void norms_on_device(const py::sequence& tensors, const py::object& out, const p
     auto* const memory = static_cast<double*>(
         bucket.flat(out, "out", "f8", static_cast<std::int64_t>(bucket.sources().size()), true));
     const CudaPlace place = bucket.place(workspace, stream);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     layer_norms_cuda(bucket.sources(), memory, place);
 }
 

@@ -44,7 +44,7 @@ void crop_pixels(const py::array_t<std::uint8_t>& pixels, const DecodeSpec& spec
                            static_cast<int>(pixels.shape(0))};
     void* const memory = output_memory(out, spec, "out", 1);
     const SampleKey key = sample_key(seed, epoch, sample);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     thread_decoder().crop_pixels(source, spec, key, memory);
 }
 
@@ -54,7 +54,7 @@ int decode_crop(const py::object& data, const DecodeSpec& spec, const py::array&
     const auto points = index_of(index);
     void* const memory = output_memory(out, spec, "out", 1);
     const SampleKey key = sample_key(seed, epoch, sample);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     return thread_decoder().decode_crop(view.bytes(), spec, key, memory, points.get());
 }
 
@@ -63,7 +63,7 @@ int decode_box(const py::object& data, const DecodeSpec& spec, const py::array& 
     const BytesView view(data);
     const auto points = index_of(index);
     void* const memory = output_memory(out, spec, "out", 1);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     return thread_decoder().decode_box(view.bytes(), spec, {x, y, width, height, flip}, memory, points.get());
 }
 
@@ -71,9 +71,9 @@ int decode_box(const py::object& data, const DecodeSpec& spec, const py::array& 
 
 void register_decode(py::module_& module) {
     register_error(module);
-    const py::object info_type =
-        named_tuple(module, "JpegInfo", "width height components colour_space progressive sampling",
-                    "What a JPEG's header says.");
+    const NamedTuple info_type(module, "JpegInfo",
+                               "width height components colour_space progressive sampling",
+                               "What a JPEG's header says.");
     module.def(
         "probe_jpeg",
         [info_type](const py::object& data) {
@@ -89,7 +89,7 @@ void register_decode(py::module_& module) {
             const BytesView view(data);
             ImageDecoder::Checked checked{};
             {
-                const py::gil_scoped_release released;
+                const ReleasedGil released;
                 checked = thread_decoder().check(view.bytes());
             }
             return py::make_tuple(checked.width, checked.height, checked.warnings);

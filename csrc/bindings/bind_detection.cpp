@@ -25,7 +25,7 @@ std::vector<std::int64_t> kept_boxes(const py::array& boxes, const py::array& sc
     const NmsInput<Real> input{static_cast<const Real*>(boxes.data()),
                                static_cast<const Real*>(scores.data()),
                                static_cast<const std::int64_t*>(groups), boxes.shape(0)};
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     return nms(input, iou_threshold, threads);
 }
 
@@ -48,7 +48,7 @@ void pool(const py::array& features, const py::array& rois, const py::array& out
     RoiAlignSpec spec = roi_spec(view_of(features, "features"), view_of(rois, "rois"), view_of(out, "out"));
     set_sampling(spec, spatial_scale, sampling_ratio, aligned);
     void* const memory = const_cast<py::array&>(out).mutable_data();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     roi_align(spec, features.data(), rois.data(), memory, threads);
 }
 
@@ -57,7 +57,7 @@ void spread(const py::array& gradient, const py::array& rois, const py::array& o
     RoiAlignSpec spec = roi_spec(view_of(out, "out"), view_of(rois, "rois"), view_of(gradient, "gradient"));
     set_sampling(spec, spatial_scale, sampling_ratio, aligned);
     void* const memory = const_cast<py::array&>(out).mutable_data();
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     roi_align_backward(spec, gradient.data(), rois.data(), memory, threads);
 }
 

@@ -38,7 +38,7 @@ void run_nms(const BoxesOnDevice& given, void* keep, void* workspace, int device
                                  workspace,
                                  device,
                                  stream_of(stream)};
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     nms_cuda(call);
 }
 

@@ -24,7 +24,7 @@ void pool(const py::object& features_object, const py::object& rois_object, cons
     RoiAlignSpec spec = roi_spec(features.view, rois.view, out.view);
     set_sampling(spec, spatial_scale, sampling_ratio, aligned);
     void* const memory = writable(out);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     roi_align_cuda(spec, features.data, rois.data, memory, device, stream_of(stream));
 }
 
@@ -47,7 +47,7 @@ void spread(const py::object& gradient_object, const py::object& rois_object, co
     RoiAlignSpec spec = roi_spec(out.view, rois.view, gradient.view);
     set_sampling(spec, spatial_scale, sampling_ratio, aligned);
     void* const memory = writable(out);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     roi_align_backward_cuda(spec, gradient.data, rois.data, memory, device, stream_of(stream));
 }
 
@@ -99,7 +99,7 @@ void pool_levels(const py::sequence& level_objects, const py::object& rois_objec
         checked_levels(arrays, rois.view, out.view, {spatial_scales, sampling_ratio, aligned});
     const std::int64_t* const level_of = checked_level_of(level_of_object, rois.view);
     void* const memory = writable(out);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     roi_align_levels_cuda(levels, rois.data, level_of, memory, device, stream_of(stream));
 }
 
@@ -117,7 +117,7 @@ void spread_levels(const py::object& gradient_object, const py::object& rois_obj
     const auto levels =
         checked_levels(arrays, rois.view, gradient.view, {spatial_scales, sampling_ratio, aligned});
     const std::int64_t* const level_of = checked_level_of(level_of_object, rois.view);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     roi_align_levels_backward_cuda(levels, gradient.data, rois.data, level_of, device, stream_of(stream));
 }
 

@@ -17,7 +17,7 @@ void convert(const py::array& images, const py::array& out, const py::object& me
         image_conversion(view_of(images, "images"), view_of(out, "out"), mean, std);
     void* const memory = const_cast<py::array&>(out).mutable_data();
     check_apart(conversion, images.data(), memory);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     convert_images(conversion, images.data(), memory, threads);
 }
 
@@ -28,7 +28,7 @@ void convert_on_device(const py::object& images_object, const py::object& out_ob
     const ImageConversion conversion = image_conversion(images.view, out.view, mean, std);
     void* const memory = writable(out);
     check_apart(conversion, images.data, memory);
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     convert_images_cuda(conversion, images.data, memory, device, reinterpret_cast<void*>(stream));
 }
 

@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds signal_interval{100};
 
 struct ResultTypes {
-    py::object batch, failure;
+    NamedTuple batch, failure;
 };
 
 class PyLoader {
@@ -40,7 +40,7 @@ class PyLoader {
         for (const py::handle path : paths) table.add(file_name(path));
         const std::string folder = file_name(root);
         auto points = index_of(index);
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         loader_ = std::make_unique<Loader>(folder, std::move(table), spec, std::move(memory),
                                            static_cast<int>(batch_size), threads, std::move(points));
     }
@@ -53,7 +53,7 @@ class PyLoader {
             static_cast<void>(loader_.release());
             return;
         }
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         loader_.reset();
     }
     PyLoader(const PyLoader&) = delete;
@@ -73,7 +73,7 @@ class PyLoader {
         for (;;) {
             std::optional<FinishedBatch> batch;
             {
-                const py::gil_scoped_release released;
+                const ReleasedGil released;
                 batch = loader_->next(signal_interval);
             }
             if (batch) return to_python(*batch);
@@ -93,7 +93,7 @@ class PyLoader {
 
     void close() {
         if (forked()) return;
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         loader_->close();
     }
 
@@ -138,10 +138,10 @@ void register_loader(py::module_& module) {
         }
     });
     const ResultTypes types{
-        named_tuple(module, "Batch", "slot count warnings failures seek_used seek_unknown seek_false",
-                    "A finished batch, held until release(slot)."),
-        named_tuple(module, "Failure", "position sample kind reason",
-                    "An image that could not be made; its place in the slot holds zeros.")};
+        NamedTuple(module, "Batch", "slot count warnings failures seek_used seek_unknown seek_false",
+                   "A finished batch, held until release(slot)."),
+        NamedTuple(module, "Failure", "position sample kind reason",
+                   "An image that could not be made; its place in the slot holds zeros.")};
     py::class_<PyLoader>(module, "JpegLoader",
                          "Bounded ring of batches, read and decoded by native threads without the GIL.\n\n"
                          "Does not survive fork(): make it in the process that uses it.")

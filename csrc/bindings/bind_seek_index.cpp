@@ -16,7 +16,7 @@ py::object seek_points(const py::object& data) {
     const BytesView view(data);
     std::optional<std::vector<std::uint8_t>> points;
     {
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         points = thread_decoder().seek_points(view.bytes());
     }
     return points ? py::object(as_bytes(*points)) : py::none();
@@ -26,7 +26,7 @@ py::tuple key_of(const py::object& data) {
     const BytesView view(data);
     SeekKey key{};
     {
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         key = seek_key(view.bytes());
     }
     return py::make_tuple(key.checksum, key.bytes);
@@ -39,7 +39,7 @@ py::object find(const PySeekIndex& self, const py::object& data) {
     baseline::SeekPoints points;
     SeekIndex::Answer answer{};
     {
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         answer = self.index->find(seek_key(view.bytes()), room, points);
     }
     if (answer == SeekIndex::Answer::unknown) return py::none();
@@ -72,7 +72,7 @@ void register_seek_index(py::module_& module) {
                             "An index of seek points, as `hpcai500 data index` writes it.")
         .def(py::init([](const py::object& path) {
                  const std::string name = file_name(path);
-                 const py::gil_scoped_release released;
+                 const ReleasedGil released;
                  return PySeekIndex{open_seek_index(name)};
              }),
              py::arg("path"))
@@ -83,7 +83,7 @@ void register_seek_index(py::module_& module) {
                  [](const py::object& path) { return std::make_unique<SeekIndexWriter>(file_name(path)); }),
              py::arg("path"))
         .def("add", &add, py::arg("checksum"), py::arg("size"), py::arg("points"), "Adds a file.")
-        .def("finish", &SeekIndexWriter::finish, py::call_guard<py::gil_scoped_release>(),
+        .def("finish", &SeekIndexWriter::finish, py::call_guard<ReleasedGil>(),
              "Writes what makes it an index; returns its bytes.");
 }
 

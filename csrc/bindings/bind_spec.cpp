@@ -125,8 +125,8 @@ void register_spec(py::module_& module) {
         .def_property_readonly("image_bytes", &DecodeSpec::image_bytes)
         .def("__repr__", &represent);
 
-    const py::object box_type = named_tuple(module, "CropBox", "x y width height flip",
-                                            "A rectangle in source pixels, and whether to flip.");
+    const NamedTuple box_type(module, "CropBox", "x y width height flip",
+                              "A rectangle in source pixels, and whether to flip.");
     module.def(
         "crop_box",
         [box_type](const DecodeSpec& spec, int width, int height, const py::int_& seed, const py::int_& epoch,

@@ -6,10 +6,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "signals_blocked.h"
 
@@ -44,33 +42,16 @@ class Job {
     std::exception_ptr error_;
 };
 
+// Never destroyed: see parallel_for().
 class WorkerPool {
   public:
-    WorkerPool() : process_(::getpid()), workers_(std::make_unique<std::vector<std::thread>>()) {}
-    WorkerPool(const WorkerPool&) = delete;
-    WorkerPool& operator=(const WorkerPool&) = delete;
-
-    ~WorkerPool() {
-        // In a child of fork() there is nothing to join.
-        if (forked()) {
-            static_cast<void>(workers_.release());
-            return;
-        }
-        {
-            const std::lock_guard lock(mutex_);
-            stopping_ = true;
-        }
-        work_arrived_.notify_all();
-        for (std::thread& worker : *workers_) worker.join();
-    }
-
     void run(Job& job, int helpers) {
         if (helpers < 1 || forked()) return job.take_part();
         const std::unique_lock busy(busy_, std::try_to_lock);
         if (!busy) return job.take_part();
-        if (static_cast<int>(workers_->size()) < helpers) {
+        if (workers_ < helpers) {
             const SignalsBlocked blocked;
-            while (static_cast<int>(workers_->size()) < helpers) workers_->emplace_back([this] { serve(); });
+            for (; workers_ < helpers; ++workers_) std::thread([this] { serve(); }).detach();
         }
         {
             const std::lock_guard lock(mutex_);
@@ -89,11 +70,10 @@ class WorkerPool {
   private:
     bool forked() const { return ::getpid() != process_; }
 
-    void serve() {
+    [[noreturn]] void serve() {
         std::unique_lock lock(mutex_);
         for (;;) {
-            work_arrived_.wait(lock, [this] { return stopping_ || places_ > 0; });
-            if (stopping_) return;
+            work_arrived_.wait(lock, [this] { return places_ > 0; });
             --places_;
             ++at_work_;
             Job& job = *job_;
@@ -104,21 +84,21 @@ class WorkerPool {
         }
     }
 
-    const pid_t process_;
+    const pid_t process_ = ::getpid();
     std::mutex busy_;  // held by the caller whose job the workers do
+    int workers_ = 0;  // threads that serve; changed under busy_
     std::mutex mutex_;
     std::condition_variable work_arrived_, work_done_;
     Job* job_ = nullptr;
     int places_ = 0;   // how many workers may still join the job
     int at_work_ = 0;  // how many have joined and not finished
-    bool stopping_ = false;
-    std::unique_ptr<std::vector<std::thread>> workers_;
 };
 
 }  // namespace
 
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& work) {
-    static WorkerPool pool;
+    // At exit, other threads may be inside: it stays as it is, and its threads end with the process.
+    static WorkerPool& pool = *new WorkerPool;
     Job job(count, work);
     pool.run(job, static_cast<int>(std::min<std::int64_t>(threads, count) - 1));
     job.rethrow();

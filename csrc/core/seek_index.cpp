@@ -122,7 +122,8 @@ SeekIndex::Answer SeekIndex::find(const SeekKey& key, GrowBuffer<std::uint8_t>& 
 std::shared_ptr<const SeekIndex> open_seek_index(const std::string& path) {
     // Training and evaluation read the same one, whose table is large.
     static std::mutex mutex;
-    static std::weak_ptr<const SeekIndex> last;
+    // Not destroyed at exit, when another thread may be here.
+    static auto& last = *new std::weak_ptr<const SeekIndex>;
     static struct stat last_status{};
     const std::lock_guard lock(mutex);
     const struct stat status = examine(open_file(path).value(), path);
