@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
-# Idle threads end at once; one that waits for a rank that is gone may wait for ever, and is left behind.
+# For all threads together. Idle ones end at once; one that waits for a rank that is gone may wait for ever, and is left
+# behind.
 _GOODBYE_SECONDS = 2.0
 
 Job = Callable[[], object]
@@ -47,11 +49,12 @@ class ExchangeThreads:
             raise self._error
 
     def close(self) -> bool:
-        """End the threads; returns whether they have ended. Never waits long for a job that does not return."""
+        """End the threads; returns whether they have ended. Waits two seconds at most for jobs that do not return."""
         for jobs in self._jobs:
             jobs.put(None)
+        deadline = time.monotonic() + _GOODBYE_SECONDS
         for thread in self._threads:
-            thread.join(_GOODBYE_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _report(self) -> None:

@@ -12,6 +12,7 @@ import torch
 import hpcai500
 from hpcai500.comm.base import Communicator
 from hpcai500.errors import UsageError
+from hpcai500.hostlist import name_ranks
 from hpcai500.plugins.code import plugin_facts
 from hpcai500.system.container import image_description
 from hpcai500.system.versions import core_hash, package_code_hash
@@ -45,7 +46,6 @@ _FIXES = {
 }
 # More lines help nobody: mend these first.
 _MOST_DIFFERENCES = 4
-_MOST_RANKS = 8
 # A hash is told from another one by its beginning.
 _SHOWN_CHARACTERS = 12
 
@@ -104,17 +104,10 @@ def _differences(everyone: list[dict[str, str | None]], hosts: tuple[str, ...]) 
         for (host, value), ranks in groups.items():
             first, expected = known[0]
             yield (
-                f"{_named(ranks)} on host {host} {'has' if len(ranks) == 1 else 'have'} another {name} "
+                f"{name_ranks(ranks)} on host {host} {'has' if len(ranks) == 1 else 'have'} another {name} "
                 f"({_shown(value)} instead of {_shown(expected)} on rank {first}, host {hosts[first]}): "
                 f"{_FIXES.get(name, 'make them alike')}"
             )
-
-
-def _named(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
-    return f"ranks {shown}{f' and {len(ranks) - _MOST_RANKS} more' if len(ranks) > _MOST_RANKS else ''}"
 
 
 def _shown(value: str) -> str:

@@ -8,11 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.monitor_joining import Gate, join
-from hpcai500.comm.monitor_protocol import Connection
+from hpcai500.comm.monitor_protocol import Peer
 from hpcai500.comm.monitor_rules import (
     COMPUTING,
     EVALUATING,
@@ -25,8 +26,8 @@ from hpcai500.comm.monitor_rules import (
     Lost,
     heartbeat_seconds,
 )
-from hpcai500.comm.monitor_watch import Watch
-from hpcai500.errors import EnvironmentLacksError, ExitCode
+from hpcai500.comm.monitor_watch import Watch, start_watcher
+from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
 from hpcai500.scratch import remove_scratch
 
 __all__ = ["COMPUTING", "EVALUATING", "READING", "STARTING", "WAITING", "WRITING", "Lost", "Monitor", "bound_seconds"]
@@ -69,7 +70,7 @@ class Monitor:
 
     Raises:
         EnvironmentLacksError: a rank cannot reach rank 0 (on all ranks).
-        RunError: a rank was lost while they came together.
+        RunError: a rank was lost while they came together, or the thread that takes ranks in has ended.
     """
 
     def __init__(
@@ -154,23 +155,30 @@ class Monitor:
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS + LAST_WORDS_SECONDS)
         self._verdict = lost
         # A thread of its own: that of the watch has to go on telling the others.
-        threading.Thread(target=self._end, args=(lost,), name="monitor-end", daemon=True).start()
+        start_watcher("monitor-end", partial(self._end, lost), self._end_without_ado)
 
     def _end(self, lost: Lost) -> None:
-        if self._on_lost and self._failure is None:
-            self._on_lost(lost)
-        self._known.set()
-        time.sleep(GRACE_SECONDS)
+        try:
+            if self._on_lost and self._failure is None:
+                self._on_lost(lost)
+        finally:
+            self._known.set()
+            time.sleep(GRACE_SECONDS)
         self._last_words(lost.message)
         remove_scratch()
         os._exit(ExitCode.RUN_FAILED)
 
+    def _end_without_ado(self, error: RunError) -> None:
+        _print_line(f"{self._verdict.message}; and {error}" if self._verdict else str(error))
+        os._exit(ExitCode.RUN_FAILED)
 
-def _meet(communicator: Communicator) -> dict[int, Connection]:
+
+def _meet(communicator: Communicator) -> dict[int, Peer]:
     """Connect everyone with rank 0; returns the connections of this rank.
 
     Raises:
         EnvironmentLacksError: on all ranks, when one cannot reach rank 0.
+        RunError: on rank 0, when the thread that takes the others in has ended.
     """
     rank, host = communicator.rank, communicator.hosts[communicator.rank]
     gate = Gate(host, communicator.size) if rank == 0 else None
@@ -198,4 +206,4 @@ def _meet(communicator: Communicator) -> dict[int, Connection]:
 
 def _print_line(message: str) -> None:
     # Not print: the main thread may hang in the middle of one.
-    os.write(2, f"hpcai500: error: {message}\n".encode())
+    os.write(2, f"hpcai500: error: {message}\n".encode(errors="backslashreplace"))

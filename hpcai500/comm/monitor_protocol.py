@@ -1,19 +1,89 @@
-"""What monitors say to each other: JSON lines of limited length over TCP, opened by proofs that a secret is shared."""
+"""What monitors say to each other, and the proofs that they share a secret."""
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import json
-import socket
-from typing import Any
+from typing import Annotated, Literal
 
-# A line holds a reason at most; whoever sends more is not a monitor.
-_LONGEST_LINE = 16384
-_LONGEST_REASON = 4000
-_AT_ONCE = 65536
+from pydantic import Field, TypeAdapter
 
-Message = dict[str, Any]
+from hpcai500.messages import Connection, Message
+
+# Of a line between ranks that have joined: it holds a reason at most.
+LONGEST_LINE = 16384
+# In characters, of which each may take six bytes.
+_LONGEST_REASON = 2000
+
+_Hex = Annotated[str, Field(max_length=64, pattern="^[0-9a-f]*$")]
+_Text = Annotated[str, Field(max_length=_LONGEST_REASON + 100)]
+_Rank = Annotated[int, Field(ge=0, lt=2**31)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class Challenge(Message):
+    """Rank 0 to whoever connects: a number to prove the secret with."""
+
+    kind: Literal["challenge"] = "challenge"
+    number: _Hex
+
+
+class Hello(Message):
+    """A rank to rank 0: which one it is, its proof, and a number for rank 0 to prove the secret with."""
+
+    kind: Literal["hello"] = "hello"
+    rank: _Rank
+    number: _Hex
+    proof: _Hex
+
+
+class Welcome(Message):
+    """Rank 0 to a rank that it has taken in."""
+
+    kind: Literal["welcome"] = "welcome"
+    proof: _Hex
+
+
+class Beating(Message):
+    """A rank to rank 0: it lives, and this is what its main thread is at (`monitor_rules.Beat`)."""
+
+    kind: Literal["beat"] = "beat"
+    progress: Annotated[int, Field(ge=0, lt=2**63)]
+    phase: _Text
+    allowance: _Seconds
+
+
+class Alive(Message):
+    """Rank 0 to the others: it lives."""
+
+    kind: Literal["alive"] = "alive"
+
+
+class Failed(Message):
+    """Any rank: it ends by an error of its own."""
+
+    kind: Literal["failed"] = "failed"
+    reason: _Text
+
+
+class Verdict(Message):
+    """Rank 0 to the others: who is lost (`monitor_rules.Lost`)."""
+
+    kind: Literal["lost"] = "lost"
+    rank: _Rank | None
+    host: _Text
+    reason: _Text
+    seconds: _Seconds
+
+
+class Goodbye(Message):
+    """Any rank: it is done, and its end is no failure."""
+
+    kind: Literal["goodbye"] = "goodbye"
+
+
+Said = Challenge | Hello | Welcome | Beating | Alive | Failed | Verdict | Goodbye
+SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
+Peer = Connection[Said]
 
 
 def proof(token: str, challenge: str, *words: object) -> str:
@@ -22,96 +92,12 @@ def proof(token: str, challenge: str, *words: object) -> str:
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
 
-def is_proof(given: object, token: str, challenge: str, *words: object) -> bool:
+def is_proof(given: str, token: str, challenge: str, *words: object) -> bool:
     """Whether `given` is the right `proof`."""
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), proof(token, challenge, *words).encode())
+    return hmac.compare_digest(given.encode(), proof(token, challenge, *words).encode())
 
 
 def shortened(reason: str) -> str:
-    """A reason on one line that fits into a message."""
-    text = " ".join(reason.split())
+    """A reason on one line that fits into a message; escapes for what UTF-8 cannot hold (of a file's name)."""
+    text = " ".join(reason.encode(errors="backslashreplace").decode().split())
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} ..."
-
-
-class NotAMonitorError(Exception):
-    """What came over a connection is no message of a monitor."""
-
-
-class Connection:
-    """A TCP connection that carries messages and never blocks. Used by one thread.
-
-    Attributes:
-        open: whether the other side is still there, as far as TCP knows.
-    """
-
-    def __init__(self, stream: socket.socket) -> None:
-        stream.setblocking(False)
-        with contextlib.suppress(OSError):  # not a TCP socket, or ended already: small messages only come later
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.open = True
-        self._stream = stream
-        self._incoming = b""
-        self._outgoing = b""
-
-    def fileno(self) -> int:
-        """For selectors."""
-        return self._stream.fileno()
-
-    def send(self, kind: str, **fields: Any) -> None:
-        """Say something; what the network does not take now goes out with the next call of `flush`."""
-        self._outgoing += json.dumps({"kind": kind, **fields}).encode() + b"\n"
-        self.flush()
-
-    def flush(self) -> bool:
-        """Send what is left to send; returns whether nothing is left."""
-        while self._outgoing and self.open:
-            try:
-                self._outgoing = self._outgoing[self._stream.send(self._outgoing) :]
-            except BlockingIOError:
-                return False
-            except OSError:
-                # What it said before it went is still to be read: reading finds the end, and decides what it means.
-                self._outgoing = b""
-        return True
-
-    def receive(self) -> list[Message]:
-        """What has come; afterwards `open` tells whether more may.
-
-        Raises:
-            NotAMonitorError: it is no JSON object on a line, or the line is too long.
-        """
-        while self.open:
-            try:
-                piece = self._stream.recv(_AT_ONCE)
-            except BlockingIOError:
-                break
-            except OSError:
-                piece = b""
-            self.open = bool(piece)
-            self._incoming += piece
-            if len(self._incoming) > _AT_ONCE:
-                break
-        *lines, self._incoming = self._incoming.split(b"\n")
-        if any(len(line) > _LONGEST_LINE for line in (*lines, self._incoming)):
-            raise NotAMonitorError("a line is too long")
-        return [_message(line) for line in lines]
-
-    def finish(self) -> None:
-        """Say that nothing more will be sent. What the other side still sends can be read."""
-        with contextlib.suppress(OSError):
-            self._stream.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        """Leave."""
-        self.open = False
-        self._stream.close()
-
-
-def _message(line: bytes) -> Message:
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise NotAMonitorError("a line is not JSON") from error
-    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise NotAMonitorError("a line is no message")
-    return message

@@ -7,14 +7,53 @@ import selectors
 import socket
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from hpcai500.comm.monitor_protocol import Connection, Message, NotAMonitorError, shortened
+from hpcai500.comm.monitor_protocol import (
+    Alive,
+    Beating,
+    Failed,
+    Goodbye,
+    Peer,
+    Said,
+    Verdict,
+    shortened,
+)
 from hpcai500.comm.monitor_rules import FIRST_BEAT, Beat, Judge, Lost, heartbeat_seconds
+from hpcai500.errors import RunError
+from hpcai500.messages import MessageError
 
 # How long the end waits for the network to take the last words, and for the others to have read them.
 _PARTING_SECONDS = 1.0
+
+
+def start_watcher(name: str, work: Callable[[], None], ended: Callable[[RunError], None]) -> threading.Thread:
+    """Do `work` in a daemon thread that others rely on.
+
+    Args:
+        name: of the thread.
+        work: what it does.
+        ended: called in the thread with an error that names it, where `work` raises anything.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  (passed on with its place)
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            ended(
+                RunError(
+                    f"the thread {name} of hpcai500, which watches the ranks, has ended by {type(error).__name__}: "
+                    f"{error} ({Path(place.filename).name}:{place.lineno}): report it, and go on with --resume"
+                )
+            )
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class Watch:
@@ -26,7 +65,8 @@ class Watch:
         timeout_seconds: silence, or lack of progress, after which a rank is lost.
         peers: connection to each watched rank.
         state: what this rank's main thread is at.
-        on_lost: called once, from this thread, when it is known who is lost.
+        on_lost: called once, from the thread that watches, when it is known who is lost; that is this rank itself
+            where the thread cannot go on.
     """
 
     def __init__(
@@ -34,11 +74,12 @@ class Watch:
         rank: int,
         hosts: Sequence[str],
         timeout_seconds: float,
-        peers: Mapping[int, Connection],
+        peers: Mapping[int, Peer],
         state: Callable[[], Beat],
         on_lost: Callable[[Lost], None],
     ) -> None:
-        self._rank, self._peers, self._state, self._on_lost = rank, dict(peers), state, on_lost
+        self._rank, self._host = rank, hosts[rank]
+        self._peers, self._state, self._on_lost = dict(peers), state, on_lost
         watched = range(len(hosts)) if rank == 0 else [0]
         self._judge = Judge({each: hosts[each] for each in watched}, timeout_seconds, time.monotonic())
         self._interval = heartbeat_seconds(timeout_seconds)
@@ -52,8 +93,7 @@ class Watch:
         self._selector.register(self._wakes, selectors.EVENT_READ)
         for each, connection in self._peers.items():
             self._selector.register(connection, selectors.EVENT_READ, each)
-        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
-        self._thread.start()
+        self._thread = start_watcher("monitor", self._run, self._ended)
 
     def fail(self, reason: str) -> None:
         """Tell the others that this rank ends, and why; returns when that is on its way."""
@@ -89,9 +129,9 @@ class Watch:
         for connection in self._peers.values():
             # Rank 0 alone knows what all are at; of rank 0 the others only need to know that it lives.
             if self._rank == 0:
-                connection.send("alive")
+                connection.send(Alive())
             else:
-                connection.send("beat", progress=beat.progress, phase=beat.phase, allowance=beat.allowance_seconds)
+                connection.send(Beating(progress=beat.progress, phase=beat.phase, allowance=beat.allowance_seconds))
 
     def _hear(self, seconds: float) -> None:
         for key, _ in self._selector.select(max(0.0, seconds)):
@@ -105,7 +145,7 @@ class Watch:
         try:
             for message in connection.receive():
                 self._take(rank, message)
-        except (NotAMonitorError, KeyError, TypeError, ValueError) as error:
+        except MessageError as error:
             self._judge.failed(rank, f"what its monitor says cannot be understood ({error})")
             connection.open = False
         if not connection.open:
@@ -117,28 +157,21 @@ class Watch:
         self._selector.unregister(connection)
         connection.close()
 
-    def _take(self, rank: int, message: Message) -> None:
+    def _take(self, rank: int, message: Said) -> None:
         now = time.monotonic()
-        match message["kind"]:
-            case "beat":
-                beat = Beat(int(message["progress"]), str(message["phase"]), float(message["allowance"]))
-                self._judge.beat(rank, beat, now)
-            case "alive":
+        match message:
+            case Beating():
+                self._judge.beat(rank, Beat(message.progress, message.phase, message.allowance), now)
+            case Alive():
                 self._judge.beat(rank, FIRST_BEAT, now)
-            case "failed":
-                self._judge.failed(rank, str(message["reason"]))
-            case "lost":
-                named = message["rank"]
-                self._found(
-                    Lost(
-                        None if named is None else int(named),
-                        str(message["host"]),
-                        str(message["reason"]),
-                        float(message["seconds"]),
-                    )
-                )
-            case "goodbye":
+            case Failed():
+                self._judge.failed(rank, message.reason)
+            case Verdict():
+                self._found(Lost(message.rank, message.host, message.reason, message.seconds))
+            case Goodbye():
                 self._judge.left(rank)
+            case _:
+                raise MessageError(f"{message.kind}: not now")
 
     def _say_failure(self) -> None:
         while self._failures:
@@ -147,7 +180,7 @@ class Watch:
                 self._judge.failed(0, reason)
                 self._decide()
             for connection in self._peers.values():
-                connection.send("failed", reason=reason)
+                connection.send(Failed(reason=reason))
             self._said.set()
 
     def _decide(self) -> None:
@@ -159,11 +192,21 @@ class Watch:
             return
         self._lost = lost
         if self._rank == 0:
+            verdict = Verdict(rank=lost.rank, host=lost.host, reason=shortened(lost.reason), seconds=lost.seconds)
             for connection in self._peers.values():
-                connection.send(
-                    "lost", rank=lost.rank, host=lost.host, reason=shortened(lost.reason), seconds=lost.seconds
-                )
+                connection.send(verdict)
         self._on_lost(lost)
+
+    def _ended(self, error: RunError) -> None:
+        """Nobody watches any more: this rank ends, and says why."""
+        try:
+            for connection in self._peers.values():
+                connection.send(Failed(reason=shortened(str(error))))
+        finally:
+            if self._lost is not None:
+                raise error  # the job ends already, for another reason: this one is printed
+            self._lost = Lost(self._rank, self._host, str(error), 0.0)
+            self._on_lost(self._lost)
 
     def _part(self) -> None:
         """Leave so that all that was said arrives: a socket that is closed with something unread in it takes back
@@ -172,7 +215,7 @@ class Watch:
         if self._lost and self._lost.rank in self._peers:
             self._leave(self._lost.rank)
         for connection in self._peers.values():
-            connection.send("goodbye")
+            connection.send(Goodbye())
         deadline = time.monotonic() + _PARTING_SECONDS
         while self._peers and (left := deadline - time.monotonic()) > 0:
             for connection in self._peers.values():

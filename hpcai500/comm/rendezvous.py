@@ -13,6 +13,7 @@ import torch.distributed as dist
 from hpcai500.comm.failures import first_line
 from hpcai500.comm.interfaces import prefer_route
 from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.hostlist import name_ranks
 from hpcai500.placement import Placement
 
 # Rank 0 may have data to make, or an index to read, before it comes.
@@ -134,5 +135,4 @@ def _wait_for_listener(host: str, port: int, waiting: Waiting) -> tuple[str, str
 
 
 def _missing(store: dist.Store, seats: list[str]) -> str:
-    absent = [str(rank) for rank, seat in enumerate(seats) if not store.check([seat])]
-    return f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent[:8])}{' and others' if len(absent) > 8 else ''}"
+    return name_ranks(rank for rank, seat in enumerate(seats) if not store.check([seat]))

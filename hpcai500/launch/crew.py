@@ -11,13 +11,15 @@ from typing import Protocol
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.affinity import cores_for, cores_of_launched
+from hpcai500.launch.child import Patience
 from hpcai500.launch.conductor import Conductor
-from hpcai500.launch.fitting import World, fitting_overrides, in_words
+from hpcai500.launch.devices import visible_devices
+from hpcai500.launch.fitting import World, fitting_overrides, in_words, require_full_rows
 from hpcai500.launch.horovod_ranks import run_horovod_ranks
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.launch.local_ranks import run_local_ranks
 from hpcai500.layers import Recipe
-from hpcai500.placement import Placement
+from hpcai500.placement import OVERSUBSCRIBE, Placement
 
 # What a rank needs to say which neighbour it lost, and rank 0 to close the record: when the first of them ends, the
 # monitor has told all of them.
@@ -33,6 +35,10 @@ class Crew(Protocol):
     @property
     def size(self) -> int | None:
         """Ranks of every job; None: as many as its recipe says."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all ranks are on this host."""
 
     def open(self) -> None:
         """Get ready, before anything that takes long."""
@@ -51,11 +57,16 @@ class Crew(Protocol):
             UsageError: with the reason.
         """
 
-    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN) -> int:
+    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
         """Run `python -m hpcai500.MODULE` with `arguments` on every rank, and return its exit code.
+
+        Args:
+            patience: of a measurement, which ends at the first signal and when its time is over.
 
         Raises:
             UsageError: the recipe's ranks are not those of this crew.
+            KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
+            OutOfTimeError: `patience` was over.
         """
 
     def end(self, code: int) -> None:
@@ -69,6 +80,8 @@ def crew_of(placement: Placement, procs: int | None) -> Crew:
 
 class _Here:
     """Ranks on this host, started for each job."""
+
+    is_local = True
 
     def __init__(self, procs: int | None) -> None:
         self.size = procs
@@ -85,20 +98,24 @@ class _Here:
     def check(self, recipe: Recipe, jobs: int) -> None:
         _check_size(recipe, self.size)
         self._refuse_other_nodes(recipe)
+        require_room(self.size or recipe.world_size, recipe.accelerator.device)
 
-    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN) -> int:
+    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
         self._refuse_other_nodes(recipe)
         # A run that is gone on with may have another number of ranks than its recipe.
         size = self.size or recipe.world_size
+        require_full_rows(recipe, size, size)
+        require_room(size, recipe.accelerator.device)
         if size == 1:
-            return run_to_end(module_command(module, *arguments))
+            return run_to_end(module_command(module, *arguments), hold=True, patience=patience)
         cores = cores_for(0, size) or os.sched_getaffinity(0)
         _say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
-        if warning := crowding(size, len(os.sched_getaffinity(0))):
-            _say(warning)
+        if size > (own := len(os.sched_getaffinity(0))):
+            _say(f"warning: {_shared(size, own)}")
         if recipe.communication.backend == "horovod":
-            return run_horovod_ranks(module, arguments, size)
-        return run_local_ranks(module_command(module, *arguments), size, grace_seconds=_CLOSE_SECONDS)
+            return run_horovod_ranks(module, arguments, size, patience=patience)
+        command = module_command(module, *arguments)
+        return run_local_ranks(command, size, grace_seconds=_CLOSE_SECONDS, hold=True, patience=patience)
 
     def end(self, code: int) -> None:
         """Nobody is left."""
@@ -113,6 +130,8 @@ class _Here:
 
 class _Launched:
     """The copies of this command that a launcher has started; this one is rank 0."""
+
+    is_local = False
 
     def __init__(self, placement: Placement, procs: int | None) -> None:
         self.size = placement.size
@@ -137,6 +156,7 @@ class _Launched:
 
     def check(self, recipe: Recipe, jobs: int) -> None:
         _check_size(recipe, self.size)
+        require_full_rows(recipe, self.size, self._placement.local_size)
         if jobs > 1 and recipe.communication.backend == "horovod":
             raise UsageError(
                 f"--trials: Horovod starts only once under one {self._placement.launcher}: plan a campaign, and start "
@@ -144,13 +164,14 @@ class _Launched:
                 "communication.backend=torch"
             )
 
-    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN) -> int:
+    def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
+        require_full_rows(recipe, self.size, self._placement.local_size)
         cores = cores_of_launched(self._placement) or os.sched_getaffinity(0)
         _say(
             f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, {len(cores)} of "
             f"{os.cpu_count()} cores for rank 0"
         )
-        return self._conductor.run(module, arguments)
+        return self._conductor.run(module, arguments, patience)
 
     def end(self, code: int) -> None:
         # A launcher ends all ranks when the first has ended with a failure: the code of this one is told already.
@@ -158,13 +179,24 @@ class _Launched:
         self._conductor.end(code)
 
 
-def crowding(size: int, cores: int) -> str | None:
-    """What to say where `size` ranks are more than the `cores` that they may run on."""
-    if size <= cores:
-        return None
+def require_room(size: int, device: str = "cpu") -> None:
+    """Refuse more ranks on this host than it has devices, or cores unless --oversubscribe lets them share.
+
+    Raises:
+        UsageError: with the most that there may be.
+    """
+    devices = len(visible_devices(os.environ))
+    if device == "cuda" and 0 < devices < size:
+        raise UsageError(f"{size} ranks, but {devices} CUDA device{'s' if devices > 1 else ''} here: --procs {devices}")
+    cores = len(os.sched_getaffinity(0))
+    if size > cores and not os.environ.get(OVERSUBSCRIBE):
+        raise UsageError(f"{_shared(size, cores)}, or add --oversubscribe ({OVERSUBSCRIBE}=1) to run them all the same")
+
+
+def _shared(size: int, cores: int) -> str:
     return (
-        f"warning: {size} ranks share {cores} core{'s' if cores > 1 else ''}: this shows that they work together, not "
-        f"how fast; --procs {cores} gives each one of its own"
+        f"{size} ranks share {cores} core{'s' if cores > 1 else ''}: this shows that they work together, not how fast; "
+        f"--procs {cores} gives each one of its own"
     )
 
 

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-import json
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Sequence
 from io import BufferedReader
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Literal
 
-from hpcai500.errors import UsageError
+from pydantic import Field, TypeAdapter
+
+from hpcai500.errors import RunError, UsageError
+from hpcai500.messages import Message, MessageError, line_of, parse
 from hpcai500.placement import Placement
 
 _MOST_BYTES = 1 << 20
 _BACKLOG = 4096
+
+
+class Hello(Message):
+    """A copy to rank 0: which one it is. Nothing proves it: a launcher gives its ranks no secret."""
+
+    hpcai500: Annotated[str, Field(max_length=100)]
+    rank: Annotated[int, Field(ge=0, lt=2**31)]
+    size: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Job(Message):
+    """Rank 0 to the copies: the module of ours to run, its arguments, and where its ranks meet.
+
+    An argument is the text of bytes in Latin-1, since a file's name may be any bytes: see `of` and `command`.
+    """
+
+    kind: Literal["job"] = "job"
+    module: Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")]
+    arguments: list[Annotated[str, Field(pattern=r"^[\x01-\xff]*$")]]
+    rendezvous: Annotated[str, Field(pattern=r"^[^\s\x00]+:[0-9]{1,5}$")]
+
+    @classmethod
+    def of(cls, module: str, arguments: Sequence[str | Path], rendezvous: str) -> Job:
+        """The job `python -m hpcai500.MODULE ARGUMENTS`."""
+        return cls(
+            module=module,
+            arguments=[os.fsencode(argument).decode("latin-1") for argument in arguments],
+            rendezvous=rendezvous,
+        )
+
+    @property
+    def command(self) -> list[str]:
+        """The module and its arguments."""
+        return [self.module, *(os.fsdecode(argument.encode("latin-1")) for argument in self.arguments)]
+
+
+class End(Message):
+    """Rank 0 to the copies: all is done, and this is the exit code."""
+
+    kind: Literal["end"] = "end"
+    code: Annotated[int, Field(ge=0, le=255)]
+
+
+HELLO: TypeAdapter[Hello] = TypeAdapter(Hello)
+_ORDER: TypeAdapter[Job | End] = TypeAdapter(Annotated[Job | End, Field(discriminator="kind")])
 
 
 def meeting_point(placement: Placement) -> tuple[str, int]:
@@ -54,19 +103,31 @@ def address(host: str, listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+def send(connection: socket.socket, message: Message) -> None:
     """Send one message.
 
     Raises:
         OSError: nobody is there any more.
     """
-    connection.sendall(json.dumps(message).encode() + b"\n")
+    connection.sendall(line_of(message))
 
 
-def receive(stream: BufferedReader) -> dict[str, Any]:
-    """The next message; empty if the other end is gone or talks nonsense."""
+def receive(stream: BufferedReader) -> Job | End | None:
+    """What rank 0 says next; None if it is gone.
+
+    Raises:
+        RunError: something else answers where rank 0 should be.
+    """
     try:
-        message = json.loads(stream.readline(_MOST_BYTES))
-    except (OSError, ValueError):
-        return {}
-    return message if isinstance(message, dict) else {}
+        line = stream.readline(_MOST_BYTES)
+    except OSError:
+        return None
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return parse(line, _ORDER)
+    except MessageError as error:
+        raise RunError(
+            f"what answers in the place of rank 0 is not hpcai500 of this version ({error}): see whether MASTER_ADDR "
+            "and MASTER_PORT are those of this job, on all ranks"
+        ) from error

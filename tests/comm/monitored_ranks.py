@@ -14,13 +14,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from file_mailbox import communicator
 
 from hpcai500.comm.monitor import EVALUATING, READING, WAITING, Lost, Monitor
-from hpcai500.errors import RunError
+from hpcai500.comm.monitor_rules import Judge
+from hpcai500.engine.ranks import Ranks
+from hpcai500.errors import CommunicationError, RunError
+from hpcai500.placement import Placement
 
 TIMEOUT = 2.0
 HOSTS = ("here", "here", "here")
@@ -85,6 +90,41 @@ def hang(scene: Scene, monitor: Monitor) -> None:
 
 def fail(scene: Scene, monitor: Monitor) -> None:
     raise RunError("year 1980 cannot be read:\nits disk is gone")
+
+
+def speak_nonsense(scene: Scene, monitor: Monitor) -> None:
+    """A heartbeat with a number that no float holds."""
+    (connection,) = monitor._watch._peers.values()
+    connection.stream.send(b'{"kind": "beat", "progress": 1, "phase": "computing", "allowance": 1e999}\n')
+    time.sleep(60)
+
+
+def stop_watching(scene: Scene, monitor: Monitor) -> None:
+    """The thread that watches meets an error that nobody thought of."""
+
+    def look(judge: Judge, now: float) -> None:
+        raise ArithmeticError("what nobody thought of")
+
+    with patch.object(Judge, "look", look):
+        time.sleep(60)
+
+
+def hang_after_a_failed_sum(scene: Scene) -> None:
+    """A sum of rank 1 fails, and nobody ends for it; then rank 1 hangs."""
+    if scene.rank != 1:
+        return victim_of(1, hang)(scene)
+
+    def fail_at_once() -> None:
+        raise CommunicationError("the library has lost its way")
+
+    ranks = Ranks(Placement(1, len(HOSTS), 1, len(HOSTS), "mpirun", None, None), scene.ranks, TIMEOUT)
+    ranks.phase(READING)
+    scene.ranks.barrier()
+    with patch.object(scene.ranks, "barrier", fail_at_once), suppress(CommunicationError):
+        ranks.world.barrier()
+    scene.event()
+    while True:
+        sum(range(1000))
 
 
 def hang_in_a_sum(scene: Scene) -> None:
@@ -153,6 +193,10 @@ SCENES: dict[str, Callable[[Scene], None]] = {
     "rank 0 is stopped": victim_of(0, by_signal(signal.SIGSTOP)),
     "rank 0 hangs": victim_of(0, hang),
     "rank 0 fails": victim_of(0, fail),
+    "rank 1 speaks nonsense": victim_of(1, speak_nonsense),
+    "rank 0 watches no more": victim_of(0, stop_watching),
+    "rank 2 watches no more": victim_of(2, stop_watching),
+    "rank 1 hangs after a failed sum": hang_after_a_failed_sum,
     "sums never return": hang_in_a_sum,
     "the clean-up never returns": hang_in_the_clean_up,
     "all end well": end_in_any_order,

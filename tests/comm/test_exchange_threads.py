@@ -70,3 +70,16 @@ def test_an_error_is_told_although_another_thread_waits_for_ever(monkeypatch: py
     assert time.monotonic() - start < 10
     release.set()
     assert threads.close()
+
+
+def test_closing_waits_for_all_threads_together_and_not_for_each_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_threads, "_GOODBYE_SECONDS", 1.0)
+    release = threading.Event()
+    threads = ExchangeThreads(40)
+    for number in range(40):
+        threads.submit(number, release.wait)
+    start = time.monotonic()
+    assert not threads.close()
+    assert time.monotonic() - start < 20
+    release.set()
+    assert threads.close()

@@ -18,6 +18,8 @@ TIMEOUT = 2.0
 KILLED = "its process ended without a word (killed or crashed"
 SILENT = "no sign of life for 2 s (its host or its link is gone, or it was stopped)"
 HANGS = "no progress for 2 s in its phase `reading data`, while 2 others wait for it"
+NONSENSE = "what its monitor says cannot be understood (beat.allowance: finite_number)"
+WATCHES_NO_MORE = "the thread monitor of hpcai500, which watches the ranks, has ended by ArithmeticError: what nobody"
 
 Report = dict[str, list[dict[str, Any]]]
 
@@ -41,6 +43,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         ("rank 0 is stopped", 0, SILENT, TIMEOUT),
         ("rank 1 hangs", 1, HANGS, TIMEOUT),
         ("rank 0 hangs", 0, HANGS, TIMEOUT),
+        ("rank 1 hangs after a failed sum", 1, HANGS, TIMEOUT),
+        (
+            "rank 1 speaks nonsense",
+            1,
+            NONSENSE,
+            0.0,
+        ),
+        ("rank 0 watches no more", 0, WATCHES_NO_MORE, 0.0),
+        ("rank 2 watches no more", 2, WATCHES_NO_MORE, 0.0),
         ("rank 2 fails", 2, "year 1980 cannot be read: its disk is gone", 0.0),
         ("rank 0 fails", 0, "year 1980 cannot be read: its disk is gone", 0.0),
     ],

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from file_mailbox import communicator
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strange_bytes import say_in_pieces, strange_bytes
 
 from hpcai500.comm import monitor_addresses
 from hpcai500.comm.monitor import Monitor
 from hpcai500.comm.monitor_addresses import Offer, candidates, own_addresses
 from hpcai500.comm.monitor_joining import Gate, join
-from hpcai500.comm.monitor_protocol import Connection, NotAMonitorError, proof, shortened
-from hpcai500.errors import EnvironmentLacksError
+from hpcai500.comm.monitor_protocol import LONGEST_LINE, SAID, Alive, Beating, Failed, Peer, proof, shortened
+from hpcai500.comm.monitor_rules import COMPUTING, Beat, Lost
+from hpcai500.comm.monitor_watch import Watch
+from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.messages import Connection, MessageError, Reception
 
 
 @pytest.fixture
@@ -32,6 +41,14 @@ def gate() -> Iterator[Gate]:
 
 def knock(gate: Gate) -> socket.socket:
     return socket.create_connection(("127.0.0.1", gate.offer.port), timeout=10)
+
+
+def peer(stream: socket.socket) -> Peer:
+    """A connection between ranks that have joined."""
+    return Connection(stream, SAID, LONGEST_LINE)
+
+
+BEAT = Beating(progress=1, phase=COMPUTING, allowance=0.0)
 
 
 def line(stream: socket.socket) -> dict[str, str]:
@@ -51,9 +68,9 @@ def is_hung_up(stream: socket.socket) -> bool:
 def test_a_rank_that_knows_the_secret_joins(gate: Gate) -> None:
     connection = join(gate.offer, 2, "here")
     assert list(gate.close()) == [2]
-    connection.send("beat", progress=1)
+    connection.send(BEAT)
     time.sleep(0.05)
-    assert gate.close()[2].receive() == [{"kind": "beat", "progress": 1}]
+    assert gate.close()[2].receive() == [BEAT]
     connection.close()
 
 
@@ -66,6 +83,9 @@ def test_a_rank_that_knows_the_secret_joins(gate: Gate) -> None:
         b"x" * 70_000,
         b'{"kind": "hello"}\n',
         b'{"kind": "hello", "rank": 1, "number": "1", "proof": "11"}\n',
+        b'{"kind": "hello", "rank": 1, "number": "1", "proof": "\\ud800"}\n',
+        b'{"kind": "hello", "rank": 1, "number": "\\ud800", "proof": ""}\n',
+        b'{"kind": "hello", "rank": 1' + b"0" * 900 + b', "number": "1", "proof": "11"}\n',
         b'{"kind": "hello", "rank": true, "number": "1", "proof": "\xc3\xa9"}\n',
         b'{"kind": "hello", "rank": 3, "number": "1", "proof": ""}\n',
         b"null\n",
@@ -97,9 +117,9 @@ def test_silent_strangers_keep_nobody_out(gate: Gate) -> None:
 def test_a_rank_that_knocks_again_is_taken_by_its_last_word(gate: Gate) -> None:
     first, second = join(gate.offer, 1, "here"), join(gate.offer, 1, "here")
     connection = gate.close()[1]
-    second.send("beat")
+    second.send(Alive())
     time.sleep(0.05)
-    assert connection.receive() == [{"kind": "beat"}]
+    assert connection.receive() == [Alive()]
     first.close()
     second.close()
 
@@ -173,15 +193,94 @@ def test_a_loopback_address_is_tried_on_its_own_host_only() -> None:
     assert candidates(offer, "n2") == ["10.0.0.1"]
 
 
+def test_more_strangers_than_may_wait_keep_nobody_out(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were silent for longest go, also where they say something in that moment."""
+    strangers = []
+    with contextlib.ExitStack() as opened:
+        for _ in range(400):
+            strangers.append(opened.enter_context(knock(gate)))
+            for old in strangers[-300:]:
+                with contextlib.suppress(OSError):
+                    old.send(b"{")
+        connection = join(gate.offer, 1, "here")
+        assert list(gate.close()) == [1]
+        connection.close()
+
+
+def _drip(stream: socket.socket) -> None:
+    for _ in range(500):
+        stream.send(b" ")
+        time.sleep(0.1)
+
+
+def test_a_stranger_has_one_deadline_however_slowly_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcai500.messages._HELLO_SECONDS", 0.5)
+    gate = Gate("here", 3)
+    with knock(gate) as stranger:
+        assert line(stranger)["number"]
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            _drip(stranger)
+    gate.close()
+
+
+def test_a_gate_whose_thread_ends_says_so_by_name(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(self: Reception[Any], seconds: float) -> None:
+        raise ValueError("what nobody thought of")
+
+    monkeypatch.setattr(Reception, "serve", serve)
+    with pytest.raises(RunError, match=r"thread monitor-gate .* by ValueError: what nobody thought of \(test_mon"):
+        Gate("here", 3).close()
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Gate]:
+    opened = Gate("here", 3)
+    yield opened
+    for connection in opened.close().values():
+        connection.close()
+
+
+KINDS = ("challenge", "hello", "welcome", "beat", "alive", "failed", "lost", "goodbye")
+FIELDS = ("rank", "number", "proof", "progress", "phase", "allowance", "reason", "host", "seconds")
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=strange_bytes(*FIELDS, kinds=KINDS), cuts=st.lists(st.integers(0, 3000), max_size=4))
+def test_whatever_a_stranger_says_the_next_rank_joins(lasting: Gate, said: bytes, cuts: list[int]) -> None:
+    with knock(lasting) as stranger:
+        say_in_pieces(stranger, said, cuts)
+        join(lasting.offer, 1, "here").close()
+
+
+@settings(max_examples=100)
+@given(said=strange_bytes(*FIELDS, kinds=KINDS), cuts=st.lists(st.integers(0, 3000), max_size=4))
+def test_whatever_a_joined_rank_says_the_others_are_watched(said: bytes, cuts: list[int]) -> None:
+    """Whoever does not make itself understood is lost; else the next that fails is."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    found: queue.SimpleQueue[Lost] = queue.SimpleQueue()
+    state = Beat(1, COMPUTING, 0.0)
+    peers = {rank: peer(mine) for rank, (mine, _) in enumerate(pairs, 1)}
+    watch = Watch(0, ["n0", "n1", "n2"], 100.0, peers, lambda: state, found.put)
+    say_in_pieces(pairs[1][1], said, cuts)
+    honest = peer(pairs[0][1])
+    honest.send(Failed(reason="a disk is gone"))
+    lost = found.get(timeout=60)
+    assert "hpcai500, which watches" not in lost.message
+    assert (lost.rank, lost.reason) == (1, "a disk is gone") or lost.rank == 2 or b'"lost"' in said
+    for _, theirs in pairs:
+        theirs.close()
+    watch.close()
+
+
 def test_messages_arrive_whole_however_the_network_cuts_them() -> None:
     left, right = socket.socketpair()
-    receiver = Connection(right)
-    content = b'{"kind": "beat", "progress": 1}\n{"kind": "goodbye"}\n'
+    receiver = peer(right)
+    content = b'{"kind": "beat", "progress": 1, "phase": "", "allowance": 0}\n{"kind": "goodbye"}\n'
     found = []
     for index in range(len(content)):
         left.send(content[index : index + 1])
         found += receiver.receive()
-    assert [message["kind"] for message in found] == ["beat", "goodbye"]
+    assert [message.kind for message in found] == ["beat", "goodbye"]
     left.close()
     assert receiver.receive() == []
     assert not receiver.open
@@ -190,13 +289,12 @@ def test_messages_arrive_whole_however_the_network_cuts_them() -> None:
 
 def test_a_sender_whose_network_is_full_never_blocks_and_loses_nothing() -> None:
     left, right = socket.socketpair()
-    sender, receiver = Connection(left), Connection(right)
-    reason = "x" * 4000
-    for _ in range(300):
-        sender.send("failed", reason=reason)
+    sender, receiver = peer(left), peer(right)
+    for _ in range(600):
+        sender.send(Failed(reason="x" * 2000))
     assert not sender.flush()
     count = 0
-    while count < 300:
+    while count < 600:
         count += len(receiver.receive())
         sender.flush()
     assert sender.flush()
@@ -204,22 +302,46 @@ def test_a_sender_whose_network_is_full_never_blocks_and_loses_nothing() -> None
     receiver.close()
 
 
-def test_a_reason_of_any_length_fits_into_a_message() -> None:
+@pytest.mark.parametrize("text", ["\u20ac\n" * 100_000, "\u20ac" * 100_000, "\x07" * 100_000, "\U0001f642" * 100_000])
+def test_a_reason_of_any_length_fits_into_a_message(text: str) -> None:
     left, right = socket.socketpair()
-    sender, receiver = Connection(left), Connection(right)
-    sender.send("failed", reason=shortened("\u20ac\n" * 100_000))
+    sender, receiver = peer(left), peer(right)
+    sender.send(Failed(reason=shortened(text)))
     (message,) = receiver.receive()
-    assert message["reason"].startswith("\u20ac \u20ac")
+    assert isinstance(message, Failed)
+    assert message.reason.startswith(" ".join(text[:10].split()))
     sender.close()
     receiver.close()
 
 
-def test_a_line_that_is_no_message_is_told_from_one(tmp_path: Path) -> None:
-    for text in (b"1\n", b'{"kind": 1}\n', b"{\n", os.urandom(64) + b"\n"):
-        left, right = socket.socketpair()
-        left.send(text)
-        connection = Connection(right)
-        with pytest.raises(NotAMonitorError):
-            connection.receive()
-        left.close()
-        connection.close()
+def test_a_reason_with_the_name_of_a_file_that_is_no_text_arrives() -> None:
+    left, right = socket.socketpair()
+    sender, receiver = peer(left), peer(right)
+    sender.send(Failed(reason=shortened(os.fsdecode(b"caf\xe9: no such file"))))
+    assert receiver.receive() == [Failed(reason="caf\\udce9: no such file")]
+    sender.close()
+    receiver.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"1\n",
+        b'{"kind": 1}\n',
+        b"{\n",
+        bytes(range(0x80, 0xC0)) + b"\n",
+        b'{"kind": "beat", "progress": 1, "phase": "", "allowance": 1e999}\n',
+        b'{"kind": "beat", "progress": 1, "phase": "", "allowance": NaN}\n',
+        b'{"kind": "beat", "progress": 1.0, "phase": "", "allowance": 0}\n',
+        b'{"kind": "beat", "progress": 1' + b"0" * 5000 + b', "phase": "", "allowance": 0}\n',
+        b'{"kind": "lost", "rank": -1, "host": "", "reason": "", "seconds": 0}\n',
+    ],
+)
+def test_a_line_that_is_no_message_is_told_from_one(text: bytes) -> None:
+    left, right = socket.socketpair()
+    left.send(text)
+    connection = peer(right)
+    with pytest.raises(MessageError):
+        connection.receive()
+    left.close()
+    connection.close()
