@@ -99,14 +99,18 @@ class CampaignStatus:
 
     def _spread(self) -> Iterator[str]:
         """One mark a finished run; nothing where there is nothing to compare."""
-        done = [row for row in self.standing.rows if row.attempt.status == "done" and row.vflops is not None]
+        done = [row for row in self.standing.rows if row.attempt.status == "done"]
         runs = [(f"trial {row.attempt.trial}", row.vflops) for row in done if row.vflops is not None]
+        what = "VFLOPS"
+        if not runs:
+            # Not against the edition's target.
+            what, runs = "FLOPS", [(f"trial {row.attempt.trial}", row.result.flops) for row in done if row.result]
         if len(runs) < 2 or self.no_mean:
             return
         values = [value for _, value in runs]
         low, high = scaled(min(values), "FLOPS"), scaled(max(values), "FLOPS")
         yield ""
-        yield f"VFLOPS from {low} to {high}: {KEPT} kept, {DROPPED} dropped as lowest or highest, {MEAN} mean"
+        yield f"{what} from {low} to {high}: {KEPT} kept, {DROPPED} dropped as lowest or highest, {MEAN} mean"
         yield from spread_lines(runs)
 
 

@@ -58,6 +58,8 @@ def _side_lines(name: str, subjects: Sequence[Subject]) -> Iterator[str]:
         yield f"{name}           {subject.path}  {subject.verdict}" + (
             f": {subject.problem}" if subject.problem else ""
         )
+        if subject.result and subject.result.why_no_vflops:
+            yield f"            VFLOPS not shown: {subject.result.why_no_vflops}"
 
 
 def _side_table(comparison: Comparison) -> Table:

@@ -14,12 +14,10 @@ from hpcai500.machine import Machine
 from hpcai500.methodology.cost.curve import Plan
 from hpcai500.methodology.cost.facts import StepFacts
 from hpcai500.methodology.cost.rates import Span
-from hpcai500.results.prediction import LARGEST_BATCH, communication_sentences, plan_of
+from hpcai500.results.prediction import LARGEST_BATCH, MODEL_ERROR, communication_sentences, error_sentence, plan_of
 from hpcai500.results.prediction_machine import network_of, rate_of
 from hpcai500.results.show import scaled
 
-# What this model predicts of published steps on many nodes, against what they took: docs/cost-model.md.
-MODEL_ERROR = (0.97, 1.21)
 LABEL = "quick look: an estimate, no run, no result, not to be scored"
 
 
@@ -164,17 +162,13 @@ def estimate_on(machine: Machine, name: str, recipe: Recipe, facts: StepFacts) -
 
     seconds = Span(step(rate.value.high), step(rate.value.expected), step(rate.value.low))
     if nodes > 1:
-        fast, slow = MODEL_ERROR
-        seconds = Span(seconds.low * fast, seconds.expected, seconds.high * slow)
+        seconds = Span(seconds.low, seconds.expected, seconds.high * MODEL_ERROR[1])
     forward = Span(*(facts.forward_flops / flops for flops in (rate.value.high, rate.value.expected, rate.value.low)))
     talking: tuple[str, ...] = ()
     if recipe.world_size > 1:
-        talking = (network_of(model).sentence, *communication_sentences(recipe, facts, 0.0))
+        talking = (network_of(model).sentence, *communication_sentences(recipe, facts, model, 0.0))
     if nodes > 1:
-        talking += (
-            f"the published steps on 2 to 8 nodes took {MODEL_ERROR[0]:g} to {MODEL_ERROR[1]:g} times what such a "
-            "model says of them, and so may these",
-        )
+        talking += (error_sentence(),)
     watts = machine.watts_per_node * nodes if machine.watts_per_node else None
     sentences = (rate.sentence, *talking, "an evaluation sample takes its share of the FLOPs at the same speed")
     return _estimate(name, recipe, facts, machine.name, seconds, forward, watts, sentences)

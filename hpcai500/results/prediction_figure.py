@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.results.figure_files import figure_files
@@ -49,7 +50,7 @@ def _draw_flops(axes: Any, prediction: Prediction) -> None:
     base = points[0].flops / factor
     axes.plot(nodes, [base * n for n in nodes], "--", color=_IDEAL, label="ideal")
     axes.plot(nodes, [point.flops / factor for point in points], "-", color=_PREDICTED, label="predicted")
-    _band(axes, prediction, lambda point: point.flops / factor)
+    _band(axes, prediction, [tuple(end / factor for end in span.flops) for span in prediction.between()])
     if prediction.measured:
         axes.plot(
             [one.ranks / prediction.ranks_per_node for one in prediction.measured],
@@ -68,7 +69,7 @@ def _draw_flops(axes: Any, prediction: Prediction) -> None:
 def _draw_efficiency(axes: Any, prediction: Prediction) -> None:
     nodes = [point.nodes for point in prediction.points]
     axes.plot(nodes, [point.parallel_efficiency for point in prediction.points], "-", color=_PREDICTED)
-    _band(axes, prediction, lambda point: point.parallel_efficiency)
+    _band(axes, prediction, [span.parallel_efficiency for span in prediction.between()])
     axes.axhline(0.5, color=_IDEAL, linestyle=":")
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("efficiency against one node")
@@ -89,8 +90,9 @@ def _draw_efficiency(axes: Any, prediction: Prediction) -> None:
         )
 
 
-def _band(axes: Any, prediction: Prediction, value: Any) -> None:
-    low, high = ([value(point) for point in points] for points in (prediction.slow, prediction.fast))
+def _band(axes: Any, prediction: Prediction, spans: Sequence[tuple[float, ...]]) -> None:
+    low, high = zip(*spans, strict=True)
     if low != high:
         nodes = [point.nodes for point in prediction.points]
-        axes.fill_between(nodes, low, high, color=_PREDICTED, alpha=0.15, linewidth=0, label="range of assumptions")
+        label = "by assumptions, and the model's error"
+        axes.fill_between(nodes, low, high, color=_PREDICTED, alpha=0.15, linewidth=0, label=label)

@@ -55,6 +55,8 @@ def summary_lines(result: Result) -> Iterator[str]:
     yield f"FLOPS       {scaled(result.flops, 'FLOPS')} ({per_image} an image, {result.flops_convention})"
     if result.vflops is not None:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (penalty coefficient {result.penalty_coefficient:.4f})"
+    else:
+        yield f"VFLOPS      not shown: {result.why_no_vflops}"
     yield from _power_lines(result)
     if result.restarts:
         yield f"restarts    {result.restarts}, {result.downtime_seconds:.1f} s down, counted as run time"
@@ -99,8 +101,12 @@ def _communication_lines(result: Result) -> Iterator[str]:
     """What many ranks cost; nothing for one process."""
     if result.communication_fraction is not None and result.step_split is None:
         yield f"comm wait   {result.communication_fraction:.1%} of training time"
-    if result.parallel_efficiency is not None:
-        yield f"efficiency  {result.parallel_efficiency:.2f} (steps without and with communication; an estimate)"
+    if result.parallel_efficiency is not None and result.parallel_efficiency_interval is not None:
+        low, high = result.parallel_efficiency_interval
+        estimate = f"{result.parallel_efficiency:.2f} ({low:.2f} to {high:.2f})"
+        yield f"efficiency  {estimate}: an estimate, by steps without and with communication"
+    elif result.parallel_efficiency_note:
+        yield f"efficiency  unknown: {result.parallel_efficiency_note}"
     sizes = result.bytes_per_step
     if sizes is not None and sizes.gradient is not None and sizes.sent is not None:
         yield f"bytes       {scaled(sizes.gradient, 'B')} of gradients a rank and step, {scaled(sizes.sent, 'B')} sent"
@@ -127,7 +133,6 @@ def figure_of_merit_lines(result: Result) -> Iterator[str]:
         "data_wait_fraction": (result.data_wait_fraction, "fraction"),
         "compute_fraction": (result.step_split.compute if result.step_split else None, "fraction"),
         "communication_fraction": (result.communication_fraction, "fraction"),
-        "parallel_efficiency": (result.parallel_efficiency, "fraction"),
         "gradient_bytes_per_step": (sizes.gradient if sizes else None, "B"),
         "sent_bytes_per_step": (sizes.sent if sizes else None, "B"),
         "stragglers": (None if result.stragglers is None else len(result.stragglers), "ranks"),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from written_campaign import SHORT, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
-from hpcai500.cli import app
+from hpcai500.cli.commands import app
 from hpcai500.errors import UsageError, WrongAnswerError
 from hpcai500.results.acceptance.junit import junit_xml
 from hpcai500.results.acceptance.page import acceptance_page

@@ -75,8 +75,11 @@ def test_another_problem_is_not_comparable(tmp_path: Path, setting: str, problem
 def test_a_failed_run_is_not_comparable_and_still_shown(tmp_path: Path) -> None:
     compared = compare_records(write_reported(tmp_path / "a"), write_reported(tmp_path / "b", fail="<b>lost</b>"))
     assert compared.problems == [f"B has no result: {tmp_path / 'b'}: <b>lost</b>"]
-    assert number(compared, "vflops")["b"] is None
-    assert number(compared, "vflops")["ratio"] is None
+    assert number(compared, "flops")["b"] is None
+    assert number(compared, "flops")["ratio"] is None
+    # The target of A is not the edition's.
+    assert not any(metric.name == "vflops" for metric, _ in compared.numbers)
+    assert any(line.strip().startswith("VFLOPS not shown: problem.target_quality is ") for line in lines(compared))
     assert "<b>" not in comparison_page(compared)
 
 

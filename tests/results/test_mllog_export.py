@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from written_campaign import SHORT, edit_record, values, write_campaign
 
 from hpcai500.chain import Event
-from hpcai500.cli import app, main
+from hpcai500.cli import main
+from hpcai500.cli.commands import app
 from hpcai500.errors import RecordError
 from hpcai500.record import Record, read_record
 from hpcai500.results.mllog.line import Line

@@ -14,8 +14,8 @@ from hpcai500.launch.step_facts import planned_layout, planned_recipe
 from hpcai500.machine import Level, Link, Machine, PaperPoint
 from hpcai500.methodology.cost.facts import StepFacts
 from hpcai500.methodology.cost.gradients import Gradients
-from hpcai500.results.estimate import MODEL_ERROR, Estimate, estimate_here, estimate_on
-from hpcai500.results.prediction import Prediction, predict_scaling
+from hpcai500.results.estimate import Estimate, estimate_here, estimate_on
+from hpcai500.results.prediction import MODEL_ERROR, Prediction, predict_scaling
 from hpcai500.results.prediction_files import write_prediction
 from hpcai500.results.prediction_records import read_measured
 
@@ -63,6 +63,33 @@ def test_the_wall_of_a_large_batch_is_where_no_recipe_goes() -> None:
     assert (prediction.wall.binds, prediction.wall.nodes) == ("batch size", 129)
     assert "THE WALL" in "\n".join(prediction.lines())
     assert [wall.binds for wall in prediction.walls] == ["batch size", "steps per epoch"]
+
+
+def test_rows_behind_the_wall_are_marked_as_in_the_picture() -> None:
+    prediction = predicted("communication.algorithm=double-binary-tree")
+    marked = [line.split()[0] for line in prediction.lines() if line.endswith("behind the wall")]
+    assert marked == ["256", "512", "1024"]
+    assert [point["nodes"] for point in prediction.document()["points"] if point["behind_the_wall"]] == [256, 512, 1024]
+
+
+def test_several_nodes_may_be_as_much_slower_as_published_ones_were() -> None:
+    point = PaperPoint(
+        name="IC", benchmark="ic", model="node", accelerators=4, precision="fp32", flops=46e12, coi=1, source="a paper"
+    )
+    one, two = predicted(on=machine(points=(point,)), nodes=2).document()["points"]
+    assert one["step_seconds_between"] == [one["step_seconds"]] * 2
+    assert two["step_seconds_between"] == pytest.approx([two["step_seconds"], two["step_seconds"] * MODEL_ERROR[1]])
+    assert two["flops_between"] == pytest.approx([two["flops"] / MODEL_ERROR[1], two["flops"]])
+    assert two["parallel_efficiency_between"][0] == pytest.approx(two["parallel_efficiency"] / MODEL_ERROR[1])
+
+
+def test_negotiation_lengthens_steps_on_several_nodes_only() -> None:
+    quiet, agreeing = (predicted(on=machine(negotiation_seconds=told)).points for told in ({}, {"ic": 0.25}))
+    assert agreeing[0].step == quiet[0].step
+    assert agreeing[1].step.seconds == pytest.approx(quiet[1].step.seconds + 0.25)
+    assert any(
+        "0.25 s a step to agree" in line for line in predicted(on=machine(negotiation_seconds={"ic": 0.25})).lines()
+    )
 
 
 def test_a_slow_network_is_the_wall_before_it() -> None:

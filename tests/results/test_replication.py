@@ -15,7 +15,7 @@ from written_campaign import SHORT, copy_campaign, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.chain import Event
-from hpcai500.cli import app
+from hpcai500.cli.commands import app
 from hpcai500.errors import RunError, UsageError, WrongAnswerError
 from hpcai500.recipe import load_recipe
 from hpcai500.results.replication.comparison import Replication, compare_sides

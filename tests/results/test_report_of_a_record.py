@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import html
+import io
 import json
 import re
+import struct
 import subprocess
 import sys
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image, PngImagePlugin
 from reported import write_profile, write_reported
 from tiny_runs import train_arguments
 
 from hpcai500 import train
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.results.report.blocks import Picture, Text
 from hpcai500.results.report.page import make_report
+from hpcai500.results.report.pictures import picture_section
+from hpcai500.results.report.reading import Subject, read_subject
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 BROKEN = "This part of the record cannot be shown"
@@ -183,6 +193,75 @@ def test_a_picture_that_was_changed_is_not_shown(tmp_path: Path) -> None:
     made = page(record)
     assert "data:image/webp" not in made
     assert "not the picture that the events name" in made
+
+
+def with_picture(subject: Subject, content: bytes, name: str = "pictures/detections.png") -> Subject:
+    """The record, of whose pictures the chain says that there is `content` in `name`."""
+    value = {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
+    events = [event for event in subject.record.events if event["key"] != "picture"]
+    record = dataclasses.replace(subject.record, events=[*events, {**events[-1], "key": "picture", "value": value}])
+    (subject.path / "pictures" / "detections.png").write_bytes(content)
+    return dataclasses.replace(subject, record=record)
+
+
+def damaged_pictures() -> Iterator[bytes]:
+    """A PNG with text, a palette and transparency, damaged and cut off at each byte, with right sums."""
+    picture = Image.new("P", (9, 7), 1)
+    picture.putpalette(list(range(48)))
+    text = PngImagePlugin.PngInfo()
+    text.add_text("author", "the run", zip=True)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", pnginfo=text, transparency=1, dpi=(72, 72))
+    whole = stream.getvalue()
+    for at in range(len(whole)):
+        yield whole[:at]
+        for value in (0, 0x7F, 0xFF, whole[at] ^ 1):
+            yield with_right_sums(whole[:at] + bytes([value]) + whole[at + 1 :])
+            yield whole[:at] + bytes([value]) + whole[at + 1 :]
+
+
+def with_right_sums(png: bytes) -> bytes:
+    found, at = png[:8], 8
+    while at + 12 <= len(png):
+        (size,) = struct.unpack_from(">I", png, at)
+        body = png[at + 4 : at + 8 + size]
+        found += png[at : at + 4] + body + struct.pack(">I", zlib.crc32(body))
+        at += 12 + size
+    return found
+
+
+def test_no_damaged_picture_ends_the_report(tmp_path: Path) -> None:
+    subject = read_subject(write_reported(tmp_path / "r"))
+    shown, left_out = 0, set()
+    for content in damaged_pictures():
+        (block,) = picture_section(with_picture(subject, content)).blocks
+        if isinstance(block, Picture):
+            shown += 1
+        else:
+            assert isinstance(block, Text)
+            assert "pictures/detections.png: cannot be shown: " in block.text
+            left_out.add(block.text)
+    # Some damage does no harm; what does is named by more than one reason.
+    assert shown > 10
+    assert len(left_out) > 5
+
+
+def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
+    subject = read_subject(write_reported(tmp_path / "r"))
+    header = struct.pack(">4sIIBBBBB", b"IHDR", 8000, 8000, 8, 2, 0, 0, 0)
+    # There is no data behind the header: decoding it would end by that.
+    content = with_right_sums(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + b"....")
+    content += struct.pack(">I4sI", 0, b"IDAT", zlib.crc32(b"IDAT"))
+    (block,) = picture_section(with_picture(subject, content)).blocks
+    assert "cannot be shown: 8000 x 8000 pixels, and a page shows at most 40,000,000" in block.text
+
+
+@pytest.mark.parametrize("name", ["pictures/" + "x" * 300, "pictures/a\0b", "p/" * 3000, "pictures/loop"])
+def test_a_name_that_no_file_can_have_is_not_in_the_record(tmp_path: Path, name: str) -> None:
+    subject = read_subject(write_reported(tmp_path / "r"))
+    (subject.path / "pictures" / "loop").symlink_to("loop")
+    (block,) = picture_section(with_picture(subject, b"", name)).blocks
+    assert block.text.endswith(": not in the record.")
 
 
 def test_a_part_that_cannot_be_read_does_not_take_the_page_with_it(record: Path, tmp_path: Path) -> None:

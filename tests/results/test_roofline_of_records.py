@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 from written_record import COSTS, ranks, write_record
 
-from hpcai500.cli import app
+from hpcai500.cli.commands import app
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.machine import Level, Machine, load_machine
 from hpcai500.results.roofline import machine_roofline

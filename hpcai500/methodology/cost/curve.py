@@ -26,7 +26,8 @@ class Plan:
         network: links of the machine.
         per_node: ranks of a node.
         topology: as `collectives.all_reduce`, and so are `algorithm` and `columns`.
-        compression: as `step.Exchange`, and so are `packing_bytes_per_second`, `overlap` and `overhead_seconds`.
+        compression: as `step.Exchange`, and so are `packing_bytes_per_second`, `overlap` and `overhead_seconds`, which
+            steps on one node do not have.
     """
 
     work: Work
@@ -46,9 +47,8 @@ class Plan:
         # A torus of the recipe's columns needs ranks that fill it; of other sizes, a row is a node.
         columns = self.columns if self.columns and layout.ranks % self.columns == 0 else 0
         summing = all_reduce(self.topology, layout, self.network, algorithm=self.algorithm, columns=columns)
-        exchange = Exchange(
-            summing, self.compression, self.packing_bytes_per_second, self.overlap, self.overhead_seconds
-        )
+        overhead = self.overhead_seconds if nodes > 1 else 0.0
+        exchange = Exchange(summing, self.compression, self.packing_bytes_per_second, self.overlap, overhead)
         return predict_step(self.work, exchange, layout.ranks)
 
     def efficiency(self, nodes: int) -> float:

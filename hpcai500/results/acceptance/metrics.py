@@ -45,8 +45,9 @@ class Metric:
 _POWER = "run with --power where a meter can be read, or with --power csv:FILE (docs/power.md)"
 _TALKING = "only a run of several ranks has it (docs/timeline.md)"
 _QUALITY = "only a run that was evaluated has it"
+_TARGET = "only a run against the edition's problem.target_quality has it; for others ask for flops and quality"
 _RUN: tuple[tuple[str, str, Better, str], ...] = (
-    ("vflops", "FLOPS", "higher", _QUALITY),
+    ("vflops", "FLOPS", "higher", _TARGET),
     ("flops", "FLOPS", "higher", ""),
     ("images_per_second", "images/s", "higher", ""),
     (QUALITY, "fraction", "higher", _QUALITY),
@@ -56,7 +57,7 @@ _RUN: tuple[tuple[str, str, Better, str], ...] = (
     ("energy_joules", "J", "lower", _POWER),
     ("watts", "W", "lower", _POWER),
     ("flops_per_watt", "FLOPS/W", "higher", _POWER),
-    ("vflops_per_watt", "FLOPS/W", "higher", _POWER),
+    ("vflops_per_watt", "FLOPS/W", "higher", f"{_TARGET}; {_POWER}"),
     ("data_wait_fraction", "fraction", "lower", "no training step was timed"),
     ("communication_fraction", "fraction", "lower", _TALKING),
 )

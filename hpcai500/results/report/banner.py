@@ -41,8 +41,8 @@ def _capital(sentence: str) -> str:
 def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
     quality = result.quality
     reached = quality.achieved is not None and quality.achieved >= quality.target
-    penalty = f"penalty coefficient {plain(result.penalty_coefficient)}" if result.penalty_coefficient else ""
-    yield Tile("VFLOPS", quantity(result.vflops, "FLOPS"), f"valid FLOPS: {penalty}" if penalty else "valid FLOPS")
+    valid = f"valid FLOPS: penalty coefficient {plain(result.penalty_coefficient)}"
+    yield Tile("VFLOPS", quantity(result.vflops, "FLOPS"), result.why_no_vflops or valid)
     yield Tile(
         f"Quality, {quality.metric}",
         plain(quality.achieved, ".4f"),

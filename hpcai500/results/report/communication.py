@@ -17,6 +17,7 @@ def communication_section(subject: Subject) -> Section | None:
         return None
     sizes = table(value.get("bytes_per_step"))
     efficiency = subject.result.parallel_efficiency if subject.result else None
+    unknown = subject.result.parallel_efficiency_note if subject.result else None
     said = (
         f"{share(value.get('communication_fraction'))} of step time is waiting for sums; "
         f"{share(value.get('overlap'))} of all-reduce time is hidden behind computation. "
@@ -25,6 +26,8 @@ def communication_section(subject: Subject) -> Section | None:
     )
     if efficiency is not None:
         said += f" Parallel efficiency, estimated before the clock started: {efficiency:.2f}."
+    elif unknown:
+        said += f" Parallel efficiency is unknown: {short(unknown, 200)}."
     if (network := table(value.get("network"))).get("verdict"):
         said += f" Network counters: {short(network['verdict'], 200)}."
     stages = table(value.get("stages"))

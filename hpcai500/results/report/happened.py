@@ -15,8 +15,16 @@ from hpcai500.results.report.words import count, duration, listed, moment, numbe
 _MOST_ROWS = 150
 # What is told of each kind of event; others are shown with their values as they are.
 _QUIET = {"epoch_start", "eval_start", "eval_stop", "system"}
-_SIGNS = {"run_start": "▶", "run_resume": "↻", "run_stop": "■", "run_error": "✗", "diverged": "✗", "interrupted": "‖"}
-_BAD = {"run_error", "diverged", "interrupted", "picture_error"}
+_SIGNS = {
+    "run_start": "▶",
+    "run_resume": "↻",
+    "run_stop": "■",
+    "run_error": "✗",
+    "diverged": "✗",
+    "not_finite": "✗",
+    "interrupted": "‖",
+}
+_BAD = {"run_error", "diverged", "not_finite", "interrupted", "picture_error"}
 
 
 def event_section(subject: Subject) -> Section:

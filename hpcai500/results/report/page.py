@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcai500.errors import UsageError
+from hpcai500.errors import HpcAi500Error, RecordError, UsageError
 from hpcai500.machine import Machine, load_machine
 from hpcai500.results.report.banner import banner, score_tiles
 from hpcai500.results.report.blocks import Part, Section, Text
@@ -108,7 +108,10 @@ def _shown(title: str, make: Callable[[], Section | None]) -> Section | None:
     """The section, or why it cannot be shown: other versions, and hands, may have written what this one cannot read."""
     try:
         return make()
-    except (TypeError, KeyError, AttributeError, IndexError, ValueError, ArithmeticError) as error:
+    except Exception as error:
+        if isinstance(error, HpcAi500Error) and not isinstance(error, RecordError):
+            # About this command or this machine, not about the record.
+            raise
         said = f"This part of the record cannot be shown: {type(error).__name__}: {short(error, 200)}."
         return Section(title, [Text(said, "bad")])
 
