@@ -31,6 +31,7 @@ help:
 ##   make ic           train the Image Classification smoke run on data made for it, and print its score
 ##   make ewa          the same for Extreme Weather Analytics: synthetic climate years, a detector, its score
 ##   make test         run every test that needs no root
+##   make test-isa     train, and run the kernels' tests, once for each instruction set that this processor has
 ##   make test-site    run the tests of a whole site, which need root
 ##
 ## The image (docs/site-guide.md):
@@ -69,6 +70,10 @@ ewa: build
 .PHONY: test
 test: $(VENV)/.dali $(VENV)/.extra-test $(VENV)/.horovod $(VENV)/.with-signing
 	@$(BIN)/python -m pytest -n 2 --ignore=tests/site $(ARGS)
+
+.PHONY: test-isa
+test-isa: build $(VENV)/.extra-test
+	@$(BIN)/python scripts/test-isa $(ARGS)
 
 .PHONY: as-root
 as-root:
