@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from hpcai500.system.container import Container, find_container
 from hpcai500.system.container_checks import container_check, image_check, python_check
 from hpcai500.system.dali_plugin import DISTRIBUTION, find_plugin, loader_check
 from hpcai500.system.driver import Driver, ask_driver, find_traces
+from hpcai500.system.mounts import require_reachable, unreachable
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.process_manager import Ranks, process_manager_check
 from hpcai500.system.versions import installed, installed_torch
@@ -48,13 +49,26 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
     """All checks, in the order in which people should mend what they find."""
     recipe, arguments = subject.recipe, subject.arguments
     container = find_container(environment)
+    looked_at: Mapping[str, Path | None] = {
+        folders.DATA: subject.data,
+        folders.OUT: subject.out,
+        folders.TEMPORARY: folders.temporary_folder(environment),
+    }
+    dead = {one.path: one for one in unreachable(str(path) for path in looked_at.values() if path is not None)}
+
+    def unless_dead(name: str, check: Callable[[], Check]) -> Check:
+        found = dead.get(str(looked_at[name]))
+        return Check(name, "fail", found.detail, found.fix) if found else check()
+
+    # Where another folder for temporary files is looked for.
+    work = Path("/") if str(subject.out) in dead else subject.out
     return [
         container_check(container, read_only=folders.is_read_only(Path("/"))),
         image_check(container, arguments),
         python_check(container, environment, user_site=bool(site.ENABLE_USER_SITE)),
-        folders.data_check(subject.data, recipe, container, arguments),
-        folders.out_check(subject.out, container, arguments),
-        folders.temporary_check(environment, container, subject.out),
+        unless_dead(folders.DATA, lambda: folders.data_check(subject.data, recipe, container, arguments)),
+        unless_dead(folders.OUT, lambda: folders.out_check(subject.out, container, arguments)),
+        unless_dead(folders.TEMPORARY, lambda: folders.temporary_check(environment, container, work)),
         backend_check(recipe, installed("horovod")),
         loader_check(recipe, find_plugin(), installed(DISTRIBUTION)),
         process_manager_check(
@@ -85,8 +99,9 @@ def require_healthy(subject: Subject) -> None:
 
     Raises:
         DataError: its data set is not there.
-        EnvironmentLacksError: the machine or the container lacks something.
+        EnvironmentLacksError: the machine or the container lacks something, or a folder does not answer.
     """
+    require_reachable([*([subject.data] if subject.data else []), subject.out])
     checks = examine(subject)
     for check in checks:
         if check.status == "warn":

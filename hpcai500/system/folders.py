@@ -16,6 +16,7 @@ from hpcai500.system.container import Container
 
 DATA = "data"
 OUT = "out"
+TEMPORARY = "temporary"
 # A few checkpoints of ResNet-50 with its momentum (205 MB each), and what a run writes beside them.
 _LEAST_FREE_BYTES = 2 * 10**9
 # Docker's default, which is too small for the messages between ranks of a node, is 64 MiB.
@@ -113,9 +114,9 @@ def _with_out(arguments: Sequence[str], folder: str) -> list[str]:
 def temporary_check(environment: Mapping[str, str], container: Container | None, out: Path) -> Check:
     """Whether temporary files can be written where TMPDIR says; else a run takes another folder (scratch.py)."""
     name = "TMPDIR" if environment.get("TMPDIR") else "/tmp"  # noqa: S108 - the folder itself is what is looked at
-    folder = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
+    folder = temporary_folder(environment)
     if is_folder(folder) and os.access(folder, os.W_OK | os.X_OK):
-        return Check("temporary", "pass", f"{folder} can be written")
+        return Check(TEMPORARY, "pass", f"{folder} can be written")
     there = is_there(folder) or _why_hidden(folder)
     why = "it may not be written by this user" if there else "it is not there"
     place = f"TMPDIR={folder}" if name == "TMPDIR" else name
@@ -123,8 +124,13 @@ def temporary_check(environment: Mapping[str, str], container: Container | None,
     if container:
         fix = f"{container.program} {container.action} --bind {shlex.quote(str(folder))} …, or --env TMPDIR=/tmp"
     if instead := writable_folder(environment, out):
-        return Check("temporary", "warn", f"{place}: {why}: temporary files go to {instead}", fix)
-    return Check("temporary", "fail", f"{place}: {why}, and no other folder can be written", fix)
+        return Check(TEMPORARY, "warn", f"{place}: {why}: temporary files go to {instead}", fix)
+    return Check(TEMPORARY, "fail", f"{place}: {why}, and no other folder can be written", fix)
+
+
+def temporary_folder(environment: Mapping[str, str]) -> Path:
+    """Where programs put temporary files that are told nothing else."""
+    return Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
 def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:

@@ -14,12 +14,15 @@ NODES = "nodes"
 CLOCKS = "clocks"
 DEVICES = "devices"
 GEMM = "GEMM"
+CONVOLUTIONS = "convolutions"
 ALL_REDUCE = "all-reduce"
 READING = "reading"
 DISK = "disk"
 POWER = "power"
+# What one check may take, and the start of all ranks: torch is imported, perhaps from a busy file system.
+CHECK_SECONDS, START_SECONDS = 180.0, 300.0
 # In the order in which they run, and in which people should mend what they find.
-MEASURED = (RANKS, VERSIONS, NODES, CLOCKS, DEVICES, GEMM, ALL_REDUCE, READING, DISK, POWER)
+MEASURED = (RANKS, VERSIONS, NODES, CLOCKS, DEVICES, GEMM, CONVOLUTIONS, ALL_REDUCE, READING, DISK, POWER)
 
 # Where one of these has failed, no rank can begin to work.
 _NEEDED = ("temporary", "backend", "launcher", "accelerator")

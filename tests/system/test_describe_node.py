@@ -18,7 +18,7 @@ from hpcai500.system.describe.network import describe_network, parse_ibstat
 from hpcai500.system.describe.node import describe_node
 from hpcai500.system.describe.part import Host
 from hpcai500.system.describe.processor import caches_of, describe_processor, parse_lscpu
-from hpcai500.system.describe.storage import describe_storage, mount_of, parse_mounts, public
+from hpcai500.system.describe.storage import describe_storage
 from hpcai500.system.describe.tools import Answer
 
 
@@ -253,29 +253,6 @@ def test_limits_are_numbers_or_unlimited() -> None:
     limits = process_limits()
     assert limits["open_files"]["soft"] == os.sysconf("SC_OPEN_MAX")
     assert all(value == "unlimited" or value >= 0 for one in limits.values() for value in one.values())  # type: ignore[operator]
-
-
-def test_the_mount_of_a_folder_is_the_deepest_and_the_last() -> None:
-    mounts = parse_mounts(sample("mountinfo.txt"))
-    found = {
-        path: mount_of(Path(path), mounts)
-        for path in ("/home/a", "/scratch/x", "/scratch/with space/y", "/tmp", "/homes")
-    }
-    assert {path: mount.type if mount else None for path, mount in found.items()} == {
-        "/home/a": "nfs4", "/scratch/x": "lustre", "/scratch/with space/y": "fuse.sshfs", "/tmp": "ext4",
-        "/homes": "xfs",
-    }  # fmt: skip
-    assert mount_of(Path("/x"), []) is None
-
-
-def test_who_mounts_and_by_what_password_is_left_out() -> None:
-    mounts = {mount.point: mount for mount in parse_mounts(sample("mountinfo.txt"))}
-    assert mounts["/scratch/with space"].source == "files.example:/data"
-    told = ",".join(mounts["/share"].options)
-    assert "hunter2" not in told
-    assert "alice" not in told
-    assert "iocharset=utf8" in told
-    assert public("secretfile=/etc/ceph/x") == "secretfile=[left out]"
 
 
 def test_disks_are_hardware(node: dict[str, Any]) -> None:

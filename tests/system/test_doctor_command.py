@@ -14,6 +14,7 @@ import pytest
 from recipes_of_tests import of_two, recipe
 
 from hpcai500 import cli
+from hpcai500.cli import commands
 from hpcai500.errors import DataError, EnvironmentLacksError
 from hpcai500.launch import benchmark
 from hpcai500.launch.crew import crew_of
@@ -182,7 +183,7 @@ def test_an_error_of_the_system_is_not_called_one_of_the_result(
         raise error
 
     # That of stdout itself is in tests/cli.
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(commands, "app", fail)
     assert cli.main() == 1
     assert capsys.readouterr().err == f"hpcai500: error: {told}\n"
 
