@@ -17,7 +17,7 @@ PLAN = ["--recipe", "ic/smoke", "--trials", "2", "--data", "tiny-data"]
 SIGNED = ["--system", "A", "--organisation", "B", "--key", "signing-key"]
 TINY = [
     *("--set", "problem.dataset=synthetic-tiny", "--set", "problem.epochs=2", "--set", "problem.target_quality=0.01"),
-    *("--set", "hyperparameters.batch_size=8", "--set", "workload.width=4", "--set", "workload.image_size=32"),
+    *("--set", "hyperparameters.batch_size=8", "--set", "workload.width=8", "--set", "workload.image_size=32"),
     *("--set", "workload.evaluation_resize=36"),
 ]
 

@@ -24,7 +24,6 @@ _FIGURES = {
     "data_wait_fraction": "fraction",
     "compute_fraction": "fraction",
     "communication_fraction": "fraction",
-    "parallel_efficiency": "fraction",
     "gradient_bytes_per_step": "B",
     "sent_bytes_per_step": "B",
     "stragglers": "ranks",
