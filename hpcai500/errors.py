@@ -40,6 +40,19 @@ class StoppedError(RunError):
     """A run was stopped on request, with a checkpoint; all its ranks stop alike."""
 
 
+class OutOfTimeError(RunError):
+    """Something did not end within the time that it may take."""
+
+
+# In the message of a `NotFiniteError` that blames the device of one rank, or those of one host, after `… alone, host
+# NAME, …`. A member's batch script looks for it, and leaves that host out.
+FAULTY_DEVICE = "so the device may be faulty"
+
+
+class NotFiniteError(RunError):
+    """Training has come to a number that is not finite; all its ranks know, and end alike."""
+
+
 class WrongAnswerError(HpcAi500Error):
     """A run or a verification finished, with an answer that is not acceptable."""
 

@@ -1,16 +1,18 @@
-"""Lists of hosts: Slurm's compressed ones, `n[01-03,7],login`, as names; and which rank speaks for its host."""
+"""Lists of hosts: Slurm's compressed ones, `n[01-03,7],login`, as names; lists of ranks, folded for people."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hpcai500.errors import UsageError
 
 _NUMBERS = re.compile(r"\[([\d,-]+)\]")
 # A list is written by the scheduler; this only keeps a damaged one from filling the memory.
 _MOST_HOSTS = 1_000_000
+# Every other rank of a thousand would fill a screen.
+_MOST_RUNS = 8
 
 
 def expand_hosts(text: str) -> list[str]:
@@ -66,6 +68,20 @@ def _ask_slurm(text: str) -> list[str]:
             "n[1-8],m3; inside a job, set MASTER_ADDR to the host of rank 0"
         ) from error
     return ended.stdout.split()
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """`rank 7`, `ranks 1, 2`, `ranks 0-72, 74-98`: runs of three and more are folded, after eight runs counted."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    shown = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs[:_MOST_RUNS])
+    rest = sum(map(len, runs[_MOST_RUNS:]))
+    plural = "s" if sum(map(len, runs)) != 1 else ""
+    return f"rank{plural} {', '.join(shown)}{f' and {rest} more' if rest else ''}"
 
 
 def is_first_of_host(rank: int, hosts: Sequence[str]) -> bool:

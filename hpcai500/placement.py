@@ -19,6 +19,8 @@ Launcher = Literal["none", "hpcai500", "torchrun", "horovodrun", "mpirun", "srun
 # Set by our own launcher for the ranks that it starts.
 LAUNCHER = "HPCAI500_LAUNCHER"
 LISTEN_FD = "HPCAI500_LISTEN_FD"
+# Set by --oversubscribe, or by the user: more ranks than cores may run on a host.
+OVERSUBSCRIBE = "HPCAI500_OVERSUBSCRIBE"
 # Set for the jobs that run one after the other under one launcher: each meets at a port of its own.
 RENDEZVOUS = "HPCAI500_RENDEZVOUS"
 # A job on one host meets at a port that all its ranks compute alike: below Linux's ephemeral ports (32768 up), from

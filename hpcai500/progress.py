@@ -40,26 +40,37 @@ def silent(total: int, description: str, unit: str) -> Iterator[Progress]:
 
 
 @contextmanager
-def track(total: int, description: str, unit: str) -> Iterator[Progress]:
+def track(total: int, description: str, unit: str, doing: Callable[[], str] | None = None) -> Iterator[Progress]:
     """Show on stderr how many of `total` items are done, their rate and the seconds left.
 
     `unit` is the items' plural noun ("images"). Nothing is printed for a task that ends before the first interval
     where stderr is no terminal.
+
+    `doing` says what is done now, for items that take long and differ: it is shown instead of rate and seconds left,
+    also while no item ends.
     """
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with _live_bar(total, description, unit) as bar:
+        with _live_bar(total, description, unit, doing) as bar:
             yield bar
         return
-    lines = PlainLines(total, description, unit, sys.stderr)
-    yield lines
-    lines.close()
+    lines = PlainLines(total, description, unit, sys.stderr, doing=doing)
+    try:
+        yield lines
+    finally:
+        lines.close()
 
 
 class PlainLines:
     """Prints one line an interval, and a last one if any was printed before."""
 
     def __init__(
-        self, total: int, description: str, unit: str, stream: TextIO, interval_seconds: float = PLAIN_INTERVAL_SECONDS
+        self,
+        total: int,
+        description: str,
+        unit: str,
+        stream: TextIO,
+        interval_seconds: float = PLAIN_INTERVAL_SECONDS,
+        doing: Callable[[], str] | None = None,
     ) -> None:
         self._total = total
         self._description = description
@@ -70,6 +81,10 @@ class PlainLines:
         self._start_seconds = self._printed_seconds = time.monotonic()
         self._done = 0
         self._printed_any = False
+        self._doing = doing
+        self._closed = threading.Event()
+        if doing:
+            threading.Thread(target=self._repeat, name="progress", daemon=True).start()
 
     def advance(self, n: int = 1) -> None:
         """Count `n` more items; print when the interval is over."""
@@ -81,17 +96,23 @@ class PlainLines:
 
     def close(self) -> None:
         """Print the final count, unless the task was too short for any line."""
+        self._closed.set()
         with self._lock:
             if self._printed_any:
                 self._print(time.monotonic())
+
+    def _repeat(self) -> None:
+        while not self._closed.wait(self._interval_seconds):
+            self.advance(0)
 
     def _print(self, now_seconds: float) -> None:
         rate = self._done / max(now_seconds - self._start_seconds, 1e-9)
         left_seconds = (self._total - self._done) / rate if rate > 0 else float("inf")
         percent = 100.0 * self._done / self._total if self._total else 100.0
+        pace = f"{rate:.0f} {self._unit}/s, {max(left_seconds, 0.0):.0f} s left"
         self._stream.write(
             f"hpcai500: {self._description}: {self._done}/{self._total} {self._unit} ({percent:.0f} %), "
-            f"{rate:.0f} {self._unit}/s, {max(left_seconds, 0.0):.0f} s left\n"
+            f"{self._doing() if self._doing else pace}\n"
         )
         self._stream.flush()
         self._printed_seconds = now_seconds
@@ -99,23 +120,30 @@ class PlainLines:
 
 
 @contextmanager
-def _live_bar(total: int, description: str, unit: str) -> Iterator[Progress]:
+def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] | None = None) -> Iterator[Progress]:
     # rich costs about 0.1 s to import: only a terminal pays for it.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         MofNCompleteColumn,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeRemainingColumn,
     )
     from rich.progress import Progress as RichProgress  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class _Doing(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(doing() if doing else "")
 
     bar = RichProgress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
-        TimeRemainingColumn(),
+        _Doing() if doing else TimeRemainingColumn(),
         console=Console(stderr=True),
     )
     with bar:

@@ -9,7 +9,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from hpcai500.errors import RecordError, RunError
 from hpcai500.files import allocate, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import to_toml
-from hpcai500.record import Record
+from hpcai500.record import Record, read_record
 
 # Given back when the disk is full, so that the record can still be closed with what happened.
 _BALLAST_BYTES = 256 * 1024
@@ -33,11 +34,10 @@ _STILLBORN = {"recipe.toml", "system.json", "events.jsonl", "checkpoints", ".bal
 class RecordWriter:
     """Writes one record. Use `create` for a new run, `reopen` for one that goes on."""
 
-    def __init__(self, path: Path, sequence: int, previous: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._stream = FileIO(path / "events.jsonl", "ab")
-        self._sequence = sequence
-        self._previous = previous
+        self._sequence, self._previous = 0, FIRST_PREVIOUS
         # A rank that is lost may be noticed by another thread, which then closes the record.
         self._turn = threading.RLock()
         self._failure: str | None = None
@@ -56,8 +56,12 @@ class RecordWriter:
             path.mkdir(parents=True, exist_ok=True)
             require_unused(path)
             (path / "checkpoints").mkdir(exist_ok=True)
-            write_atomically(path / "recipe.toml", to_toml(recipe).encode())
-            return cls(path, 0, FIRST_PREVIOUS)
+            writer = cls(path)
+            with writer._ours():
+                # Again, now that nobody else can write: another process may have come first.
+                require_unused(path)
+                write_atomically(path / "recipe.toml", to_toml(recipe).encode())
+            return writer
         except OSError as error:
             raise RecordError(
                 f"{path}: the record cannot be written here: {error.strerror}; give another --out"
@@ -70,16 +74,22 @@ class RecordWriter:
         Raises:
             RecordError: the run is complete, or another process is writing it.
         """
-        if record.status == "done":
-            raise RecordError(f"{record.path}: this run is complete; see `hpcai500 score {record.path}`")
-        log = record.path / "events.jsonl"
-        content = log.read_bytes()
-        whole = content[: len(content) - record.torn_bytes]
-        writer = cls(record.path, len(record.events), last_hash(whole))
-        if record.torn_bytes:
+        _require_unfinished(record)
+        writer = cls(record.path)
+        with writer._ours():
+            # Again, now that nobody else can write: another process may have gone on with it in between.
+            found = read_record(record.path)
+            _require_unfinished(found)
+            if found != record:
+                raise RecordError(
+                    f"{record.path}: another process has written this record just now: start again with --resume"
+                )
+            log = record.path / "events.jsonl"
+            whole = log.read_bytes()[: log.stat().st_size - record.torn_bytes]
             os.truncate(log, len(whole))
-        for stale in ("ERROR", "result.json"):
-            (record.path / stale).unlink(missing_ok=True)
+            writer._sequence, writer._previous = len(record.events), last_hash(whole)
+            for stale in ("ERROR", "result.json"):
+                (record.path / stale).unlink(missing_ok=True)
         return writer
 
     def __enter__(self) -> RecordWriter:
@@ -181,6 +191,15 @@ class RecordWriter:
         self._stream.close()
         (self.path / ".ballast").unlink(missing_ok=True)
 
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Close, and so give the lock back, where what is done inside fails."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
     def _write_named(self, key: str, file: str, content: bytes) -> None:
         self._write(file, content)
         self.event(key, {"file": file, "sha256": hashlib.sha256(content).hexdigest()})
@@ -225,6 +244,11 @@ class RecordWriter:
         except OSError as error:
             self.close()
             raise cannot_write(self.path, error) from error
+
+
+def _require_unfinished(record: Record) -> None:
+    if record.status == "done":
+        raise RecordError(f"{record.path}: this run is complete; see `hpcai500 score {record.path}`")
 
 
 def require_unused(path: Path) -> None:

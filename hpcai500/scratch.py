@@ -16,7 +16,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -40,7 +40,7 @@ class _Folder(tempfile.TemporaryDirectory[str]):
 
     def __init__(self, parent: str) -> None:
         _remove_abandoned(Path(parent))
-        super().__init__(prefix=_prefix(), dir=parent, ignore_cleanup_errors=True)
+        super().__init__(prefix=f"{_prefix()}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
         self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
         # Where folders cannot be locked, nobody else can lock them either, and so nobody removes this one.
         with contextlib.suppress(OSError):
@@ -112,6 +112,17 @@ def remove_scratch() -> None:
         shutil.rmtree(folder.name, ignore_errors=True)
 
 
+def remove_scratch_of(process: int, environment: Mapping[str, str], work: Path) -> None:
+    """Remove what the process of this number, which was killed and is gone, has left.
+
+    Args:
+        process: a child of this process, on this host.
+        environment, work: as it had them.
+    """
+    for parent in _candidates(environment, work):
+        _remove(Path(parent).glob(f"{_prefix()}{process}-*"), 0.0)
+
+
 def unwind_on_termination() -> bool:
     """Let SIGTERM, which ends a process where it stands, unwind it as Ctrl-C does, so that temporary files go.
 
@@ -136,13 +147,18 @@ def _prefix() -> str:
 
 def _remove_abandoned(parent: Path) -> None:
     """Remove what killed processes of this user and host have left; of others it cannot be known whether they live."""
-    for folder in parent.glob(f"{_prefix()}*"):
+    _remove(parent.glob(f"{_prefix()}*"), _YOUNG_SECONDS)
+
+
+def _remove(folders: Iterable[Path], least_seconds: float) -> None:
+    """Remove those of `folders` that are this user's, that nobody holds, and that are as old as `least_seconds`."""
+    for folder in folders:
         # It may go at any moment, or be no folder.
         with contextlib.suppress(OSError):
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 facts = os.fstat(held)
-                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > _YOUNG_SECONDS:
+                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime >= least_seconds:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
             finally:

@@ -17,9 +17,10 @@ from typing import Any
 
 from hpcai500.engine.measurement import CommandParser, let_threads_spin
 from hpcai500.engine.signals import StopRequest
-from hpcai500.errors import ExitCode, HpcAi500Error, StoppedError
+from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedError
 from hpcai500.placement import find_placement
 from hpcai500.scratch import scratch
+from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import open_missing_streams
 from hpcai500.system.power.choice import parse_power
 
@@ -33,16 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         power = parse_power(options.power)
         placement = find_placement(os.environ)
         leads = placement.rank == 0
-        with scratch(os.environ, options.out), StopRequest(announce=leads) as stop:
+        # Until the ranks have met there is nothing to keep: a signal ends this one at once.
+        with ending_by_signals(), scratch(os.environ, options.out):
             let_threads_spin()
             from hpcai500.engine.job import Beginning, go_on, start  # noqa: PLC0415 - imports torch
 
+            stop = StopRequest(announce=leads)
             if options.resume:
                 go_on(options.out, options.data, stop, placement, power)
             else:
                 begin = Beginning(options.recipe, options.set, options.data, options.out, options.campaign)
                 start(begin, stop, placement, power)
-    except StoppedError as error:
+    except (StoppedError, NotFiniteError) as error:
         return _tell(str(error), error.exit_code) if leads else error.exit_code
     except HpcAi500Error as error:
         return _tell(str(error), error.exit_code)

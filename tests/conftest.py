@@ -21,9 +21,11 @@ with contextlib.suppress(ImportError):
 import pytest
 from hypothesis import settings
 
-# What a shell starts in the background ignores Ctrl-C, and so would each program that a test interrupts.
+# What a shell starts in the background ignores Ctrl-C, and what nohup starts SIGHUP: so would what a test stops.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A loaded machine is slow, not wrong: speed is measured in benchmarks/.
 settings.register_profile("hpcai500", deadline=None)
@@ -37,6 +39,7 @@ EXCUSED = (
     "torchvision does not import beside this torch",
     "no RAPL on this machine",
     "DALI has no wheel for this processor",
+    "this processor has no AVX2",
 )
 # Of those, what a machine with a device is not excused by: what follows names something that the device itself lacks.
 NEEDS_DEVICE = "no CUDA device"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.hostlist import expand_hosts, is_first_of_host
+from hpcai500.hostlist import expand_hosts, is_first_of_host, name_ranks
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,17 @@ def test_slurm_is_asked_about_other_forms(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_first_rank_of_each_host_speaks_for_it() -> None:
     hosts = ["a", "a", "b", "a", "b"]
     assert [is_first_of_host(rank, hosts) for rank in range(5)] == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ([7], "rank 7"),
+        ([2, 1], "ranks 1, 2"),
+        ([*range(73), *range(74, 79)], "ranks 0-72, 74-78"),
+        ([0, 1, 3, 5, 6, 7], "ranks 0, 1, 3, 5-7"),
+        (range(0, 100, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 42 more"),
+    ],
+)
+def test_lists_of_ranks_are_folded(ranks: Sequence[int], named: str) -> None:
+    assert name_ranks(ranks) == named

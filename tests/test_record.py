@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,42 @@ def test_a_line_cut_off_by_a_crash_is_dropped_and_the_chain_goes_on(tmp_path: Pa
         again.event("epoch_start", {"epoch": 1})
     healed = read_record(writer.path)
     assert (len(healed.events), healed.torn_bytes) == (2, 0)
+
+
+def test_a_record_that_another_process_went_on_with_since_it_was_read_is_refused(tmp_path: Path) -> None:
+    with new_record(tmp_path) as writer:
+        pass
+    read_before = read_record(writer.path)
+    with RecordWriter.reopen(read_before) as other:
+        other.event("epoch_start", {"epoch": 1})
+    with pytest.raises(RecordError, match="another process has written this record just now: start again"):
+        RecordWriter.reopen(read_before)
+    with RecordWriter.reopen(read_record(writer.path)) as third:
+        third.event("epoch_stop", {"epoch": 1})
+    assert [event["seq"] for event in read_record(writer.path).events] == [0, 1, 2]
+
+
+def test_of_several_runs_that_start_in_one_folder_one_gets_it(tmp_path: Path) -> None:
+    for turn in range(20):
+        together = threading.Barrier(4)
+        refused: list[str] = []
+
+        def start(folder: Path, together: threading.Barrier, refused: list[str]) -> None:
+            together.wait()
+            try:
+                new_record(folder).close()
+            except RecordError as error:
+                refused.append(str(error))
+
+        folder = tmp_path / str(turn)
+        threads = [threading.Thread(target=start, args=(folder, together, refused)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(read_record(folder / "record").events) == 1
+        assert len(refused) == 3
+        assert all("not empty; give another --out" in text or "another process is writing" in text for text in refused)
 
 
 def test_status_is_written_last_and_a_resumed_record_loses_its_error(tmp_path: Path) -> None:

@@ -74,7 +74,9 @@ def test_a_refused_file_leaves_nothing(tmp_path: Path) -> None:
     assert not list(place.iterdir())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGHUP, 1), (signal.SIGKILL, -9)]
+)
 def test_verify_leaves_nothing_when_it_is_stopped_unless_it_is_killed(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

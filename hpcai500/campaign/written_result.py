@@ -23,8 +23,11 @@ def differing_keys(written: Mapping[str, Any], computed: Mapping[str, Any]) -> l
 
     A file of an older version lacks keys that are derived today, and says nothing wrong by that.
     """
-    judged = _judged_by_fewer_rules(written, computed)
-    return sorted(key for key in written if key not in judged and not _same(computed.get(key), written[key]))
+    older = {*_judged_by_fewer_rules(written, computed), *_held_against_any_target(written, computed)}
+    if "parallel_efficiency_note" not in written:
+        # An older version made an estimate of its fastest steps, whatever came out.
+        older.add("parallel_efficiency")
+    return sorted(key for key in written if key not in older and not _same(computed.get(key), written[key]))
 
 
 def written_result_reasons(outcome: Outcome, rules: Mapping[str, Any]) -> Iterator[str]:
@@ -71,6 +74,14 @@ def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, An
     if not isinstance(reasons, list) or not all(reason in computed["reasons"] for reason in reasons):
         return ("level",)
     return ("level", "reasons", "rankable") if written.get("rankable") is (not reasons) else ("level", "reasons")
+
+
+def _held_against_any_target(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of VFLOPS that an older version computed for a target that is not the edition's."""
+    for valid, rate in (("vflops", "flops"), ("vflops_per_watt", "flops_per_watt")):
+        withheld = computed[valid] is None and computed[rate] is not None
+        if withheld and _same(computed[rate] * computed["penalty_coefficient"], written.get(valid)):
+            yield valid
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpcai500.cli.estimate import EstimateOption, MachineOption, estimate, is_estimate
-from hpcai500.cli.options import Input, InputKind, Json, Out, Power, Procs, Resume, Set, Trials
+from hpcai500.cli.options import Input, InputKind, Json, Out, Oversubscribe, Power, Procs, Resume, Set, Trials
 from hpcai500.cli.running import report_runs, run_and_report
 from hpcai500.errors import ExitCode
 
@@ -27,6 +27,7 @@ def ic(
     trials: Trials = 1,
     resume: Resume = False,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     power: Power = "auto",
     estimate_: EstimateOption = False,
     machine: MachineOption = None,
@@ -56,6 +57,7 @@ def ewa(
     trials: Trials = 1,
     resume: Resume = False,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     power: Power = "auto",
     estimate_: EstimateOption = False,
     machine: MachineOption = None,

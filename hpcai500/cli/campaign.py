@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.cli.options import Json, Power, Procs, Set
+from hpcai500.cli.options import Json, Oversubscribe, Power, Procs, Set
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.cli.running import run_and_report
 from hpcai500.errors import ExitCode
@@ -74,6 +74,7 @@ def init(
 def run(
     folder: Folder,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     power: Power = "auto",
     only: Annotated[
         int | None,

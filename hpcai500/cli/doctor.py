@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.cli.options import Json, Out, Procs, Set
+from hpcai500.cli.options import Json, Oversubscribe, Procs, Set
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.errors import ExitCode
 
@@ -19,15 +19,23 @@ if TYPE_CHECKING:
     from hpcai500.system.checks import Check
 
 
+def path(text: str) -> Path:
+    """A path that nobody has touched: typer's own kind of path looks at it, and here a check says which one is dead."""
+    return Path(text)
+
+
 def doctor(
     benchmark: Annotated[
         str | None, typer.Argument(metavar="[ic|ewa|PLUG-IN]", help="Check what its command needs.")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
-    out: Out = None,
+    data: Annotated[Path | None, typer.Option(parser=path, help="Folder of the data set.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=path, help="Folder of the record.  [default: runs/<benchmark>-<time>]")
+    ] = None,
     set_: Set = None,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -44,8 +52,10 @@ def doctor(
     """
     # Imports in here keep `--help` fast.
     from hpcai500.launch.examination import Patient, examine_command, look, why_unplaced  # noqa: PLC0415
+    from hpcai500.system.mounts import require_reachable  # noqa: PLC0415
     from hpcai500.system.preflight import MEASURED, skipped  # noqa: PLC0415
 
+    require_reachable(filter(None, (recipe, machine)))
     patient = Patient(benchmark, recipe, data, out, set_ or (), machine)
     if quick:
         raise typer.Exit(_print(look(patient, procs), as_json=as_json))

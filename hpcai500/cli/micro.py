@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcai500.cli.options import Json, Procs, Set
+from hpcai500.cli.options import Json, Oversubscribe, Procs, Set
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.cli.telling import tell
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
@@ -34,6 +34,7 @@ def micro(
     set_: Set = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the recipe's data set, for input.")] = None,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     seconds: Annotated[float, typer.Option(min=0.05, help="Of each measurement, about.")] = 2.0,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the JSON there too.")] = None,
     as_json: Json = False,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hpcai500.placement import OVERSUBSCRIBE
 
 
 class InputKind(StrEnum):
@@ -34,6 +37,23 @@ Procs = Annotated[
         metavar="N",
         help="Ranks on this machine, one an accelerator or a share of the cores.  [default: as the recipe says; "
         "smoke and reference: 1]",
+    ),
+]
+
+
+def _oversubscribe(wanted: bool) -> bool:
+    if wanted:
+        # By the environment, so that what this command starts, such as members of an ensemble, may do it too.
+        os.environ[OVERSUBSCRIBE] = "1"
+    return wanted
+
+
+Oversubscribe = Annotated[
+    bool,
+    typer.Option(
+        "--oversubscribe",
+        callback=_oversubscribe,
+        help="Let more ranks than cores run: they show that they work together, not how fast.",
     ),
 ]
 Input = Annotated[

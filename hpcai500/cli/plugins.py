@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from hpcai500.cli.benchmarks import run_named
 from hpcai500.cli.estimate import EstimateOption, MachineOption, estimate, is_estimate
-from hpcai500.cli.options import Input, InputKind, Json, Out, Power, Procs, Resume, Set, Trials
+from hpcai500.cli.options import Input, InputKind, Json, Out, Oversubscribe, Power, Procs, Resume, Set, Trials
 
 if TYPE_CHECKING:
     from hpcai500.plugins.finding import Found
@@ -70,6 +70,7 @@ def _benchmark(name: str) -> Callable[..., None]:
         trials: Trials = 1,
         resume: Resume = False,
         procs: Procs = None,
+        oversubscribe: Oversubscribe = False,
         power: Power = "auto",
         estimate_: EstimateOption = False,
         machine: MachineOption = None,

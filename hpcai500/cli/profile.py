@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hpcai500.cli.options import Json, Procs, Set
+from hpcai500.cli.options import Json, Oversubscribe, Procs, Set
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.launch.crew import Crew
@@ -23,6 +23,7 @@ def profile(
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     set_: Set = None,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps with and without the profiler.  [default: what fits a minute]")
     ] = None,

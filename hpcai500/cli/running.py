@@ -14,6 +14,7 @@ import typer
 from hpcai500.cli.telling import job_error, tell
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.placement import find_placement
+from hpcai500.stopping import why_stopped
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
@@ -71,7 +72,7 @@ def report_runs(
                 outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
     except HpcAi500Error as error:
         ended = CommandOutcome(outcomes, tell(error), error.exit_code)
-    except KeyboardInterrupt:
-        ended = CommandOutcome(outcomes, tell("stopped by Ctrl-C"), ExitCode.RUN_FAILED)
+    except KeyboardInterrupt as error:
+        ended = CommandOutcome(outcomes, tell(why_stopped(error)), ExitCode.RUN_FAILED)
     print(json.dumps(ended.document()) if as_json else "\n".join(ended.lines()))  # noqa: T201
     return ended.exit_code

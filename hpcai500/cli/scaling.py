@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from hpcai500.cli.options import Set
+from hpcai500.cli.options import Oversubscribe, Set
 from hpcai500.cli.telling import job_error, tell
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
+from hpcai500.stopping import why_stopped
 
 
 def scale(
@@ -22,6 +23,7 @@ def scale(
         str | None,
         typer.Option(metavar="N,N,...", help="Numbers of processes.  [default: 1,2,4,... up to accelerators or cores]"),
     ] = None,
+    oversubscribe: Oversubscribe = False,
     recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of records and pictures.")] = None,
@@ -107,8 +109,8 @@ def _run(
         report = report_scaling(done, folder)
     except HpcAi500Error as error:
         report = report_broken_scaling(done, tell(error), error.exit_code)
-    except KeyboardInterrupt:
-        report = report_broken_scaling(done, tell("stopped by Ctrl-C"), ExitCode.RUN_FAILED)
+    except KeyboardInterrupt as error:
+        report = report_broken_scaling(done, tell(why_stopped(error)), ExitCode.RUN_FAILED)
     print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
     raise typer.Exit(report.error_code)
 
@@ -141,8 +143,8 @@ def _run_ensembles(
         )
     except HpcAi500Error as error:
         report = ScaleReport(None, error=tell(error), error_code=error.exit_code)
-    except KeyboardInterrupt:
-        report = ScaleReport(None, error=tell("stopped by Ctrl-C"), error_code=ExitCode.RUN_FAILED)
+    except KeyboardInterrupt as error:
+        report = ScaleReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
     print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
     raise typer.Exit(report.error_code)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcai500.cli.options import Json
+from hpcai500.cli.options import Json, Oversubscribe
 from hpcai500.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def system(
     data: Annotated[Path | None, typer.Option(help="Folder of the data set, for its file system.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of records, for its file system.  [default: here]")] = None,
     procs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks on this machine.")] = None,
+    oversubscribe: Oversubscribe = False,
     as_json: Json = False,
 ) -> None:
     """Describe processors, accelerators, links, system, software and network: the six parts of V2.0 section 5.3.3.

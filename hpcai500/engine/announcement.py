@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.versions import version_document
 from hpcai500.workloads.base import Workload
+
+# Classes that are named in a warning; the record names all.
+_MOST_NAMES = 5
 
 
 def announce_start(
@@ -98,7 +101,15 @@ def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record |
     counted, example = workload.counted()
     count = count_flops(counted, *example)
     journal.event("dataset", dataset)
+    if ranks.leads and (absent := dataset.get("classes_not_evaluated")):
+        print(f"hpcai500: warning: {_not_evaluated(dataset['root'], absent)}", file=sys.stderr)  # noqa: T201
     journal.event("model", {"parameters": count.parameters, "steps_per_epoch": workload.steps_per_epoch})
     journal.event(
         "flops", {"convention": CONVENTION, "per_sample": count.training_flops, "forward": count.forward_flops}
     )
+
+
+def _not_evaluated(root: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    classes = f"{len(names)} class{'es' * (len(names) > 1)} ({', '.join(names[:_MOST_NAMES])}{more})"
+    return f"{root}: the evaluation set has no sample of {classes}: the quality is that of the others"

@@ -22,6 +22,7 @@ from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
 from hpcai500.layers import Recipe
+from hpcai500.measure.convolutions import to_memory_format
 from hpcai500.methodology.cost.measured import Phases
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.workloads.base import Place, TrainingBatch, Workload
@@ -50,9 +51,7 @@ class BlankSteps:
         place = Place(device, self._precision.input_dtype, cores, communicator=ranks.world)
         self._workload = BlankWorkload(recipe, place, classes)
         self._bare = self._workload.model.to(device)
-        if recipe.framework.channels_last:
-            # torch's stubs do not know this documented form.
-            self._bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        to_memory_format(self._bare, recipe, device)
         if self.has_company:
             make_equal(self._bare, ranks.world)
         on_gpu = device.type == "cuda"

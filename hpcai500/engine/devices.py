@@ -37,3 +37,8 @@ def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def device_name(device: torch.device) -> str:
+    """`cuda:1 (NVIDIA H100)`, or `cpu`."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

@@ -102,7 +102,7 @@ def start(begin: Beginning, stop: StopRequest, placement: Placement, power: Powe
         HpcAi500Error: it cannot start or cannot finish; the record says why.
     """
     recipe = load_recipe(begin.recipe_name, begin.overrides)
-    with joined(recipe, placement) as ranks, telling(ranks):
+    with joined(recipe, placement) as ranks, telling(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(begin.out, recipe) if ranks.leads else None
         with _kept(writer, ranks):
@@ -119,7 +119,7 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
     """
     old = read_record(out)
     recipe = old.recipe()
-    with joined(_with_company(recipe, placement), placement) as ranks, telling(ranks):
+    with joined(_with_company(recipe, placement), placement) as ranks, telling(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
@@ -345,7 +345,11 @@ def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float, *, ma
         if comparable:
             journal.event(
                 "parallel_efficiency",
-                {"step_seconds_alone": rehearsed.alone_seconds, "step_seconds": rehearsed.together_seconds},
+                {
+                    "step_seconds_alone": rehearsed.alone_seconds,
+                    "step_seconds": rehearsed.together_seconds,
+                    "efficiencies": list(rehearsed.efficiencies),
+                },
             )
     journal.event("init_stop", {"seconds": round(seconds, 6), "compile_seconds": round(rehearsed.compile_seconds, 6)})
 

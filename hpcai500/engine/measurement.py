@@ -22,6 +22,7 @@ from hpcai500.layers import Recipe
 from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import scratch
+from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import open_missing_streams
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class Bench:
     device: torch.device
     cores: int
 
+    def doing(self, what: str) -> None:
+        """Note `what` is measured now: if it takes too long, the command that waits for this process names it."""
+        if self.ranks.leads and self.options.doing:
+            self.options.doing.write_text(what, encoding="utf-8")
+
 
 Body = Callable[[Bench], Mapping[str, Any]]
 
@@ -71,6 +77,7 @@ def measurement_parser(module: str, description: str) -> argparse.ArgumentParser
     parser.add_argument("--recipe", required=True, help="TOML file or name of a shipped recipe")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
     parser.add_argument("--result", type=Path, required=True, help="file that rank 0 writes")
+    parser.add_argument("--doing", type=Path, help="file where rank 0 notes what it measures now")
     return parser
 
 
@@ -88,10 +95,11 @@ def run_measurement(parser: argparse.ArgumentParser, body: Body, arguments: Sequ
 
 
 def exit_code_of(command: Callable[[], None]) -> int:
-    """Run `command` and return its exit code; whatever it raises is one line on stderr."""
+    """Run `command` and return its exit code; whatever it raises is one line on stderr. A signal ends it at once."""
     open_missing_streams()
     try:
-        command()
+        with ending_by_signals():
+            command()
     except HpcAi500Error as error:
         return tell(str(error), error.exit_code)
     except KeyboardInterrupt:

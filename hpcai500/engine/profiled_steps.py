@@ -24,6 +24,7 @@ from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
 from hpcai500.errors import RecipeError
 from hpcai500.layers import Recipe
+from hpcai500.measure.convolutions import to_memory_format
 from hpcai500.measure.profile.recording import marked_input
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
@@ -94,9 +95,7 @@ class ProfiledSteps:
         if recipe.accelerator.loader == "memory":
             self._workload.hold_in_memory(recipe.accelerator.prefetch_batches * len(place.shares))
         self._model = self._workload.model.to(device)
-        if recipe.framework.channels_last:
-            # torch's stubs do not know this documented form.
-            self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        to_memory_format(self._model, recipe, device)
         if world.size > 1:
             make_equal(self._model, world)
         steps = self._workload.steps_per_epoch

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.connect import connect
@@ -14,7 +15,15 @@ from hpcai500.comm.monitor import Monitor
 from hpcai500.comm.monitor_rules import EVALUATING, STARTING, WAITING, WRITING
 from hpcai500.engine.layout import changes_statistics, layout_of
 from hpcai500.engine.watched import WatchedCommunicator
-from hpcai500.errors import CommunicationError, HpcAi500Error, RecipeError, RunError, StoppedError, UsageError
+from hpcai500.errors import (
+    CommunicationError,
+    HpcAi500Error,
+    NotFiniteError,
+    RecipeError,
+    RunError,
+    StoppedError,
+    UsageError,
+)
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
 from hpcai500.progress import Progress, Tracker, silent, track
@@ -75,9 +84,12 @@ class Ranks:
         """Have `last_words` too called with the reason, in another thread, as soon as another rank is lost."""
         self._last_words.append(last_words)
 
-    def tracker(self) -> Tracker:
-        """For work that takes long before training: rank 0 shows it, and on all ranks it counts as a sign of life."""
-        shown = track if self.leads else silent
+    def tracker(self, doing: Callable[[], str] | None = None) -> Tracker:
+        """For work that takes long before training: rank 0 shows it, and on all ranks it counts as a sign of life.
+
+        `doing` says what is done now (`progress.track`).
+        """
+        shown: Tracker = partial(track, doing=doing) if self.leads else silent
 
         @contextmanager
         def tracked(total: int, description: str, unit: str) -> Iterator[Progress]:
@@ -95,7 +107,7 @@ class Ranks:
 
         The others are told of an error that is this rank's own.
         """
-        if self._monitor is None or isinstance(error, StoppedError):
+        if self._monitor is None or isinstance(error, StoppedError | NotFiniteError):
             return error
         lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if isinstance(error, CommunicationError) else None
         if lost is not None and lost.rank != self.world.rank:
@@ -117,8 +129,10 @@ class Ranks:
     def _waiting(self) -> Iterator[None]:
         before = self._phase
         self.phase(WAITING)
-        yield
-        self.phase(before)
+        try:
+            yield
+        finally:
+            self.phase(before)
 
     def close(self) -> None:
         """Say goodbye."""
@@ -192,4 +206,4 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
 
 
 def _print_error(message: str) -> None:
-    os.write(2, f"hpcai500: error: {message}\n".encode())
+    os.write(2, f"hpcai500: error: {message}\n".encode(errors="backslashreplace"))

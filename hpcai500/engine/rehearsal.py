@@ -21,6 +21,7 @@ from hpcai500.comm.tuning import USUAL, bucket_candidates, choose_bucket_bytes
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.updates import Updater
 from hpcai500.layers import Communication
+from hpcai500.methodology.median_interval import LEAST_VALUES
 from hpcai500.workloads.base import TrainingBatch
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 # A step that takes longer than this is not repeated many times only to choose a bucket size.
 _LONGEST_STEP_SECONDS = 5.0
 _REPEATS = 3
+# Steps without and with communication are timed by turns: as many pairs, or, where those would take longer than this,
+# as few as an interval of their median needs. One pair of long steps tells as much as the time for more is worth.
+_PAIRS = 11
+_PAIRS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,9 @@ class Rehearsed:
         compile_seconds: of the first step, which compiles, captures and warms caches; 0 where nothing needed it.
         bucket_bytes: chosen or as the recipe says; None for one rank.
         tuning: median seconds of a step by bucket size, where it was measured.
-        alone_seconds: of a step without communication, the slowest rank's; None for one rank.
+        alone_seconds: of a step without communication, the slowest rank's, best of several; None for one rank.
         together_seconds: of a step with it.
+        efficiencies: of each pair of such steps, one after the other, the time without over the time with it.
     """
 
     compile_seconds: float
@@ -48,6 +54,7 @@ class Rehearsed:
     tuning: dict[int, float] | None = None
     alone_seconds: float | None = None
     together_seconds: float | None = None
+    efficiencies: tuple[float, ...] = ()
 
 
 class Rehearsal:
@@ -92,13 +99,14 @@ class Rehearsal:
             found = Rehearsed(self._first_seconds())
             alone = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
             found = self._choose(replace(found, alone_seconds=alone))
-            assert found.bucket_bytes is not None
-            self._reduce_by(found.bucket_bytes)
+            bucket_bytes = found.bucket_bytes
+            assert bucket_bytes is not None
+            self._reduce_by(bucket_bytes)
             self._seconds()
-            together = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
+            found = self._by_turns(found)
             # What compression lost of blank gradients must not enter the first update.
-            self._reduce_by(found.bucket_bytes)
-            return replace(found, together_seconds=together)
+            self._reduce_by(bucket_bytes)
+            return found
 
     def with_stages(self) -> Rehearsed:
         """The first step of all stages; buckets are as the recipe says, or the usual ones.
@@ -119,6 +127,26 @@ class Rehearsal:
             # What compression lost of blank gradients must not enter the first update.
             self._reduce_by(found.bucket_bytes)
             return found
+
+    def _by_turns(self, found: Rehearsed) -> Rehearsed:
+        """Pairs of steps without and with communication: what disturbs a machine for a while disturbs both."""
+        assert found.alone_seconds is not None
+        pairs = _PAIRS if 2 * _PAIRS * found.alone_seconds <= _PAIRS_SECONDS else LEAST_VALUES
+        if found.alone_seconds > _LONGEST_STEP_SECONDS:
+            pairs = 1
+        reducer, taken = self._updater.reducer, []
+        for _ in range(pairs):
+            for self._updater.reducer in (None, reducer):
+                self._ranks.world.barrier()
+                taken.append(self._seconds())
+        slowest = np.max(self._ranks.world.gather_objects(taken), axis=0)
+        alone, together = slowest[::2], slowest[1::2]
+        return replace(
+            found,
+            alone_seconds=float(alone.min()),
+            together_seconds=float(together.min()),
+            efficiencies=tuple((alone / together).tolist()),
+        )
 
     def _choose(self, found: Rehearsed) -> Rehearsed:
         if self._settings.bucket_bytes:

@@ -58,6 +58,7 @@ def replay(recipe: Recipe, checkpoint: Path, data: Path) -> dict[str, Any]:
     from hpcai500.engine.devices import device_of  # noqa: PLC0415
     from hpcai500.engine.precision import Precision  # noqa: PLC0415
     from hpcai500.engine.ranks import Ranks  # noqa: PLC0415
+    from hpcai500.measure.convolutions import to_memory_format  # noqa: PLC0415
     from hpcai500.workloads import factory  # noqa: PLC0415
     from hpcai500.workloads.base import Place  # noqa: PLC0415
 
@@ -81,9 +82,7 @@ def replay(recipe: Recipe, checkpoint: Path, data: Path) -> dict[str, Any]:
             raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}")
         load_weights(workload.model, checkpoint)
         workload.model.to(device)
-        if recipe.framework.channels_last:
-            # torch's stubs do not know this documented form.
-            workload.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        to_memory_format(workload.model, recipe, device, trains=False)
         evaluation = _evaluated(workload, precision, alone)
         return {
             "metric": workload.metric,

@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C, a scheduler's SIGTERM, or the warning that it sends ahead (SIGUSR1, or SIGURG for it)."""
+"""Requests to stop: Ctrl-C, a scheduler's SIGTERM or the warning ahead of it (SIGUSR1, SIGURG), a closed terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # A job's script says the same to all processes by a signal that ends none which has not asked for it.
 _SAID_TO_ALL = signal.SIGURG
 _TOGETHER_SECONDS = 0.5
@@ -31,7 +31,10 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        self._before = {number: signal.signal(number, self._note) for number in (*_STOPPING, _SAID_TO_ALL)}
+        # Who was started by nohup goes on when the terminal is closed.
+        is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        wanted = [number for number in (*_STOPPING, _SAID_TO_ALL) if not (is_nohup and number == signal.SIGHUP)]
+        self._before = {number: signal.signal(number, self._note) for number in wanted}
         return self
 
     def __exit__(

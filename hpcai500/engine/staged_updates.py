@@ -78,9 +78,10 @@ class StagedUpdater(Updater):
     def _agreed(self, loss: float) -> Tensor:
         """The loss of all replicas, and what any rank has heard: the stages of one model have only this in common."""
         start = time.perf_counter()
-        numbers = torch.tensor([loss, *self.stop.wishes()], dtype=torch.float64)
+        numbers = torch.tensor([loss, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
         self.world.all_reduce(numbers)
-        self.stop.agree(numbers[1:].tolist())
+        self.is_alarmed = numbers[1].item() > 0
+        self.stop.agree(numbers[2:].tolist())
         self._agreed_seconds = time.perf_counter() - start
         return numbers[0] / self.replicas
 

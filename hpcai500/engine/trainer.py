@@ -17,6 +17,7 @@ from hpcai500.comm.timeline.spans import SpanSink
 from hpcai500.engine.attribution import Attribution
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.console import Console, Status
+from hpcai500.engine.devices import device_name
 from hpcai500.engine.graphs import step_graphs, step_model
 from hpcai500.engine.journal import Journal
 from hpcai500.engine.precision import Precision, same_kernels
@@ -28,8 +29,10 @@ from hpcai500.engine.stage_groups import StageGroups
 from hpcai500.engine.staged_updates import StagedUpdater
 from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
-from hpcai500.errors import RunError, StoppedError
+from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, StoppedError
+from hpcai500.hostlist import name_ranks
 from hpcai500.layers import Recipe
+from hpcai500.measure.convolutions import to_memory_format
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads.base import Place, Workload
@@ -82,9 +85,7 @@ class Trainer:
         self._epochs = recipe.problem.epochs
         self._steps = workload.steps_per_epoch
         self._bare = workload.model.to(place.device)
-        if recipe.framework.channels_last:
-            # torch's stubs do not know this documented form.
-            self._bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        to_memory_format(self._bare, recipe, place.device)
         if place.world_size > 1:
             make_equal(self._bare, ranks.world)
         model = step_model(self._bare, recipe.framework)
@@ -99,6 +100,8 @@ class Trainer:
         self._tally = EpochTally()
         self.attribution = Attribution()
         self._last_loss: float | None = None
+        # The first step of this rank whose loss was not finite, and what it was.
+        self._not_finite: tuple[int, str] | None = None
         self._quality: float | None = None
 
     def _cut(self, groups: StageGroups) -> StagedModel:
@@ -162,7 +165,8 @@ class Trainer:
         """Train to the last epoch.
 
         Raises:
-            RunError: the loss is no number, a signal asked to stop, the disk is full, or another rank is lost.
+            NotFiniteError: a loss or a weight is not finite.
+            RunError: a signal asked to stop, the disk is full, or another rank is lost.
             DataError: a sample cannot be read.
         """
         self._console.start()
@@ -219,11 +223,13 @@ class Trainer:
                 self._tally.seconds += now - before
                 before = now
                 if self._stop.agreed:
-                    self._look_at_losses(epoch)
+                    self._look_at_losses()
+                    self._require_finite(epoch, self._not_finite)
                     self._interrupt(epoch, self._stop.agreed.name)
         finally:
             batches.close()
-        self._look_at_losses(epoch)
+        self._look_at_losses()
+        self._require_finite(epoch, self._not_finite)
         self._tally.seconds += time.perf_counter() - before
         self.attribution.add(self._tally)
         self._journal.event("epoch_stop", {"epoch": epoch, **self._whole_tally().summary()})
@@ -234,12 +240,17 @@ class Trainer:
         rate = self._rate.at(number)
         loss = self._updater.update(number, number / self._steps, rate, batches, self._tally)
         self._losses[place] = loss
-        if self._tally.steps % _LOSSES_AT_ONCE == 0:
-            self._look_at_losses(epoch)
+        if self._tally.steps % _LOSSES_AT_ONCE == 0 or self._updater.is_alarmed:
+            self._look_at_losses()
+        if self._updater.is_alarmed:
+            self._require_finite(epoch, self._not_finite)
         self._console.step(self._status(epoch))
 
-    def _look_at_losses(self, epoch: int) -> None:
-        """Read the losses since the last look; the first that is no number ends the run."""
+    def _look_at_losses(self) -> None:
+        """Read the losses since the last look. One that is not finite raises an alarm, so that all ranks stop alike.
+
+        They are this rank's own, from before anything is averaged: whose was the first says where it began.
+        """
         before = time.perf_counter()
         losses = self._losses.tolist()
         # On a GPU this is where the loop waits for what it has sent there.
@@ -247,7 +258,9 @@ class Trainer:
         for step in range(self._tally.losses_seen, self._tally.steps):
             loss = losses[step % _LOSSES_AT_ONCE]
             if not math.isfinite(loss):
-                raise self._diverged(f"the loss is {loss}", epoch, self._before.steps + step)
+                self._not_finite = self._not_finite or (self._before.steps + step, f"the loss is {loss}")
+                self._updater.alarm = True
+                continue
             self._tally.loss_sum += loss
             self._last_loss = loss
         self._tally.losses_seen = self._tally.steps
@@ -261,20 +274,56 @@ class Trainer:
             average_statistics(self._staged.stage, self._staged.replicas)
             self._staged.make_whole()
         tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
-        if not torch.stack([tensor.isfinite().all() for tensor in tensors]).all():
-            raise self._diverged("weights are not finite", epoch, self._step)
+        is_finite = bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
+        self._require_finite(epoch, None if is_finite else (self._step, "weights are not finite"))
         if not self._staged:
             average_statistics(self._bare, self._place.communicator)
         return require_equal(self._bare, self._place.communicator)
 
-    def _diverged(self, what: str, epoch: int, step: int) -> RunError:
-        rank, rate = self._place.rank, self._rate.at((epoch - 1) * self._steps + step)
-        self._journal.event("diverged", {"epoch": epoch, "step": step, "rank": rank, "what": what})
-        return RunError(
-            f"{what} at epoch {epoch}, step {step} on rank {rank} (learning rate {rate:g}): "
-            "lower hyperparameters.base_learning_rate, lengthen hyperparameters.warmup_epochs, "
-            "or use accelerator.precision=fp32"
-        )
+    def _require_finite(self, epoch: int, mine: tuple[int, str] | None) -> None:
+        """End the run on all ranks where one has come to a number that is not finite.
+
+        Averaging carries it to all ranks, at once or one step later. Where it began on one rank, or on the ranks of one
+        host while other hosts were finite, the fault may be that device's and no result of the recipe: then the event
+        `not_finite` says so, and not `diverged`, which is final.
+
+        Args:
+            epoch: where training stands.
+            mine: the first step of this rank with such a number, and what it was; None where all were finite.
+
+        Raises:
+            NotFiniteError: some rank has one.
+        """
+        world = self._place.communicator
+        found = world.gather_objects((mine, device_name(self._place.device)))
+        steps = [told[0] for told, _ in found if told is not None]
+        if not steps:
+            return
+        step = min(steps)
+        first = [rank for rank, (told, _) in enumerate(found) if told is not None and told[0] == step]
+        what = next(told[1] for told, _ in found if told is not None and told[0] == step)
+        hosts = {world.hosts[rank] for rank in first}
+        advice = self._advice(epoch, step)
+        if len(first) < world.size and (len(first) == 1 or (len(hosts) == 1 and hosts != set(world.hosts))):
+            host, devices = hosts.pop(), [found[rank][1] for rank in first]
+            value = {"epoch": epoch, "step": step, "what": what, "ranks": first, "host": host, "devices": devices}
+            self._journal.event("not_finite", value)
+            raise NotFiniteError(
+                f"{what} at epoch {epoch}, step {step} on {name_ranks(first)} alone, host {host}, "
+                f"{', '.join(sorted(set(devices)))}: all other ranks were finite then, {FAULTY_DEVICE}: "
+                f"run `hpcai500 doctor` on {host}, and go on without it; if another host gives the same, {advice}"
+            )
+        self._journal.event("diverged", {"epoch": epoch, "step": step, "rank": first[0], "what": what})
+        where = name_ranks(first) if len(first) == 1 else f"{len(first)} of {world.size} ranks"
+        raise NotFiniteError(f"{what} at epoch {epoch}, step {step} on {where}: {advice}")
+
+    def _advice(self, epoch: int, step: int) -> str:
+        rate = self._rate.at((epoch - 1) * self._steps + step)
+        less = f"lower hyperparameters.base_learning_rate (the rate was {rate:g})"
+        longer = "lengthen hyperparameters.warmup_epochs"
+        if self._recipe.accelerator.precision == "fp32":
+            return f"{less} or {longer}"
+        return f"{less}, {longer}, or use accelerator.precision=fp32"
 
     def _evaluate(self, epoch: int) -> None:
         self._journal.event("eval_start", {"epoch": epoch})

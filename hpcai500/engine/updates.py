@@ -35,6 +35,8 @@ class Updater:
         sink: where the time of each step is told; None where there is one rank.
         phase: told what the rank is doing.
         graphs: captured parts of the model; None where there are none.
+        alarm: whether this rank has seen a loss that is not finite: told to all with the next update.
+        is_alarmed: whether any rank had, when the last update began.
     """
 
     workload: Workload
@@ -47,6 +49,8 @@ class Updater:
     sink: SpanSink | None
     phase: Callable[[str], None]
     graphs: StepGraphs | None = None
+    alarm: bool = False
+    is_alarmed: bool = False
 
     def update(
         self, number: int, epoch: float, rate: float, batches: Iterator[TrainingBatch], tally: EpochTally
@@ -108,8 +112,10 @@ class Updater:
             if tally:
                 tally.add(batch)
         self.phase(WAITING)
-        wishes = self.stop.wishes()
-        self.stop.agree(self.reducer.finish(wishes) if self.reducer else wishes)
+        status = [float(self.alarm), *self.stop.wishes()]
+        alarms, *wishes = self.reducer.finish(status) if self.reducer else status
+        self.is_alarmed = alarms > 0
+        self.stop.agree(wishes)
         return sum(losses[1:], losses[0])
 
     def _held_back(self, turn: int) -> AbstractContextManager[None]:

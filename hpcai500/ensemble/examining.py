@@ -24,7 +24,7 @@ from hpcai500.chain import Event, iterate
 from hpcai500.ensemble.failures import last_error, last_failure
 from hpcai500.ensemble.reading import OUTPUT, Ensemble
 from hpcai500.errors import HpcAi500Error
-from hpcai500.methodology.ensemble import MemberTimes, member_intervals
+from hpcai500.methodology.ensemble import MemberTimes, epochs_by_host, member_intervals
 from hpcai500.methodology.member_predictions import expected_kinds, file_of, vouched
 from hpcai500.methodology.result import Result, system_identity, training_seconds
 from hpcai500.record import Record
@@ -45,6 +45,7 @@ class Member:
         folder: of all attempts at it.
         head: hash of the last event of its record.
         hosts: that it ran on, also before or after a restart.
+        epochs_by_host: that ended on each of them, by the host of rank 0.
         result: its own: what one model alone is worth.
         out_of_bag: its quality on samples that it has not drawn; None where that was not asked for.
         data: fingerprint of the data set that it was trained on.
@@ -58,6 +59,7 @@ class Member:
     folder: str
     head: str
     hosts: tuple[str, ...]
+    epochs_by_host: Mapping[str, int]
     result: Result
     out_of_bag: float | None
     data: str | None
@@ -224,6 +226,7 @@ def _finished(
         folder=str(campaign.path),
         head=str(done.head),
         hosts=_hosts(record),
+        epochs_by_host=epochs_by_host(record.events),
         result=result,
         out_of_bag=_out_of_bag(record),
         data=_dataset(record).get("fingerprint"),
@@ -279,10 +282,10 @@ def _planned_reasons(ensemble: Ensemble, record: Record, start: Event) -> Iterat
 
 
 def _times(number: int, record: Record, result: Result, start: Event) -> MemberTimes:
-    hosts = start["value"].get("hosts") or ["unknown"]
+    epochs = epochs_by_host(record.events)
     return MemberTimes(
         member=number,
-        host=str(hosts[0]),
+        host=max(epochs, key=lambda host: epochs[host]),
         accelerators=result.world_size,
         epochs=int(record.tables["problem"]["epochs"]),
         images=result.images,

@@ -52,7 +52,7 @@ class _Running:
 
     @property
     def waits_for_another(self) -> bool:
-        """Whether the last that it said is that another process is at the member."""
+        """Whether the last that it said, before a signal stopped it, is that another process is at the member."""
         try:
             with self.output.open("rb") as stream:
                 end = stream.seek(0, os.SEEK_END)
@@ -61,6 +61,7 @@ class _Running:
         except OSError:
             # What it printed is shown to nobody: it runs all the same.
             return False
+        lines = [line for line in lines if b"error: stopped by " not in line]
         return bool(lines) and BEING_RUN.encode() in lines[-1]
 
 

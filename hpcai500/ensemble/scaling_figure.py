@@ -30,13 +30,15 @@ def _draw_scaling(figure: Figure, scaling: EnsembleScaling) -> None:
     points, others = scaling.points, scaling.data_parallel.points
     factor, prefix = next(((f, p) for f, p in PREFIXES if points[-1].flops >= f), (1.0, ""))
     ranks = [point.ranks for point in points]
-    flops, valid = [one.flops / factor for one in points], [one.vflops / factor for one in points]
+    flops, valid = [one.flops / factor for one in points], [one.vflops / factor for one in points if one.vflops]
     alone = [one.flops / factor for one in others]
     ideal = [flops[0] / ranks[0] * count for count in ranks]
     axes.plot(ranks, ideal, "--", color=_IDEAL, label="ideal", zorder=1)
     axes.plot(ranks, flops, "o-", color=_ENSEMBLE, label="ensemble", zorder=4)
     # Far from the target, a power of five or ten would leave the curves that are compared no room.
-    if all(height / _MOST_PENALTY <= one <= height * _MOST_PENALTY for one, height in zip(valid, flops, strict=True)):
+    if len(valid) == len(flops) and all(
+        height / _MOST_PENALTY <= one <= height * _MOST_PENALTY for one, height in zip(valid, flops, strict=True)
+    ):
         axes.plot(ranks, valid, "^:", color=_VALID, label="ensemble, VFLOPS", zorder=2)
     axes.plot(ranks, alone, "s-", color=_ONE, label="data parallelism", zorder=3)
     for point, height in list(zip(points, flops, strict=True))[1:]:

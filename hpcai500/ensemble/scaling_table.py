@@ -33,7 +33,7 @@ class EnsemblePoint:
         ranks: of all together.
         images_per_second: that all members train on together.
         flops: of all members together (Eq. 6).
-        vflops: those, times the penalty coefficient of the vote.
+        vflops: those, times the penalty coefficient of the vote; None where the target is not the edition's.
         member_images_per_second: how fast the slowest member goes through its epoch: the speed of V3.0 Fig. 7.
         quality: of the vote.
         at_once: most members that ran at the same moment.
@@ -47,7 +47,7 @@ class EnsemblePoint:
     ranks: int
     images_per_second: float
     flops: float
-    vflops: float
+    vflops: float | None
     member_images_per_second: float
     quality: float
     at_once: int
@@ -88,7 +88,8 @@ class EnsembleScaling:
         for point, one in zip(self.points, self.data_parallel.points, strict=True):
             rows.append(
                 (
-                    str(point.ranks), str(point.members), scaled(point.flops, "FLOPS"), scaled(point.vflops, "FLOPS"),
+                    str(point.ranks), str(point.members), scaled(point.flops, "FLOPS"),
+                    "-" if point.vflops is None else scaled(point.vflops, "FLOPS"),
                     f"{point.efficiency:.3f}", f"{point.overlap:.0%}", scaled(one.flops, "FLOPS"),
                     f"{one.parallel_efficiency:.3f}", f"{point.flops / one.flops:.2f}",
                 )
@@ -186,7 +187,7 @@ def point_of(folder: Path, result: EnsembleResult) -> EnsemblePoint:
         ranks=result.scale,
         images_per_second=rate,
         flops=flops,
-        vflops=flops * result.penalty_coefficient,
+        vflops=None if result.vflops is None else flops * result.penalty_coefficient,
         member_images_per_second=min(images / spent for images, spent in zip(work, seconds, strict=True)),
         quality=result.quality.achieved,
         at_once=result.at_once or 0,

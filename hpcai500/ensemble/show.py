@@ -9,8 +9,9 @@ from typing import Any
 
 from hpcai500.ensemble.collect import Collected
 from hpcai500.ensemble.numbers import in_short
-from hpcai500.ensemble.result import EnsembleResult, MemberResult
+from hpcai500.ensemble.result import EnsembleResult, MemberResult, slowest_words
 from hpcai500.errors import ExitCode
+from hpcai500.methodology.result import about_target
 from hpcai500.results.columns import aligned
 from hpcai500.results.show import scaled
 
@@ -202,13 +203,14 @@ def _rate_lines(result: EnsembleResult) -> Iterator[str]:
     yield f"  sustained              {scaled(result.sustained_flops or 0.0, 'FLOPS')} from first start to last stop"
     if result.vflops is not None:
         yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (penalty coefficient {result.penalty_coefficient:.4f})"
+    elif why := about_target(result.reasons):
+        yield f"VFLOPS      not shown: {why}"
     yield f"rate        {result.images_per_second:.1f} images/s"
     yield (
         f"time        {result.seconds:.1f} s; last start after {result.start_skew_seconds:.1f} s; at most "
         f"{result.at_once} of {result.members_done} at once"
     )
-    slower = "" if slowest.slowdown is None else f", {slowest.slowdown:+.1%} against the others' median"
-    yield f"slowest     member {slowest.member} on {slowest.host}, {slowest.seconds:.1f} s{slower}"
+    yield f"slowest     {slowest_words(slowest)}"
     yield f"utilisation {result.utilisation:.1%} of the accelerators' time was spent in training steps"
     if result.restarts:
         yield f"restarts    {result.restarts}, counted as time"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcai500.ensemble.reading import FAILURES
-from hpcai500.errors import ExitCode
+from hpcai500.ensemble.reading import FAILURES, OUTPUT
+from hpcai500.errors import FAULTY_DEVICE, ExitCode
 from hpcai500.launch.bash_words import word
 from hpcai500.launch.site import SlurmTable
 
@@ -18,6 +18,9 @@ MOST_NODES = 2
 _CODES = [code.value for code in OF_THE_NODE]
 _IS_OF_THE_NODE = f"(( {' || '.join(f'code == {code}' for code in _CODES)} ))"
 _PATTERN = f'"exit_code":({"|".join(map(str, _CODES))}),'
+# Of this start alone: what was printed before is of an earlier one.
+_SAID_NOW = f'/: job .*, restart [0-9]+$/ {{said = ""}} /{FAULTY_DEVICE}/ {{said = $0}} END {{print said}}'
+_FAULTY_HOST = rf"s/.* alone, host \([^,.]*\)[,.].*{FAULTY_DEVICE}.*/\1/p"
 # Slurm's own SIGTERM, which follows at once, would end scontrol.
 _DEAF = ("# What ends this job must not end what is said to Slurm about it.", "trap '' TERM")
 
@@ -61,8 +64,11 @@ def failure(slurm: SlurmTable, most_failures: int, exclude: Sequence[str]) -> li
 
 def _written_down(most_failures: int) -> list[str]:
     return [
-        "local code=$1 hosts count most on_a_host bad exclude",
+        "local code=$1 hosts faulty count most on_a_host bad exclude",
         'hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)',
+        "# A device that gave what is no number, while those of all other ranks did not: its host alone is to blame.",
+        f"faulty=$(tail -n 200 -- \"$folder/{OUTPUT}\" | awk '{_SAID_NOW}' | sed -n '{_FAULTY_HOST}')",
+        "if [[ $faulty && ,$hosts, == *,$faulty,* ]]; then hosts=$faulty; else faulty=''; fi",
         'printf \'{"time_ms":%s,"host":"%s","exit_code":%s,"restart":%s,"job":"%s"}\\n\' "$(date +%s%3N)" "$hosts" \\',
         f'    "$code" "${{SLURM_RESTART_COUNT:-0}}" "$SLURM_ARRAY_JOB_ID" >>"$folder/{FAILURES}"',
         f"if (( code == {ExitCode.WRONG_ANSWER.value} )); then",
@@ -74,6 +80,7 @@ def _written_down(most_failures: int) -> list[str]:
         "    # Another node may have what this one lacks.",
         f"    on_a_host=1 most={MOST_NODES} count=$(mine | grep -cE '{_PATTERN}')",
         "fi",
+        "if [[ $faulty ]]; then on_a_host=1; fi",
         "if (( count >= most )); then",
         '    say "member $member: has failed $count times (the last time with exit code $code): given up"',
         '    exit "$code"',

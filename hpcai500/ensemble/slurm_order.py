@@ -82,7 +82,9 @@ def checks_of(submission: Submission, container: Sequence[str], leave: str) -> I
 def binds_of(submission: Submission) -> list[str]:
     if submission.site.container.command == NO_CONTAINER:
         return []
-    paths = [bind_of(str(path)) for path in (submission.folder, submission.data)]
+    data = str(submission.data)
+    # Data first: where the ensemble lies in the folder of the data, its own bind is on top, and can be written to.
+    paths = [bind_of(data, data, "ro"), bind_of(str(submission.folder))]
     return [*paths, *([read_by_shell(bind_of(submission.stage))] if submission.stage is not None else [])]
 
 

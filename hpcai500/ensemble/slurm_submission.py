@@ -125,6 +125,17 @@ def last_site(ensemble: Ensemble) -> Site:
     return load_site(str(before)) if before.is_file() else Site()
 
 
+def warnings_of(submission: Submission) -> list[str]:
+    """What may disturb the measurement, or be meant."""
+    slurm, shape = submission.site.slurm, submission.shape
+    if slurm.exclusive or shape.members_a_node > 1 or len(submission.members) < 2 or submission.at_once == 1:
+        return []
+    return [
+        "exclusive = false under [slurm] of the site: a member takes whole nodes, but Slurm may put two members, or "
+        "jobs of others, on one node, where they slow each other down; exclusive = true gives each its own nodes"
+    ]
+
+
 def write_submission(submission: Submission) -> Path:
     """Write its scripts, instead of those of an earlier one; returns the one to be called on the host.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcai500.ensemble.result import EnsembleResult, Slowest
+from hpcai500.ensemble.result import EnsembleResult, Slowest, slowest_words
 from hpcai500.results.figure_files import figure_files
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def _draw(figure: Figure, result: EnsembleResult) -> None:
     axes.set_xlim(-0.015 * span / factor, 1.015 * span / factor)
     _set_axes(axes, result, unit)
     slowest = result.slowest_member
-    more = "" if slowest.slowdown is None else f", {slowest.slowdown:+.1%} against the others' median"
     told = [
-        f"slowest: member {slowest.member} on {slowest.host}, {slowest.seconds:.1f} s{more}",
+        f"slowest: {slowest_words(slowest)}",
         f"last start after {result.start_skew_seconds or 0:.1f} s; accelerators trained {result.utilisation or 0:.1%} "
         "of the time shown",
     ]

@@ -98,7 +98,8 @@ def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
                 module_command(
                     "engine.vote_command", "--recipe", (ensemble.path / RECIPE).absolute(), "--records", listed,
                     "--refused", refused, "-o", out.absolute(),
-                )
+                ),
+                hold=True,
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{listed}: cannot be written: {error.strerror}; mend it, then collect again") from error

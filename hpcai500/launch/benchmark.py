@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcai500.campaign.reading import is_campaign, read_campaign
 from hpcai500.campaign.writing import create_campaign
 from hpcai500.chain import iterate
-from hpcai500.errors import UsageError
+from hpcai500.errors import ExitCode, UsageError
 from hpcai500.launch.campaign import CampaignOrder, run_campaign
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import make_data
@@ -116,6 +116,9 @@ def _resume_record(request: Request, folder: Path, power: str, crew: Crew) -> Ou
     record = read_record(folder)
     benchmark = str(record.tables.get("benchmark"))
     _check_benchmark(request, benchmark, f"{folder}: a record", f"--resume --out {folder}")
+    if record.status == "done":
+        say(f"{benchmark}: {folder} is complete: this is its result")
+        return Outcome(folder, ExitCode.PASS)
     # Without either, the job says what the record lacks.
     if data := request.data or _data_of(record):
         require_healthy(Subject(record.recipe(), data, folder, sys.argv[1:]))

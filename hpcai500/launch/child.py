@@ -8,16 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from hpcai500.errors import OutOfTimeError
+from hpcai500.scratch import remove_scratch_of
+from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
+
 # The last one is how a job's script warns all processes; who does not listen lives on.
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGURG)
+_FORWARDED = (*STOPPING, signal.SIGUSR1, signal.SIGURG)
+# From the second Ctrl-C of a run until it is killed: it closes its record meanwhile.
+_KILL_SECONDS = 10.0
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
-# A terminal's Ctrl-C comes once from the terminal and perhaps once more from whoever passes it on.
-_TOGETHER_SECONDS = 0.5
 
 
 def start_child(
@@ -29,6 +35,7 @@ def start_child(
     last_will: signal.Signals = signal.SIGTERM,
     own_session: bool = False,
     output: int | None = None,
+    hold: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start `command`; its stdout goes to stderr, because ours carries the result alone.
 
@@ -40,6 +47,7 @@ def start_child(
             stop with a checkpoint.
         own_session: keep a terminal's Ctrl-C from it.
         output: file descriptor that takes all that it prints, instead of our stderr.
+        hold: it gets no signal to stop before it lets them in (`stopping.let_signals_in`), as our modules do.
     """
     return subprocess.Popen(
         command,
@@ -49,15 +57,17 @@ def start_child(
         env=environment,
         pass_fds=inherit,
         start_new_session=own_session,
-        preexec_fn=_preparation(last_will, cores),  # noqa: PLW1509 - the login-node half has one thread
+        preexec_fn=_preparation(last_will, cores, hold),  # noqa: PLW1509 - the login-node half has one thread
     )
 
 
-def _preparation(last_will: signal.Signals, cores: Sequence[int] | None) -> Callable[[], None]:
+def _preparation(last_will: signal.Signals, cores: Sequence[int] | None, hold: bool) -> Callable[[], None]:
     """What the child does before it becomes its command."""
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def prepare() -> None:
+        if hold:
+            hold_signals()
         prctl(_PR_SET_PDEATHSIG, last_will)
         # The parent may have ended before the line above.
         if os.getppid() != parent:
@@ -68,29 +78,57 @@ def _preparation(last_will: signal.Signals, cores: Sequence[int] | None) -> Call
     return prepare
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long children that measure may take. They have nothing to keep, as a run has with its checkpoint.
+
+    Attributes:
+        limit_seconds: until they are ended.
+        grace_seconds: from being asked to end until they are killed.
+    """
+
+    limit_seconds: float
+    grace_seconds: float = 1.0
+
+
 class SignalRelay:
     """While it is entered, signals to stop go on to the children, and this process waits for what they do.
 
     Args:
         translation: what the first request to stop is turned into; a later one goes on as it is.
+        patience: of children that measure: those are killed soon after the first signal, at once at the second, and
+            when their time is over. Without it a run stops with a checkpoint; after another Ctrl-C it has ten seconds.
     """
 
-    def __init__(self, translation: Mapping[int, signal.Signals] | None = None) -> None:
+    def __init__(
+        self, translation: Mapping[int, signal.Signals] | None = None, patience: Patience | None = None
+    ) -> None:
         self._translation = translation or {}
+        self._patience = patience
         self._children: list[subprocess.Popen[bytes]] = []
         self._noted: list[int] = []
-        self._first_seconds: float | None = None
+        self._first: tuple[int, float] | None = None
+        self._is_late = self._is_over = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
-        self._before = {number: signal.signal(number, self._note) for number in _FORWARDED}
+        # Who was started by nohup goes on when the terminal is closed.
+        wanted = [number for number in _FORWARDED if number != signal.SIGHUP or not _is_ignored(number)]
+        self._before = {number: signal.signal(number, self._note) for number in wanted}
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
+        if self._patience:
+            signal.setitimer(signal.ITIMER_REAL, self._patience.limit_seconds)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        for child in self._children:
+            if (child.returncode or 0) < 0:
+                remove_scratch_of(child.pid, os.environ, Path.cwd())
 
     @property
     def heard(self) -> bool:
@@ -102,12 +140,53 @@ class SignalRelay:
         self._children.append(child)
         for number in self._noted:
             child.send_signal(number)
+        if self._is_over:
+            child.kill()
+
+    def conclude(self, codes: Iterable[int] = ()) -> None:
+        """Say, when the children have ended, whether they were stopped; `codes` are their exit codes.
+
+        Raises:
+            Stopped: by a signal to this process: they measured, or died of it before they could handle it.
+            OutOfTimeError: their time was over.
+        """
+        if self._first and (self._patience or any(-code in _FORWARDED for code in codes)):
+            raise Stopped(self._first[0])
+        if self._is_late and self._patience:
+            raise OutOfTimeError(f"it did not end within {self._patience.limit_seconds:.0f} s")
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        self._first_seconds = self._first_seconds or now
-        if now - self._first_seconds <= _TOGETHER_SECONDS:
+        is_first = self._first is None
+        self._first = self._first or (number, now)
+        together = now - self._first[1] <= TOGETHER_SECONDS
+        if self._patience and is_first:
+            signal.setitimer(signal.ITIMER_REAL, self._patience.grace_seconds)
+        elif self._patience and not together:
+            self._kill()
+        elif number == signal.SIGINT and not together and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+            # They stop at once, unless they wait for a dead mount, from which no handler of theirs returns.
+            signal.setitimer(signal.ITIMER_REAL, _KILL_SECONDS)
+        if together:
             number = self._translation.get(number, signal.Signals(number))
         self._noted.append(number)
         for child in self._children:
             child.send_signal(number)
+
+    def _expire(self, number: int, frame: FrameType | None) -> None:
+        if self._first is None and not self._is_late and self._patience:
+            self._is_late = True
+            signal.setitimer(signal.ITIMER_REAL, self._patience.grace_seconds)
+            for child in self._children:
+                child.terminate()
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        self._is_over = True
+        for child in self._children:
+            child.kill()
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN

@@ -9,23 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
-from hpcai500.launch.crew import Crew, crew_of
-from hpcai500.launch.measuring import Setting
+from hpcai500.launch.child import Patience
+from hpcai500.launch.crew import Crew, crew_of, require_room
+from hpcai500.launch.measuring import Setting, say
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine, load_machine, why_not_of
 from hpcai500.placement import find_placement
 from hpcai500.recipe import default_recipe, load_recipe
 from hpcai500.scratch import scratch_folder
+from hpcai500.stopping import why_stopped
 from hpcai500.system.accelerator import NAME as ACCELERATOR
 from hpcai500.system.check_log import Told, read_log
 from hpcai500.system.checks import Check
 from hpcai500.system.doctor import Subject, examine
 from hpcai500.system.driver import find_traces
-from hpcai500.system.preflight import DISK, READING, concluded, in_order, plan, skipped
+from hpcai500.system.preflight import CHECK_SECONDS, DISK, READING, START_SECONDS, concluded, in_order, plan, skipped
 
 _MODULE = "measure.preflight_command"
 # What the machine alone is measured by: no model of it counts.
 _ANY = "ic/smoke"
+# For the end of the ranks.
+_SLACK_SECONDS = 10.0
 # Options of doctor that no run has, with the words that follow them.
 _OWN_OPTIONS = {"--json": 0, "--quick": 0, "--machine": 1}
 
@@ -61,6 +65,8 @@ def look(patient: Patient, procs: int | None = None) -> list[Check]:
     Raises:
         UsageError: its recipe cannot be used.
     """
+    if procs is not None:
+        require_room(procs)
     return _looked_at(patient, _setting(patient, lambda: crew_of(find_placement(os.environ), procs)))
 
 
@@ -70,6 +76,8 @@ def examine_command(patient: Patient, crew: Crew) -> Findings:
     Raises:
         UsageError: its recipe or machine cannot be used.
     """
+    if crew.is_local and crew.size is not None:
+        require_room(crew.size)
     setting = _setting(patient, lambda: crew)
     if patient.machine:
         _require_fit(load_machine(patient.machine), (setting.recipe if setting else None), crew)
@@ -121,17 +129,21 @@ def _measure(
         tokens += ["--data", patient.data.absolute()] if patient.data else []
         tokens += ["--machine", patient.machine] if patient.machine else []
         ended_by: HpcAi500Error | str | None = None
+        limit_seconds = _limit_seconds(names)
+        say(f"doctor: measures for a minute, and for {limit_seconds:.0f} s at most")
         try:
-            code = crew.run(setting.recipe, tokens, _MODULE)
+            code = crew.run(setting.recipe, tokens, _MODULE, Patience(limit_seconds))
             ended_by = None if code == ExitCode.PASS else f"its processes ended with exit code {code} (see above)"
         except HpcAi500Error as error:
             ended_by = error
-        except KeyboardInterrupt:
-            # Too early for the ranks to write it themselves; or it hit Python in text that is executed, as dataclasses
-            # are made while torch is imported, after which a process ends by the signal whatever it did in between.
-            told = read_log(log)
-            return replace(told, stopped=told.stopped or "Ctrl-C"), None
+        except KeyboardInterrupt as error:
+            return replace(read_log(log), stopped=why_stopped(error).removeprefix("stopped by ")), None
         return read_log(log), ended_by
+
+
+def _limit_seconds(names: Sequence[str]) -> float:
+    """When ranks are ended that have not ended themselves: each check has a limit of its own (docs/doctor.md)."""
+    return START_SECONDS + CHECK_SECONDS * len(names) + _SLACK_SECONDS
 
 
 def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import RecipeError, UsageError
+from hpcai500.layers import Recipe
 from hpcai500.recipe import find_recipe, is_shipped
 from hpcai500.toml_source import parse_tables, read_source
 
@@ -62,6 +63,30 @@ def fitting_overrides(name: str | Path, overrides: Sequence[str], world: World) 
     if _BACKEND not in stated:
         changes[_BACKEND] = "local" if world.size == 1 else world.backend
     return [f"{table}.{key}={value}" for (table, key), value in changes.items()]
+
+
+def require_full_rows(recipe: Recipe, size: int, local_size: int | None) -> None:
+    """Refuse a 2D torus whose rows `size` ranks do not fill, before any of them starts.
+
+    Args:
+        local_size: ranks on this host, where that is known.
+
+    Raises:
+        RecipeError: a row is a node and nodes have different numbers of ranks, or a stated row does not divide them.
+    """
+    way = recipe.communication
+    if way.topology != "torus" or size == 1 or recipe.programming.stages > 1:
+        return
+    if way.torus_columns == 0 and local_size is not None and size % local_size:
+        raise RecipeError(
+            f"communication.torus_columns: 0 makes a row of each node, but this one has {local_size} of the {size} "
+            "ranks, so that others have another number: start as many on each node, or state the ranks of a row"
+        )
+    if way.torus_columns and size % way.torus_columns:
+        raise RecipeError(
+            f"communication.torus_columns: {size} ranks do not fill rows of {way.torus_columns}: use one of "
+            f"{', '.join(str(count) for count in range(1, size + 1) if size % count == 0)}"
+        )
 
 
 def _stated(path: Path, overrides: Sequence[str]) -> Mapping[Field, Any]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, RunError
 from hpcai500.launch.affinity import cores_of_launched
+from hpcai500.launch.child import Patience
 from hpcai500.launch.in_job import module_command, run_to_end
-from hpcai500.launch.meeting import meeting_point, receive, send
+from hpcai500.launch.meeting import Hello, Job, meeting_point, receive, send
 from hpcai500.placement import LISTEN_FD, RENDEZVOUS, Placement
 
 PATIENCE_SECONDS = 300.0
@@ -27,35 +28,44 @@ def follow(placement: Placement) -> int:
     """Run rank 0's jobs, as our rank of them, until it ends; returns its exit code.
 
     Raises:
-        RunError: rank 0 is nowhere.
+        RunError: rank 0 is nowhere, or something else is in its place.
     """
     if placement.rendezvous is None:
         return ExitCode.USAGE  # rank 0 says why
     with _connect(placement) as connection, connection.makefile("rb") as stream:
-        send(connection, {"hpcai500": __version__, "rank": placement.rank, "size": placement.size})
-        while "command" in (message := receive(stream)):
+        send(connection, Hello(hpcai500=__version__, rank=placement.rank, size=placement.size))
+        while isinstance(order := receive(stream), Job):
             # Whatever its exit code: rank 0 has seen that the job failed, and says when all ends.
-            if run_rank(placement, message["command"], message["rendezvous"]) != ExitCode.PASS:
+            if run_rank(placement, order.command, order.rendezvous) != ExitCode.PASS:
                 # Rank 0's job ends with ours: its command has no more to wait for than that, unless its host is gone.
                 connection.settimeout(_LAST_WORD_SECONDS)
         # From here to our end, which has its code already, a launcher that ends all ranks because one failed is late.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return int(message.get("end", ExitCode.RUN_FAILED))
+        return order.code if order else ExitCode.RUN_FAILED
 
 
-def run_rank(placement: Placement, command: Sequence[str], rendezvous: str, listen_fd: int | None = None) -> int:
+def run_rank(
+    placement: Placement,
+    command: Sequence[str],
+    rendezvous: str,
+    listen_fd: int | None = None,
+    patience: Patience | None = None,
+) -> int:
     """Be one rank of a job: run `command` (a module of ours and its arguments) here and return its exit code.
 
     Args:
         rendezvous: where the ranks of this job meet.
         listen_fd: on rank 0, the socket that listens there.
+        patience: of a measurement, on rank 0; the others end with it.
     """
     cores = cores_of_launched(placement)
     environment = {**os.environ, RENDEZVOUS: rendezvous}
     if listen_fd is not None:
         environment[LISTEN_FD] = str(listen_fd)
     inherit = [] if listen_fd is None else [listen_fd]
-    return run_to_end(module_command(*command), environment=environment, cores=cores, inherit=inherit)
+    return run_to_end(
+        module_command(*command), environment=environment, cores=cores, inherit=inherit, hold=True, patience=patience
+    )
 
 
 def _connect(placement: Placement) -> socket.socket:

@@ -7,19 +7,25 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode
-from hpcai500.launch.child import SignalRelay, start_child
+from hpcai500.launch.child import Patience, SignalRelay, start_child
 from hpcai500.launch.in_job import module_command, told_code, wait_for
 from hpcai500.launch.launchers import Layout, horovodrun, mpirun
 from hpcai500.placement import without_placement
 from hpcai500.scratch import with_temporary_folder
+from hpcai500.stopping import STOPPING
 
 # mpirun takes SIGINT and SIGTERM as "kill all", keeps SIGURG, and passes this one on to the ranks: "stop with a
 # checkpoint".
-_TO_RANKS: dict[int, signal.Signals] = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGURG), signal.SIGUSR1)
+_TO_RANKS: dict[int, signal.Signals] = dict.fromkeys((*STOPPING, signal.SIGURG), signal.SIGUSR1)
+# Of ranks that measure nothing is kept.
+_KILL_ALL: dict[int, signal.Signals] = dict.fromkeys((*STOPPING, signal.SIGUSR1, signal.SIGURG), signal.SIGTERM)
+# Its launchers ask ranks to end, wait a second or two, then kill them.
+_LAUNCHER_SECONDS = 3.0
 
 
 def run_horovod_ranks(
@@ -29,6 +35,7 @@ def run_horovod_ranks(
     *,
     launcher: Literal["mpirun", "horovodrun"] | None = None,
     environment: Mapping[str, str] = os.environ,
+    patience: Patience | None = None,
 ) -> int:
     """Run `size` ranks of `python -m hpcai500.MODULE` under mpirun, or under horovodrun where there is none.
 
@@ -37,9 +44,12 @@ def run_horovod_ranks(
     Args:
         launcher: this one and no other.
         environment: what the ranks get; where they stand is their launcher's word.
+        patience: as `SignalRelay`'s.
 
     Raises:
         EnvironmentLacksError: there is neither.
+        KeyboardInterrupt: a signal stopped ranks that measured.
+        OutOfTimeError: `patience` was over.
     """
     command = module_command("launch.rank_command", module, *arguments)
     # The ranks are for this host, whatever a scheduler says of others.
@@ -60,10 +70,14 @@ def run_horovod_ranks(
             "communication.backend is horovod, but there is no mpirun and no horovodrun here: install Open MPI and "
             "Horovod, or use --set communication.backend=torch"
         )
+    if patience:
+        patience = replace(patience, grace_seconds=_LAUNCHER_SECONDS)
+        relay, last_will = SignalRelay(_KILL_ALL, patience), signal.SIGTERM
     with relay:
         child = start_child(tokens, environment=environment, last_will=last_will, own_session=True)
         relay.add(child)
         code = wait_for(child)
+    relay.conclude()
     # A launcher turns a rank's signal into a code of its own.
     return told_code(code, tokens[0]) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED
 

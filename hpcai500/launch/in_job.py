@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcai500.errors import ExitCode
-from hpcai500.launch.child import SignalRelay, start_child
+from hpcai500.launch.child import Patience, SignalRelay, start_child
+from hpcai500.stopping import hold_signals
 
 
 def module_command(module: str, *arguments: str | Path) -> list[str]:
@@ -19,8 +20,10 @@ def module_command(module: str, *arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", f"hpcai500.{module}", *map(str, arguments)]
 
 
-def become(command: Sequence[str]) -> NoReturn:
-    """Replace this process by `command`: its output, signals and exit code are then ours."""
+def become(command: Sequence[str], *, hold: bool = False) -> NoReturn:
+    """Replace this process by `command`: its output, signals and exit code are then ours; `hold` as `start_child`'s."""
+    if hold:
+        hold_signals()
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], list(command))
@@ -32,19 +35,23 @@ def run_to_end(
     environment: Mapping[str, str] | None = None,
     cores: Sequence[int] | None = None,
     inherit: Sequence[int] = (),
+    hold: bool = False,
+    patience: Patience | None = None,
 ) -> int:
     """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
 
     Its stdout goes to stderr, because ours carries the result alone. It gets SIGTERM when this process is killed.
-    The other arguments are `start_child`'s.
+    The other arguments are those of `start_child` and `SignalRelay`.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C killed it before it could catch it.
+        KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
+        OutOfTimeError: `patience` was over.
     """
-    with SignalRelay() as relay:
-        child = start_child(command, environment=environment, cores=cores, inherit=inherit)
+    with SignalRelay(patience=patience) as relay:
+        child = start_child(command, environment=environment, cores=cores, inherit=inherit, hold=hold)
         relay.add(child)
         code = wait_for(child)
+    relay.conclude([code])
     return told_code(code, "the job")
 
 
@@ -60,11 +67,16 @@ def wait_for(child: subprocess.Popen[bytes]) -> int:
 def told_code(code: int, who: str) -> int:
     """The exit code to go on with, after saying on stderr if a signal killed `who`.
 
+    Of SIGALRM nothing is said: by it a rank ends that hangs after another one was lost (`comm.monitor`), and that one
+    is the reason.
+
     Raises:
         KeyboardInterrupt: it was Ctrl-C's.
     """
     if code == -signal.SIGINT:
         raise KeyboardInterrupt
+    if code == -signal.SIGALRM:
+        return ExitCode.RUN_FAILED
     if code < 0:
         name = signal.Signals(-code).name
         print(f"hpcai500: error: {who} was killed by {name}", file=sys.stderr)  # noqa: T201

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from hpcai500.errors import ExitCode
+from hpcai500.hostlist import name_ranks
 from hpcai500.launch.affinity import cores_for
-from hpcai500.launch.child import SignalRelay, start_child
+from hpcai500.launch.child import Patience, SignalRelay, start_child
 from hpcai500.launch.in_job import told_code
 from hpcai500.launch.meeting import listen_at
 from hpcai500.placement import LAUNCHER, LISTEN_FD, without_placement
@@ -25,7 +26,13 @@ _KILL_SECONDS = 10.0
 
 
 def run_local_ranks(
-    command: Sequence[str], size: int, *, grace_seconds: float, environment: Mapping[str, str] = os.environ
+    command: Sequence[str],
+    size: int,
+    *,
+    grace_seconds: float,
+    environment: Mapping[str, str] = os.environ,
+    hold: bool = False,
+    patience: Patience | None = None,
 ) -> int:
     """Run `size` ranks of `command` on this host and return the exit code of the job: 0, or the first that failed.
 
@@ -37,19 +44,22 @@ def run_local_ranks(
         grace_seconds: how long after the first failure the others may take to end by themselves, because they say
             what they lost and rank 0 closes the record; then SIGTERM, and 10 s later SIGKILL.
         environment: what the ranks get, beside where they stand.
+        hold: as `start_child`'s.
+        patience: as `SignalRelay`'s.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C killed a rank before it could catch it.
+        KeyboardInterrupt: a signal stopped them before they could handle it, or while they measured.
+        OutOfTimeError: `patience` was over.
         UsageError: HPCAI500_AFFINITY is wrong.
     """
     ranks: list[subprocess.Popen[bytes]] = []
     cores = [cores_for(rank, size) for rank in range(size)]
-    with SignalRelay() as relay, listen_at(_HOST) as listener:
+    with SignalRelay(patience=patience) as relay, listen_at(_HOST) as listener:
         try:
             for rank in range(size):
                 inherit = [listener.fileno()] if rank == 0 else []
                 placed = without_placement(environment) | _place(rank, size, listener)
-                ranks.append(start_child(command, environment=placed, cores=cores[rank], inherit=inherit))
+                ranks.append(start_child(command, environment=placed, cores=cores[rank], inherit=inherit, hold=hold))
                 relay.add(ranks[-1])
             # From here on only rank 0 listens: when it dies, nobody can connect to a job that is gone.
             listener.close()
@@ -58,6 +68,7 @@ def run_local_ranks(
             for process in ranks:
                 process.kill()
                 process.wait()
+    relay.conclude(process.returncode for process in ranks)
     return told_code(failure[1], f"rank {failure[0]}") if failure else ExitCode.PASS
 
 
@@ -94,7 +105,8 @@ def _failure(ranks: Ranks) -> tuple[int, int] | None:
     A rank that a signal killed, or that has a reason of its own, comes before those that only report a lost neighbour.
     """
     codes = [(rank, process.returncode) for rank, process in enumerate(ranks) if process.poll()]
-    return min(codes, key=lambda it: (it[1] > 0, it[1] == ExitCode.RUN_FAILED, it[0]), default=None)
+    secondary = (ExitCode.RUN_FAILED, -signal.SIGALRM)
+    return min(codes, key=lambda it: (it[1] in secondary, it[1] > 0, it[0]), default=None)
 
 
 def _end_within(ranks: Ranks, seconds: float) -> bool:
@@ -107,8 +119,7 @@ def _end_within(ranks: Ranks, seconds: float) -> bool:
 
 
 def _running(ranks: Ranks) -> str:
-    numbers = [str(rank) for rank, process in enumerate(ranks) if process.poll() is None]
-    return f"rank {', '.join(numbers)}" if len(numbers) == 1 else f"ranks {', '.join(numbers)}"
+    return name_ranks(rank for rank, process in enumerate(ranks) if process.poll() is None)
 
 
 def _send(ranks: Ranks, number: signal.Signals) -> None:

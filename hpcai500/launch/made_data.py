@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode, error_kind
@@ -10,22 +13,52 @@ from hpcai500.files import is_folder
 from hpcai500.launch.in_job import module_command, run_to_end
 from hpcai500.launch.measuring import say
 from hpcai500.layers import Recipe
-from hpcai500.scratch import can_be_made
+from hpcai500.scratch import can_be_made, scratch_folder
+from hpcai500.stopping import Stopped
 
 _MADE_DATA = Path("data")
 
 
 def make_data(recipe: Recipe, out: Path | None) -> Path:
     """The folder of the synthetic set that the recipe trains on, made now if it is not there."""
-    folder = place_of_made_data(f"{recipe.benchmark}-{recipe.problem.dataset}", out)
-    code = run_to_end(module_command("data", "make", recipe.benchmark, folder))
+    folder = place_of_made_data(_name(recipe), out)
+    _make(recipe, folder)
+    return folder
+
+
+@contextmanager
+def data_for_measuring(recipe: Recipe, *, is_shared: bool) -> Iterator[Path]:
+    """The synthetic set that a run of the recipe here has made before, else one that is made and removed afterwards.
+
+    Args:
+        recipe: of synthetic data.
+        is_shared: ranks of other hosts read it too: it is made in the working directory, as a run's is.
+    """
+    here = _MADE_DATA / _name(recipe)
+    if is_folder(here):
+        _make(recipe, here)
+        yield here
+        return
+    environment = {**os.environ, "TMPDIR": str(Path.cwd())} if is_shared else os.environ
+    with scratch_folder(environment, Path.cwd()) as scratch:
+        folder = Path(scratch, _name(recipe))
+        say(f"{recipe.benchmark}: makes synthetic data for measuring, in {scratch}, and removes it afterwards")
+        _make(recipe, folder)
+        yield folder
+
+
+def _name(recipe: Recipe) -> str:
+    return f"{recipe.benchmark}-{recipe.problem.dataset}"
+
+
+def _make(recipe: Recipe, folder: Path) -> None:
+    code = run_to_end(module_command("data", "make", recipe.benchmark, folder), hold=True)
     if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-        raise KeyboardInterrupt
+        raise Stopped(code - 128)
     if code != ExitCode.PASS:
         raise error_kind(code)(
             f"{folder}: the synthetic data could not be made (see above); give other data with --data DIR"
         )
-    return folder
 
 
 def place_of_made_data(name: str, out: Path | None) -> Path:

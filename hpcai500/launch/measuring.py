@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import ExitCode, error_kind
+from hpcai500.errors import ExitCode, OutOfTimeError, error_kind
+from hpcai500.launch.child import Patience
 from hpcai500.launch.crew import Crew
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
@@ -17,6 +18,8 @@ from hpcai500.record import json_object
 from hpcai500.scratch import scratch_folder
 
 Tokens = Sequence[str | Path]
+# Of what takes seconds: torch is imported on every rank, perhaps from a busy file system.
+_LIMIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,31 @@ def setting_for(crew: Crew, name: str, overrides: Sequence[str]) -> Setting:
     return Setting(name, fitted, load_recipe(name, fitted))
 
 
-def measure(crew: Crew, module: str, setting: Setting, arguments: Tokens = ()) -> dict[str, Any]:
+def measure(
+    crew: Crew, module: str, setting: Setting, arguments: Tokens = (), limit_seconds: float = _LIMIT_SECONDS
+) -> dict[str, Any]:
     """Run `python -m hpcai500.MODULE` on all ranks of `crew`, which is open, and return what rank 0 wrote.
 
-    The module is one of `engine.measurement.run_measurement`.
+    The module is one of `engine.measurement.run_measurement`. It is ended after `limit_seconds`, and by the first
+    signal.
 
     Raises:
+        OutOfTimeError: it took too long; with what it was measuring.
         HpcAi500Error: it ended with another exit code than 0; it has said on stderr why.
+        KeyboardInterrupt: a signal stopped it.
     """
     with scratch_folder(os.environ, Path.cwd()) as folder:
-        result = Path(folder, "result.json")
+        result, doing = Path(folder, "result.json"), Path(folder, "doing")
         settings = [token for text in setting.overrides for token in ("--set", text)]
-        common: list[str | Path] = ["--recipe", setting.name, *settings, "--result", result]
-        code = crew.run(setting.recipe, [*common, *arguments], module)
+        common: list[str | Path] = ["--recipe", setting.name, *settings, "--result", result, "--doing", doing]
+        try:
+            code = crew.run(setting.recipe, [*common, *arguments], module, Patience(limit_seconds))
+        except OutOfTimeError as error:
+            what = doing.read_text(encoding="utf-8") if doing.is_file() else "starting its processes"
+            raise OutOfTimeError(
+                f"{_title(module)}: {error}, and was ended while {what}: this machine is busy, or much slower than "
+                "most: end other programs (`top`), or measure less"
+            ) from error
         if code != ExitCode.PASS:
             raise error_kind(code)(f"{_title(module)}: it could not be measured (see above)")
         return json_object(result)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.crew import Crew
-from hpcai500.launch.made_data import make_data
+from hpcai500.launch.made_data import data_for_measuring
 from hpcai500.launch.measuring import Setting, measure, say, setting_for
 from hpcai500.layers import RECIPE_TYPES, Recipe
 from hpcai500.recipe import load_recipe
@@ -17,6 +18,16 @@ from hpcai500.system.driver import find_traces
 
 _MODULE = "measure.micro_command"
 _SMOKE = "synthetic-"
+# Importing torch and walking the models, on a machine ten times slower than most.
+_START_SECONDS = 180.0
+# Of each kind: measurements, how many times `--seconds` each takes at most, and seconds that do not depend on it.
+_LIMITS = {
+    "gemm": (4, 20, 20),
+    "conv": (4, 20, 20),
+    "copy": (1, 10, 60),
+    "allreduce": (3, 10, 60),
+    "input": (2, 20, 120),
+}
 
 
 @dataclass(frozen=True)
@@ -54,10 +65,13 @@ def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
             f"{' and '.join(RECIPE_TYPES)}: a plug-in's are measured by `hpcai500 profile {setting.recipe.benchmark}`"
         )
     arguments = ["--what", ",".join(request.what), "--seconds", f"{request.seconds:g}"]
-    if "input" in request.what:
-        for benchmark, folder in _data(request, setting).items():
-            arguments += ["--data", f"{benchmark}={folder}"]
-    document = measure(crew, _MODULE, setting, arguments)
+    with ExitStack() as stack:
+        if "input" in request.what:
+            for benchmark, folder in _data(request, setting, stack, crew).items():
+                arguments += ["--data", f"{benchmark}={folder}"]
+        limit_seconds = _limit_seconds(request)
+        say(f"micro: {request.seconds:g} s a measurement; at most {limit_seconds:.0f} s for all, then it is ended")
+        document = measure(crew, _MODULE, setting, arguments, limit_seconds)
     if not document:
         raise UsageError(f"micro {' '.join(request.what)}: nothing of it can be measured here (see above)")
     return document
@@ -71,8 +85,20 @@ def _fitting_recipe() -> str:
     return name
 
 
-def _data(request: MicroRequest, setting: Setting) -> dict[str, Path]:
-    """Folders by benchmark: the recipe's alone where one is given, else of both benchmarks; made where it can be."""
+def _limit_seconds(request: MicroRequest) -> float:
+    """When the ranks are ended: several times what they take on a machine at rest."""
+    return _START_SECONDS + sum(
+        count * (factor * request.seconds + more)
+        for kind, (count, factor, more) in _LIMITS.items()
+        if kind in request.what
+    )
+
+
+def _data(request: MicroRequest, setting: Setting, stack: ExitStack, crew: Crew) -> dict[str, Path]:
+    """Folders by benchmark: the recipe's alone where one is given, else of both benchmarks.
+
+    Synthetic data are made where they are missing; what was made is removed when `stack` is closed.
+    """
     recipe = setting.recipe
     if request.data:
         return {recipe.benchmark: request.data}
@@ -82,7 +108,7 @@ def _data(request: MicroRequest, setting: Setting) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for one in recipes:
         if one.problem.dataset.startswith(_SMOKE):
-            found[one.benchmark] = make_data(one, None)
+            found[one.benchmark] = stack.enter_context(data_for_measuring(one, is_shared=not crew.is_local))
         else:
             say(f"input {one.benchmark}: left out: it reads {one.problem.dataset}: add --data DIR")
     return found

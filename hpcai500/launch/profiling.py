@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.launch.crew import Crew
-from hpcai500.launch.made_data import make_data
+from hpcai500.launch.made_data import data_for_measuring
 from hpcai500.launch.measuring import measure, say, setting_for
 from hpcai500.recipe import default_recipe
 from hpcai500.system.doctor import Subject, require_healthy
 
 PROFILE, TRACE = "profile.json", "trace.json.gz"
+# A minute on a machine at rest; a model that is compiled takes several. With --steps, so much for each of them.
+_LIMIT_SECONDS, _STEP_SECONDS = 1800.0, 120.0
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,12 @@ def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, An
     folder = request.out or Path("runs") / f"profile-{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
     new_folder(folder)
-    data = request.data or make_data(recipe, request.out)
-    say(f"profile: recipe {name}, data {data}, into {folder}")
-    arguments: list[str | Path] = ["--data", data.absolute(), "--trace", (folder / TRACE).absolute()]
-    arguments += ["--steps", str(request.steps)] if request.steps else []
-    document = measure(crew, "measure.profile_command", setting, arguments)
+    limit_seconds = _LIMIT_SECONDS + _STEP_SECONDS * (request.steps or 0)
+    with nullcontext(request.data) if request.data else data_for_measuring(recipe, is_shared=not crew.is_local) as data:
+        say(f"profile: recipe {name}, data {data}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
+        arguments: list[str | Path] = ["--data", data.absolute(), "--trace", (folder / TRACE).absolute()]
+        arguments += ["--steps", str(request.steps)] if request.steps else []
+        document = measure(crew, "measure.profile_command", setting, arguments, limit_seconds)
     document["recipe"] = name
     document["trace"] = TRACE
     try:

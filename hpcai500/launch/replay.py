@@ -34,7 +34,7 @@ def replay_checkpoint(recipe: Path, checkpoint: Path, data: Path, device: str | 
         result = Path(folder, "replay.json")
         files = (*("--recipe", recipe), *("--checkpoint", checkpoint), *("--data", data.absolute()))
         more = ("--device", device) if device else ()
-        code = run_to_end(module_command(_COMMAND, *files, *("--json-out", result), *more))
+        code = run_to_end(module_command(_COMMAND, *files, *("--json-out", result), *more), hold=True)
         if code == ExitCode.WRONG_ANSWER:
             raise WrongAnswerError("its checkpoint is refused (stderr says why)")
         if code == ExitCode.USAGE:

@@ -18,7 +18,7 @@ from typing import Any
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.launch.benchmark import Request, run_benchmark
-from hpcai500.launch.crew import crew_of
+from hpcai500.launch.crew import crew_of, require_room
 from hpcai500.launch.devices import visible_devices
 from hpcai500.launch.outcome import Outcome
 from hpcai500.layers import Recipe
@@ -107,6 +107,7 @@ def settle(request: ScaleRequest) -> Points:
             f"`hpcai500 {request.benchmark}`, then draw them with `hpcai500 scale --records RECORD…`"
         )
     points = parse_procs(request.procs) if request.procs else _default_points(_resolved(request, placement, 2))
+    require_room(points[-1])
     overrides = [*request.overrides, *_threads(_resolved(request, placement, points[-1]), points[-1])]
     settled = replace(request, overrides=overrides)
     recipe = _resolved(settled, placement, points[-1])

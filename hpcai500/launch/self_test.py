@@ -113,6 +113,7 @@ def parts(procs: int, environment: Mapping[str, str], folder: str) -> Iterator[P
     no_mpi = None if shutil.which("mpirun") else "no mpirun on PATH"
     yield Part("all-reduce: Horovod, MPI", _horovod_ranks("mpi", procs, surroundings), lacking or no_mpi)
     yield Part("all-reduce: Horovod, Gloo", _horovod_ranks("gloo", procs, surroundings), lacking)
+    yield Part("convolutions", _alone("self_test.convolutions_command", surroundings))
     for benchmark in ("ic", "ewa"):
         yield Part(f"training run: {benchmark}", _alone("self_test.training_command", surroundings, benchmark))
 

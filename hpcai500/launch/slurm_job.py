@@ -75,7 +75,7 @@ def plan_job(request: RenderRequest) -> Planned:
         site,
         arguments=["--data", data] if data else [],
         new_arguments=["--recipe", own or name, *settings, *trials],
-        binds=[bind_of(path) for path in needed] if site.container.command != NO_CONTAINER else [],
+        binds=[bind_of(path, path, "ro") for path in needed] if site.container.command != NO_CONTAINER else [],
         record=str(request.out) if request.out else None,
         rendered_by=request.rendered_by,
     )

@@ -103,6 +103,8 @@ class Machine(_Table):
         system: the distributed model (V2.0 section 6.3); None where there is one node.
         node_link: between ranks of a node, where the cost model needs it.
         network: between nodes.
+        negotiation_seconds: that each step on several nodes takes longer, by benchmark, where the communication library
+            has its ranks agree on what they sum.
         watts_per_node: mean power under training, where it is known.
         points: workloads that were published for it.
     """
@@ -116,4 +118,5 @@ class Machine(_Table):
     system: Level | None = None
     node_link: Link | None = None
     network: Link | None = None
+    negotiation_seconds: dict[str, Rate] = {}
     points: tuple[PaperPoint, ...] = ()

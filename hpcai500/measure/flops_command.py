@@ -8,14 +8,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hpcai500.errors import ExitCode, HpcAi500Error
-from hpcai500.measure.flops import CONVENTION, FlopsCount, Operator, count_flops
 from hpcai500.plugins.benchmarks import require_benchmark
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import scratch
-from hpcai500.workloads import model_of
+from hpcai500.stopping import ending_by_signals, leave
+
+if TYPE_CHECKING:
+    from hpcai500.measure.flops import FlopsCount, Operator
 
 _GIGA = 1e9
 
@@ -39,17 +41,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     try:
-        require_benchmark(options.benchmark, "flops")
-        recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
-        model, example = model_of(recipe, options.classes)
-        with scratch(os.environ, Path.cwd()):
-            count = count_flops(model, *example)
+        with ending_by_signals(leave):
+            count, shape = _count(options)
     except HpcAi500Error as error:
         print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
-    shape = list(example[0].shape[1:])
     print(json.dumps({**_document(count), "input": shape}) if options.json else _table(count, shape))  # noqa: T201
     return ExitCode.PASS
+
+
+def _count(options: argparse.Namespace) -> tuple[FlopsCount, list[int]]:
+    """The operations, and the shape of a sample."""
+    # torch is imported when signals are handled.
+    from hpcai500.measure.flops import count_flops  # noqa: PLC0415
+    from hpcai500.workloads import model_of  # noqa: PLC0415
+
+    require_benchmark(options.benchmark, "flops")
+    recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
+    model, example = model_of(recipe, options.classes)
+    with scratch(os.environ, Path.cwd()):
+        return count_flops(model, *example), list(example[0].shape[1:])
 
 
 def _classes(text: str) -> int:
@@ -59,6 +70,8 @@ def _classes(text: str) -> int:
 
 
 def _document(count: FlopsCount) -> dict[str, object]:
+    from hpcai500.measure.flops import CONVENTION  # noqa: PLC0415
+
     return {
         "convention": CONVENTION,
         "parameters": count.parameters,
@@ -84,6 +97,8 @@ def _plain(flops: float) -> int | float:
 
 
 def _table(count: FlopsCount, shape: list[int]) -> str:
+    from hpcai500.measure.flops import CONVENTION, Operator  # noqa: PLC0415
+
     width = max(len(operator.name) for operator in count.operators)
     rows = [
         f"{'operator':{width}}  {'kind':14}  {'forward':>10}  {'backward':>10}  {'training':>10}   (GFLOP a sample)"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
 from hpcai500.errors import UsageError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 KINDS = ("gemm", "conv", "copy", "allreduce", "input")
 # Of the workloads' shapes, so many are tried; and the square ones, of which the largest is not known before.
 _SHAPES = 8
+# Squares that only tell how fast this machine is.
+_PROBES = (64, 128, 256)
 _SQUARES = (512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 
 
@@ -42,23 +45,34 @@ def _measure(bench: Bench) -> Mapping[str, Any]:
     from hpcai500.measure.micro.crew import Crew  # noqa: PLC0415 - torch only after threads are told how to wait
 
     kinds = _kinds(bench.options)
-    crew = Crew(bench.ranks.world, bench.device, bench.cores, say=_say if bench.ranks.leads else _say_nothing)
+    now = ["starting"]
+
+    def doing(what: str) -> None:
+        now[0] = what
+        bench.doing(what)
+
+    say = _say if bench.ranks.leads else _say_nothing
+    crew = Crew(bench.ranks.world, bench.device, bench.cores, say, doing)
+    doing("walking a training step of both models")
     found: dict[str, Any] = {}
     walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
     data = dict(_pair(text) for text in bench.options.data)
-    with bench.ranks.tracker()(_count(kinds, data), "micro", "measurements") as bar:
+    with bench.ranks.tracker(lambda: now[0])(_count(kinds, data), "micro", "measurements") as bar:
         for kind in kinds:
             match kind:
                 case "gemm" | "conv":
                     found |= _products(kind, list(walks.values()), crew, bench.options.seconds, bar)
                 case "copy":
+                    doing("copy")
                     from hpcai500.measure.micro.copying import measure_copy  # noqa: PLC0415
 
                     found["copy"] = measure_copy(crew, bench.options.seconds, bar)
                 case "allreduce":
+                    doing("allreduce")
                     found |= _all_reduce(bench, crew, bar)
                 case "input":
                     for benchmark, folder in data.items():
+                        doing(f"input {benchmark}: reading {folder}")
                         found[f"input {benchmark}"] = _input(bench, crew, folder, walks[benchmark], found, bar)
     return found
 
@@ -143,26 +157,37 @@ def _products(
     kind: str, walks: Sequence[_Walk], crew: Crew, seconds: float, bar: Progress
 ) -> Iterator[tuple[str, Any]]:
     """Entries of `gemm` or `conv` in each precision."""
+    from hpcai500.measure.micro.convolution import Product  # noqa: PLC0415
     from hpcai500.measure.micro.gemm import Gemm  # noqa: PLC0415
     from hpcai500.measure.micro.precisions import PRECISIONS, lacking  # noqa: PLC0415
     from hpcai500.measure.micro.search import fastest  # noqa: PLC0415
     from hpcai500.measure.micro.shapes import heaviest  # noqa: PLC0415
 
     problems: list[Problem]
+    probes: list[Problem]
     if kind == "gemm":
         shapes = heaviest([walk.products.gemms for walk in walks], _SHAPES)
         # The lightest first: each tells what the next ones will take, and time for large squares is not the shapes'.
         problems = sorted([*shapes, *(Gemm(side, side, side) for side in _SQUARES)], key=lambda shape: shape.flops)
+        probes = [Gemm(side, side, side) for side in _PROBES]
     else:
         layers = heaviest([walk.products.convolutions for walk in walks], _SHAPES)
-        # The lightest first: it tells what the others will take.
-        problems = [*sorted(layers, key=lambda layer: layer.flops)[:1], *layers]
+        # The lightest first: each tells what the next ones will take.
+        problems = sorted(layers, key=lambda layer: layer.flops)
+        lightest = sorted(layers, key=lambda layer: layer.flops)[:1]
+        every_product = get_args(Product)
+        probes = [
+            one for layer in lightest for product in every_product for one in replace(layer, product=product).smaller()
+        ]
+    # A library for a device tunes itself for each new shape, for longer than a small product tells.
+    if crew.device.type == "cuda":
+        probes = []
     for name, precision in PRECISIONS.items():
         if reason := lacking(precision, crew.device):
             crew.say(f"{kind} {name}: left out: {reason}")
             bar.advance()
             continue
-        entry = fastest(problems, precision, crew, seconds, bar)
+        entry = fastest(problems, precision, crew, seconds, bar, probes)
         if entry is None:
             crew.say(f"{kind} {name}: left out: nothing ends within {seconds:g} s: this device is not made for it")
         else:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcai500.engine.measurement import let_threads_spin, measurement_parser, tell
@@ -25,19 +22,14 @@ from hpcai500.machine import load_machine
 from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import remove_scratch, scratch
+from hpcai500.stopping import ending_by_signals, signal_name
 from hpcai500.streams import open_missing_streams
 from hpcai500.system.check_log import CheckLog
 from hpcai500.system.checks import Check
-from hpcai500.system.preflight import MEASURED, RANKS, READING
+from hpcai500.system.preflight import CHECK_SECONDS, MEASURED, RANKS, READING, START_SECONDS
 
 if TYPE_CHECKING:
     from hpcai500.measure.preflight.steps import Costs
-
-_LIMIT_SECONDS = 180.0
-# Importing torch from a busy file system, on every rank.
-_START_SECONDS = 300.0
-# Whoever wants it to stop does not wait for a library that hangs.
-_FAREWELL_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,16 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HpcAi500Error as error:
         return tell(str(error), error.exit_code)
     log = CheckLog(options.result if leads else None, options.limit, _leave, _telling(options.check))
-    _end_on_signals(log)
     try:
-        with scratch(os.environ, Path.cwd()):
+        with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
             let_threads_spin()
             _examine(options, recipe, log)
     except HpcAi500Error as error:
         log.broken(str(error))
         return error.exit_code if leads else tell(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return ExitCode.RUN_FAILED
     except Exception as error:  # noqa: BLE001 - the last resort: one line
         what = " ".join("".join(traceback.format_exception_only(error)).split())
         log.broken(f"unexpected {what}")
@@ -75,13 +64,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="folder of the data set")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the record")
     parser.add_argument("--machine", help="what speeds are held against")
-    parser.add_argument("--limit", type=float, default=_LIMIT_SECONDS, help="seconds that one check may take")
+    parser.add_argument("--limit", type=float, default=CHECK_SECONDS, help="seconds that one check may take")
     return parser
 
 
 def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None:
     # From here on a rank that is missing, or a library that cannot be loaded, is a finding.
-    log.begin(RANKS, _START_SECONDS)
+    log.begin(RANKS, START_SECONDS)
     import torch  # noqa: PLC0415 - after OpenMP's variables are set
 
     from hpcai500.comm.monitor import COMPUTING  # noqa: PLC0415
@@ -89,7 +78,9 @@ def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None
     from hpcai500.engine.devices import device_of  # noqa: PLC0415
     from hpcai500.engine.ranks import joined  # noqa: PLC0415
     from hpcai500.engine.telling import telling  # noqa: PLC0415
+    from hpcai500.measure.convolutions import convolutions_of  # noqa: PLC0415
     from hpcai500.measure.preflight.steps import Stage, Steps  # noqa: PLC0415
+    from hpcai500.workloads import model_of  # noqa: PLC0415
 
     placement = find_placement(os.environ)
     # Rank 0 alone judges: on other hosts the file need not be.
@@ -104,6 +95,8 @@ def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None
             device=lambda: device_of(recipe, ranks),
             input_threads=recipe.os.input_threads or cores,
             costs=lambda: _costs(recipe),
+            convolutions=lambda: convolutions_of(model_of(recipe)[0]),
+            progress=ranks.progress,
             look=lambda: _look(recipe, options),
             data=options.data,
             out=options.out,
@@ -144,22 +137,6 @@ def _telling(names: Sequence[str]) -> Callable[[str], None]:
         print(f"hpcai500: doctor: {name} ({names.index(name) + 1} of {len(names)})", file=sys.stderr, flush=True)  # noqa: T201
 
     return tell
-
-
-def _end_on_signals(log: CheckLog) -> None:
-    """Ctrl-C, or a launcher's SIGTERM, ends this rank, with a line in the log."""
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        log.stopped("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
-        farewell = threading.Timer(_FAREWELL_SECONDS, _leave)
-        farewell.daemon = True
-        farewell.start()
-        raise KeyboardInterrupt
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
 
 
 def _leave() -> NoReturn:

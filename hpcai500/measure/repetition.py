@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcai500.methodology.median_interval import median_interval
 from hpcai500.methodology.quartiles import quartiles
+
+# Repetitions of which a median says something.
+_FEWEST = 3
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,14 @@ class Effort:
         least: repetitions at least.
         seconds: no more than that, tight or not.
         warm_up: runs that are not counted.
+        most_seconds: where `least` repetitions would take longer than that, as many as fit, and three at least.
     """
 
     width: float = 0.01
     least: int = 7
     seconds: float = 2.0
     warm_up: int = 2
+    most_seconds: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,13 @@ def repeat(
         agree: is told how many more repetitions this rank wants and returns how many are made: where several ranks
             measure at once, the largest wish of all, so that none is left alone while others still measure.
     """
+    first_seconds = 0.0
     for _ in range(effort.warm_up):
-        run()
+        first_seconds = run()
+    least = effort.least
+    if first_seconds > 0 and math.isfinite(effort.most_seconds):
+        least = max(_FEWEST, min(least, int(effort.most_seconds / first_seconds)))
+    effort = replace(effort, least=least)
     taken: list[float] = []
     limit = clock() + effort.seconds
     while wanted := agree(_wanted(taken, effort, limit - clock())):

@@ -33,7 +33,7 @@ class MemberTimes:
 
     Attributes:
         member: its number.
-        host: of its rank 0.
+        host: where most of its epochs were trained; of several nodes, that of rank 0.
         accelerators: that it trained on (P_degree).
         epochs: that it trained.
         images: that it trained on in all epochs.
@@ -58,6 +58,16 @@ class MemberTimes:
         """From start to stop: time in which it was down counts."""
         return self.intervals[-1][1]
 
+    @property
+    def down_seconds(self) -> float:
+        """Between the last sign of one start and the first step of the next one: nobody was at work."""
+        return self.seconds - self.running_seconds
+
+    @property
+    def running_seconds(self) -> float:
+        """In which it was at work."""
+        return math.fsum(end - begin for begin, end in self.intervals)
+
 
 @dataclass(frozen=True)
 class SlowestMember:
@@ -65,15 +75,19 @@ class SlowestMember:
 
     Attributes:
         member: its number.
-        host: of its rank 0.
+        host: where most of its epochs were trained.
         seconds: that it took.
         slowdown: how much more than the median of the others, as a fraction of it; None where there is no other.
+        down_seconds: of `seconds`, those between its starts.
+        running_slowdown: as `slowdown`, of the time in which each was at work: what its hosts can be blamed for.
     """
 
     member: int
     host: str
     seconds: float
     slowdown: float | None
+    down_seconds: float = 0.0
+    running_slowdown: float | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +162,18 @@ def member_intervals(events: Sequence[Event]) -> tuple[Interval, ...]:
     )
 
 
+def epochs_by_host(events: Sequence[Event]) -> dict[str, int]:
+    """How many epochs of a run ended on each host, by the host of rank 0; a restart may have moved it."""
+    found: dict[str, int] = {}
+    host = "unknown"
+    for event in events:
+        if event["key"] in ("run_start", "run_resume"):
+            host = str((event["value"].get("hosts") or [host])[0])
+        elif event["key"] == "epoch_stop":
+            found[host] = found.get(host, 0) + 1
+    return found
+
+
 def ensemble_numbers(members: Sequence[MemberTimes]) -> EnsembleNumbers:
     """The numbers of the members together.
 
@@ -181,9 +207,15 @@ def ensemble_numbers(members: Sequence[MemberTimes]) -> EnsembleNumbers:
 def slowest_member(members: Sequence[MemberTimes]) -> SlowestMember:
     """The member that took longest, the first of equals."""
     slowest = max(members, key=lambda one: one.seconds)
-    others = [one.seconds for one in members if one is not slowest]
-    slowdown = slowest.seconds / statistics.median(others) - 1 if others else None
-    return SlowestMember(slowest.member, slowest.host, slowest.seconds, slowdown)
+    others = [one for one in members if one is not slowest]
+    slowdown = running_slowdown = None
+    if others:
+        slowdown = slowest.seconds / statistics.median(one.seconds for one in others) - 1
+        running = statistics.median(one.running_seconds for one in others)
+        running_slowdown = slowest.running_seconds / running - 1 if running > 0 else None
+    return SlowestMember(
+        slowest.member, slowest.host, slowest.seconds, slowdown, slowest.down_seconds, running_slowdown
+    )
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:

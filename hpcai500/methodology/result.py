@@ -16,6 +16,7 @@ from hpcai500.methodology.conduct import conduct
 from hpcai500.methodology.passes import Event, last_pass
 from hpcai500.methodology.power import power_of_run
 from hpcai500.methodology.rules import Judgement, judge
+from hpcai500.methodology.scaling import estimate_efficiency
 from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
 from hpcai500.methodology.step_split import StepSplit, step_split
 from hpcai500.methodology.timeline import Timeline
@@ -57,8 +58,11 @@ class StepBytes(BaseModel):
 class Result(BaseModel):
     """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled.
 
+    `vflops` is None for a run against another target than the edition's: `why_no_vflops` says so.
     `level` is the lowest one that the recipe qualifies for, None where none allows what it changes. `level_changes` are
     the fields that no lower level allows; None where the edition does not know the benchmark.
+    `parallel_efficiency` is None with a note where it cannot be relied on; `parallel_efficiency_starts` has it for each
+    start of the run alone.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -96,12 +100,20 @@ class Result(BaseModel):
     step_split: StepSplit | None = None
     communication_fraction: float | None = None
     parallel_efficiency: float | None = None
+    parallel_efficiency_interval: tuple[float, float] | None = None
+    parallel_efficiency_note: str | None = None
+    parallel_efficiency_starts: list[float | None] | None = None
     bytes_per_step: StepBytes | None = None
     stragglers: list[str] | None = None
     backend: str
     communication_library: str | None = None
     restarts: int
     downtime_seconds: float
+
+    @property
+    def why_no_vflops(self) -> str | None:
+        """The reason for which there are no VFLOPS; None where there are."""
+        return None if self.vflops is not None else about_target(self.reasons)
 
     def as_json(self) -> dict[str, Any]:
         """The document of `result.json`."""
@@ -140,7 +152,7 @@ def derive(
     last = evaluations[target_epochs]["value"]
     achieved = last["value"]
     coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
-    vflops = valid_flops(flops, coefficient)
+    vflops = valid_flops(flops, coefficient) if has_edition_target(recipe["problem"], rules) else None
     reached = (event for event in evaluations.values() if event["value"]["value"] >= target)
     first = min(reached, key=lambda event: event["seq"], default=None)
     step_seconds = training_seconds(events)
@@ -193,6 +205,19 @@ def derive(
     )
 
 
+def has_edition_target(problem: Mapping[str, Any], rules: Mapping[str, Any]) -> bool:
+    """Whether quality counts against the edition's target, as that of VFLOPS does: any other target gives any number.
+
+    A benchmark that the edition does not know, a plug-in's, has no target but its recipe's.
+    """
+    return bool(problem["target_quality"] == rules.get("target_quality", problem["target_quality"]))
+
+
+def about_target(reasons: Iterable[str]) -> str | None:
+    """Which of the `reasons` against a result is that its target is not the edition's."""
+    return next((reason for reason in reasons if "problem.target_quality is " in reason), None)
+
+
 def _input(recipe: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
     """What was trained on: `real` or `synthetic` files, or `memory` where nothing was read."""
     if recipe["accelerator"].get("loader") == MEMORY:
@@ -207,14 +232,29 @@ def training_seconds(events: Iterable[Event]) -> float:
 
 def _communication(events: Sequence[Event]) -> dict[str, Any]:
     """What the job measured of its communication (docs/timeline.md); None in the record of one process."""
-    costs, steps = _latest(events, "communication"), _latest(events, "parallel_efficiency")
-    alone, together = steps.get("step_seconds_alone"), steps.get("step_seconds")
+    costs = _latest(events, "communication")
     sizes = costs.get("bytes_per_step")
     return {
         "communication_fraction": costs.get("communication_fraction"),
-        "parallel_efficiency": alone / together if alone and together else None,
+        **_efficiency(events),
         "bytes_per_step": StepBytes(**sizes) if sizes else None,
         "stragglers": costs.get("stragglers"),
+    }
+
+
+def _efficiency(events: Sequence[Event]) -> dict[str, Any]:
+    """The estimate of the parallel efficiency by the pairs of steps of all starts; nothing where none was timed."""
+    starts = [event["value"] for event in events if event["key"] == "parallel_efficiency"]
+    if not starts:
+        return {}
+    if any("efficiencies" not in start for start in starts):
+        return {"parallel_efficiency_note": "an older version timed a few steps only"}
+    whole = estimate_efficiency([pair for start in starts for pair in start["efficiencies"]])
+    return {
+        "parallel_efficiency": whole.value,
+        "parallel_efficiency_interval": whole.interval,
+        "parallel_efficiency_note": whole.note,
+        "parallel_efficiency_starts": [estimate_efficiency(start["efficiencies"]).value for start in starts],
     }
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from hpcai500.errors import UsageError
+from hpcai500.methodology.median_interval import LEAST_VALUES, median_interval
+
+# Of an estimated efficiency: half of its interval as a part of it.
+MOST_UNCERTAINTY = 0.1
 
 
 @dataclass(frozen=True)
@@ -15,6 +20,37 @@ class Scaled:
 
     speedup: float
     parallel_efficiency: float
+
+
+@dataclass(frozen=True)
+class EfficiencyEstimate:
+    """Parallel efficiency by steps without and with communication on the same ranks.
+
+    Attributes:
+        value: the median of all pairs of steps; None where it cannot be relied on.
+        interval: the 95 % confidence interval of that median; None for fewer pairs than that takes.
+        note: why there is no value; None where there is one.
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None
+    note: str | None
+
+
+def estimate_efficiency(pairs: Sequence[float]) -> EfficiencyEstimate:
+    """The efficiency by `pairs`: of each, the time of a step without communication over that of one with it.
+
+    Withheld where it is not known well enough to be of use, and where it says that communication made steps faster.
+    """
+    if len(pairs) < LEAST_VALUES:
+        return EfficiencyEstimate(None, None, f"pairs of steps timed: {len(pairs)}; {LEAST_VALUES} are needed")
+    value, (low, high) = median(pairs), median_interval(pairs)
+    told = f"the median of {len(pairs)} pairs of steps is {value:.2f}, its 95 % interval {low:.2f} to {high:.2f}"
+    if (high - low) / 2 > MOST_UNCERTAINTY * value:
+        return EfficiencyEstimate(None, (low, high), f"too uncertain: {told}")
+    if low > 1:
+        return EfficiencyEstimate(None, (low, high), f"above 1, so something else was measured: {told}")
+    return EfficiencyEstimate(value, (low, high), None)
 
 
 def weak_scaling(rates: Mapping[int, float]) -> dict[int, Scaled]:

@@ -133,6 +133,7 @@ class ExtremeWeatherWorkload:
             "training_samples": len(self._training_truths),
             "evaluation_samples": len(self._evaluation_truths),
             "classes": len(CLASSES),
+            "classes_not_evaluated": self._classes_not_evaluated(),
             "grid": list(self._image_size),
             "images_per_window": self._images_per_window,
             "coverage": self._samples.coverage,
@@ -246,6 +247,10 @@ class ExtremeWeatherWorkload:
         """Stop both input pipelines."""
         self._training.close()
         self._evaluation.close()
+
+    def _classes_not_evaluated(self) -> list[str]:
+        found = {int(label) for truth in self._evaluation_truths for label in truth.labels}
+        return [name for label, name in enumerate(CLASSES, 1) if label not in found]
 
     def _targets(self, batch: ClimateBatch, epoch: int) -> Targets:
         truths = [

@@ -101,6 +101,7 @@ class ImageClassificationWorkload:
             "training_samples": len(self._index.train.paths),
             "evaluation_samples": len(self._index.val.paths),
             "classes": len(self._index.classes),
+            "classes_not_evaluated": list(self._index.classes_absent_in_val),
             "coverage": self._samples.coverage,
             "synthetic": (self._index.root / MANIFEST).is_file(),
             **self._samples.facts,

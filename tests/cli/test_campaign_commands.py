@@ -156,7 +156,7 @@ def test_what_a_campaign_amounts_to_is_printed_as_of_trials(story: Mapping[str, 
     assert [line for line in lines if line.startswith("record ")] == [
         "record      c/trial-01", "record      c/trial-02-attempt-2", "record      c/trial-03",
     ]  # fmt: skip
-    assert any(line.startswith("HPCAI500 FOM vflops_variation=") for line in lines)
+    assert any(line.startswith("HPCAI500 FOM flops_variation=") for line in lines)
     assert f"campaign    c, identity {story['status']['identity']}" in lines
     (note,) = [line for line in lines if line.startswith("HPCAI500 NOTE not rankable: ")]
     assert "3 finished runs; edition v2.0 wants 10 at least" in note
@@ -173,7 +173,7 @@ def test_the_status_shows_every_attempt_the_means_and_the_reasons(story: Mapping
     ]  # fmt: skip
     assert "  trial 2, attempt 1: " in shown.stdout
     assert "(exit code 64)" in shown.stdout
-    assert document["metrics"]["vflops"]["runs"] == 3
+    assert document["metrics"]["flops"]["runs"] == 3
     assert document["no_mean"] is None
     assert document["rankable"] is False
     assert "\nNOT RANKABLE:\n  3 finished runs; edition v2.0 wants 10 at least\n" in shown.stdout

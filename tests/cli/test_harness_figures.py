@@ -110,7 +110,7 @@ def all_that_can_be_printed(runs: list[Run]) -> dict[str, str]:
     for one in runs:
         classes = one.result.quality.per_class
         quality = one.result.quality.model_copy(update={"per_class": dict.fromkeys(classes, 0.5) if classes else None})
-        power = dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops_per_watt"), 1.0)
+        power = dict.fromkeys(("energy_joules", "watts", "flops_per_watt", "vflops", "vflops_per_watt"), 1.0)
         result = one.result.model_copy(update={"quality": quality, "time_to_quality_seconds": 1.0, **power})
         known.update({name: unit for name, (_, unit) in figures_of("\n".join(figure_of_merit_lines(result))).items()})
     return known
@@ -205,8 +205,17 @@ def test_the_shell_script_of_the_page_passes_only_what_passed(
     assert ended.stdout.strip() == expected
 
 
+def test_many_ranks_time_enough_steps_for_an_interval_and_one_rank_none(runs: list[Run]) -> None:
+    together, alone = (one.result for one in runs)
+    assert together.parallel_efficiency_interval is not None
+    assert len(together.parallel_efficiency_starts or ()) == 1
+    assert (together.parallel_efficiency is None) == (together.parallel_efficiency_note is not None)
+    assert alone.parallel_efficiency_interval is alone.parallel_efficiency_note is None
+
+
 def test_the_verdict_is_the_last_line_and_said_once(runs: list[Run]) -> None:
     for one, verdict in zip(runs, ("PASS", "FAIL"), strict=True):
         assert one.output.splitlines()[-1] == f"HPCAI500 RESULT {verdict}"
         assert one.output.count("HPCAI500 RESULT") == 1
-        assert one.output.count("HPCAI500 FOM vflops=") == 1
+        assert one.output.count("HPCAI500 FOM flops=") == 1
+        assert "VFLOPS      not shown: problem.target_quality is " in one.output

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 # A step that two cores do in a moment.
-SMALL = ("workload.width=4", "workload.image_size=32", "workload.evaluation_resize=36", "hyperparameters.batch_size=4")
+SMALL = ("workload.width=8", "workload.image_size=32", "workload.evaluation_resize=36", "hyperparameters.batch_size=4")
 MACHINE = """
 name = "made up"
 source = "a test"

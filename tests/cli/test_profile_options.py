@@ -49,7 +49,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 
 
 # A run takes its data from `data/`, or makes it there; of so few images a step is a few milliseconds.
-SETTINGS = ["--set", "workload.width=4", "--set", "hyperparameters.batch_size=8", "--set", "os.threads=1"]
+SETTINGS = ["--set", "workload.width=8", "--set", "hyperparameters.batch_size=8", "--set", "os.threads=1"]
 
 
 @pytest.fixture(scope="module")

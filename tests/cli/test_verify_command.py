@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 from written_campaign import SHORT, write_campaign
 
-from hpcai500.cli import app
+from hpcai500.cli.commands import app
 from hpcai500.errors import HpcAi500Error
 from hpcai500.results.submission.archive import open_submission
 from hpcai500.results.submission.pack import SubmitRequest, pack

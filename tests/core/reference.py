@@ -117,3 +117,21 @@ def pillow_resize(image: Image.Image, box: Box, size: int, *, crop_first: bool) 
         resized = image.resize((size, size), Image.Resampling.BILINEAR, box=edges)
     pixels = np.asarray(resized)
     return pixels[:, ::-1] if box.flip else pixels
+
+
+# JFIF's (ITU-T T.871) conversion: each row is the share of Y, Cb - 128 and Cr - 128 in red, green and blue.
+JFIF = np.array([[1, 0, 1.402], [1, -0.344136286, -0.714136286], [1, 1.772, 0]])
+
+
+def late_clamp_bounds() -> NDArray[np.float64]:
+    """By how much red, green and blue may differ where colours are cut to 0 to 255 after a resize instead of before.
+
+    A resize is a mean with weights of 0 or more. Of unlimited values v from -a to 255 + b, the cut mean and the mean of
+    the cut values differ most where some are 255 + b and all others 0, and just as many that the mean is 255: then by
+    255 b / (255 + b). With -a and 255 it is 255 a / (255 + a).
+    """
+    chroma = np.array([-128.0, 127.0])
+    reach = JFIF[:, 1:, None] * chroma
+    above, below = reach.max(axis=2).sum(axis=1), -reach.min(axis=2).sum(axis=1)
+    beyond = np.maximum(above, below)
+    return 255 * beyond / (255 + beyond)

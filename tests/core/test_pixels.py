@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import torch
 from pictures import decoded, jpeg, photograph
 from PIL import Image
-from reference import Box, centre_box, normalise, pillow_resize, random_box, resize
+from reference import Box, centre_box, late_clamp_bounds, normalise, pillow_resize, random_box, resize
 
 from hpcai500 import _core
 
@@ -137,6 +138,52 @@ def test_an_output_may_start_anywhere(offset: int, decoder: str) -> None:
     unaligned = memory[start : start + spec.image_bytes].view(np.float32)
     _core.decode_crop(data, spec, unaligned, seed=11, epoch=2, sample=0)
     np.testing.assert_array_equal(unaligned.reshape(spec.shape), image_of(data, spec))
+
+
+# libjpeg rounds chroma when it interpolates, and colours when it converts them; our own decoder does not.
+ROUNDING = 2
+
+
+def late_clamp_errors(planes: np.ndarray, size: int, subsampling: str = "4:4:4", quality: int = 100) -> np.ndarray:
+    """Levels between our own decoder and libjpeg of a whole picture, whose JPEG has these Y, Cb and Cr."""
+    buffer = io.BytesIO()
+    Image.fromarray(planes, "YCbCr").save(buffer, "JPEG", quality=quality, subsampling=subsampling)
+    images = np.empty((2, size, size, 3), np.float32)
+    for decoder, image in zip(DECODERS, images, strict=True):
+        spec = _core.DecodeSpec(size=size, layout="nhwc", mean=(0, 0, 0), std=(1, 1, 1), decoder=decoder)
+        whole = {"x": 0, "y": 0, "width": planes.shape[1], "height": planes.shape[0], "flip": False}
+        _core.decode_box(buffer.getvalue(), spec, image, **whole)
+    errors: np.ndarray = np.abs(images[0] - images[1])
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("channel", "beyond", "within", "share"),
+    [(0, (0, 128, 0), (255, 128, 128), 10), (1, (255, 0, 0), (0, 128, 128), 11), (2, (0, 0, 128), (255, 128, 128), 9)],
+)
+def test_saturated_pictures_come_near_the_bound_of_the_late_cut(
+    channel: int, beyond: tuple[int, ...], within: tuple[int, ...], share: int
+) -> None:
+    """Of 17 blocks in a row or column, `share` are as far out of range as a JPEG can be, the others at its end."""
+    rows, columns = np.mgrid[0:17, 0:17]
+    is_beyond = np.kron((5 * rows + 2 * columns) % 17 < share, np.ones((8, 8), bool))
+    planes = np.where(is_beyond[..., None], np.uint8(beyond), np.uint8(within)).astype(np.uint8)
+    bound = late_clamp_bounds()[channel]
+    for size in (1, 3, 8):
+        errors = late_clamp_errors(planes, size)[..., channel]
+        assert 0.97 * bound < errors.max() <= bound + ROUNDING
+
+
+def test_no_picture_is_beyond_the_bound_of_the_late_cut() -> None:
+    rng, bounds = np.random.default_rng(15), late_clamp_bounds()
+    assert bounds.max() == pytest.approx(120.04, abs=0.01)
+    for _ in range(60):
+        side, square = int(rng.integers(16, 130)), int(rng.choice([1, 2, 4, 8, 16]))
+        levels = rng.choice([0, 128, 255], (side // square + 1, side // square + 1, 3)).astype(np.uint8)
+        planes = np.kron(levels, np.ones((square, square, 1), np.uint8))[:side, :side]
+        subsampling, quality = str(rng.choice(["4:4:4", "4:2:2", "4:2:0"])), int(rng.choice([5, 50, 92, 100]))
+        errors = late_clamp_errors(planes, int(rng.integers(1, 40)), subsampling, quality)
+        assert (errors.max(axis=(0, 1)) <= bounds + ROUNDING).all()
 
 
 @pytest.mark.parametrize(("decoder", "levels"), [("own", 2), ("libjpeg-turbo", 0)])

@@ -239,3 +239,12 @@ def test_no_workers_are_refused(root: Path) -> None:
     write_year(root)
     with pytest.raises(UsageError, match="at least 1"):
         check_climate(root, workers=0)
+
+
+def test_a_class_without_boxes_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    boxes = boxes_of(12)
+    boxes[boxes[..., 4] == 2] = -1
+    write_year(root, boxes=boxes)
+    print_report(check(root))
+    said = "no year has a box of extratropical cyclone: quality is measured on the other classes only"
+    assert said in capsys.readouterr().out

@@ -67,7 +67,7 @@ def test_silence_is_the_default_of_libraries(capsys: pytest.CaptureFixture[str])
 
 
 def test_plain_lines_go_to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(progress.PlainLines.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(progress.PlainLines.__init__, "__defaults__", (0.0, None))
     with track(1, "reading", "files") as bar:
         bar.advance()
     out, err = capsys.readouterr()

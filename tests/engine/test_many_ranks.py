@@ -16,6 +16,8 @@ from tiny_runs import last_weights, train_arguments, weather_arguments
 from hpcai500 import train
 from hpcai500.chain import iterate
 from hpcai500.methodology.coverage import Coverage
+from hpcai500.methodology.integrity.log import read_log
+from hpcai500.methodology.integrity.order import order_violations
 from hpcai500.record import read_record
 from hpcai500.results.score import score_record
 
@@ -180,3 +182,63 @@ def wait_for(record: Path, key: str, log: Path, after: str = "init_start", start
             return
         time.sleep(0.05)
     raise AssertionError(f"no {key} after {after}:\n{log.read_text()}")
+
+
+# A job in which the loss of the CALL-th pass is no number, on the ranks that BAD names.
+FAULTY = """
+import os, sys
+from hpcai500 import train
+from hpcai500.comm import connect
+from hpcai500.workloads.ic import ImageClassificationWorkload
+
+bad, rank, calls, real = os.environ["BAD"].split(","), os.environ["RANK"], [], ImageClassificationWorkload.loss
+
+def loss(self, model, payload):
+    found = real(self, model, payload)
+    if model.training:
+        calls.append(None)
+    return found * float("nan") if rank in bad and len(calls) == int(os.environ["CALL"]) else found
+
+ImageClassificationWorkload.loss = loss
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+def run_faulty(
+    images: Path, out: Path, monkeypatch: pytest.MonkeyPatch, bad: str, *settings: str
+) -> tuple[list[int], str]:
+    monkeypatch.setenv("BAD", bad)
+    # Past the updates before training that only measure.
+    monkeypatch.setenv("CALL", "40")
+    arguments = train_arguments(images, out, *TWO, "problem.epochs=30", "hyperparameters.batch_size=2", *settings)
+    ended = start([sys.executable, "-c", FAULTY, *arguments], 2, "processes", timeout=120)
+    return ended.exit_codes, ended.output
+
+
+@pytest.mark.parametrize("bad", ["0", "1"])
+def test_a_loss_that_is_no_number_on_one_rank_first_names_its_device_and_is_not_final(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    codes, output = run_faulty(images, tmp_path / "r", monkeypatch, bad)
+    assert codes == [1, 1], output
+    events = read_record(tmp_path / "r").events
+    assert not list(iterate(events, "diverged"))
+    (told,) = iterate(events, "not_finite")
+    assert (told["value"]["ranks"], told["value"]["devices"]) == ([int(bad)], ["cpu"])
+    said = f"the loss is nan at epoch {told['value']['epoch']}, step {told['value']['step']} on rank {bad} alone, host "
+    assert said in output
+    assert (tmp_path / "r" / "ERROR").read_text().startswith(said)
+    assert list(order_violations(read_log(events).moments, 30)) == []
+
+
+def test_a_loss_that_is_no_number_on_all_ranks_is_a_divergence(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes, output = run_faulty(images, tmp_path / "r", monkeypatch, "0,1")
+    assert codes == [1, 1], output
+    events = read_record(tmp_path / "r").events
+    assert len(list(iterate(events, "diverged"))) == 1
+    assert not list(iterate(events, "not_finite"))
+    assert "on 2 of 2 ranks: lower hyperparameters.base_learning_rate" in output
+    # The recipe is in fp32 already.
+    assert "precision=fp32" not in output

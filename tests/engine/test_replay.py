@@ -232,7 +232,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     record: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text((record / "recipe.toml").read_text().replace("width = 4", "width = 8"))
+    recipe.write_text((record / "recipe.toml").read_text().replace("width = 8", "width = 12"))
     assert _replayed(recipe, _last_checkpoint(record), images, tmp_path / "replay.json") == 2
     assert "the recipe's model has" in capsys.readouterr().err
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_runs import train_arguments
 
+from hpcai500 import train
 from hpcai500.chain import iterate
 from hpcai500.methodology.coverage import Coverage
 from hpcai500.record import read_record
@@ -147,3 +150,17 @@ def test_a_compiled_model_is_compiled_before_the_clock_starts_and_left_as_it_was
     assert stop["value"]["compile_seconds"] > 0
     compiled, eager = (next(iterate(read_record(p).events, "epoch_stop"))["value"]["loss"] for p in (path, plain))
     assert compiled == pytest.approx(eager, rel=1e-3)
+
+
+def test_a_class_that_is_never_evaluated_is_told(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fewer = tmp_path / "fewer"
+    shutil.copytree(images, fewer)
+    name = min(path.name for path in (fewer / "val").iterdir())
+    shutil.rmtree(fewer / "val" / name)
+    short = ("problem.epochs=1", "hyperparameters.warmup_epochs=0")
+    assert train.main(train_arguments(fewer, tmp_path / "r", *short)) == 0
+    said = f"the evaluation set has no sample of 1 class ({name}): the quality is that of the others"
+    assert said in capsys.readouterr().err
+    assert next(iterate(read_record(tmp_path / "r").events, "dataset"))["value"]["classes_not_evaluated"] == [name]

@@ -57,8 +57,11 @@ hosts_of() { sed 's/.*"host":"\([^"]*\)".*/\1/' | tr , '\n' | sort | uniq -c; }
 
 # A failure of the member's own: it is written down, and ends here, or goes back to the queue.
 fail() {
-    local code=$1 hosts count most on_a_host bad exclude
+    local code=$1 hosts faulty count most on_a_host bad exclude
     hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
+    # A device that gave what is no number, while those of all other ranks did not: its host alone is to blame.
+    faulty=$(tail -n 200 -- "$folder/output.txt" | awk '/: job .*, restart [0-9]+$/ {said = ""} /so the device may be faulty/ {said = $0} END {print said}' | sed -n 's/.* alone, host \([^,.]*\)[,.].*so the device may be faulty.*/\1/p')
+    if [[ $faulty && ,$hosts, == *,$faulty,* ]]; then hosts=$faulty; else faulty=''; fi
     printf '{"time_ms":%s,"host":"%s","exit_code":%s,"restart":%s,"job":"%s"}\n' "$(date +%s%3N)" "$hosts" \
         "$code" "${SLURM_RESTART_COUNT:-0}" "$SLURM_ARRAY_JOB_ID" >>"$folder/failures.jsonl"
     if (( code == 2 )); then
@@ -70,6 +73,7 @@ fail() {
         # Another node may have what this one lacks.
         on_a_host=1 most=2 count=$(mine | grep -cE '"exit_code":(64|69),')
     fi
+    if [[ $faulty ]]; then on_a_host=1; fi
     if (( count >= most )); then
         say "member $member: has failed $count times (the last time with exit code $code): given up"
         exit "$code"
@@ -102,7 +106,7 @@ if ! command -v apptainer >/dev/null; then
     say 'apptainer: no such command on this node: load its module, or give its path in the site file'
     fail 69
 fi
-needed=(/apps/hpcai500.sif /scratch /etc/site /opt/openmpi /opt/ucx/lib '/runs/big ensemble' /data/imagenet)
+needed=(/apps/hpcai500.sif /scratch /etc/site /opt/openmpi /opt/ucx/lib /data/imagenet '/runs/big ensemble')
 for path in "${needed[@]}"; do
     [[ -e $path ]] || { say "$path: not on $HOSTNAME: image, binds, data must be on all nodes"; fail 69; }
 done
@@ -114,8 +118,8 @@ launcher=(
 
 hpcai500=(
     apptainer exec --nv --bind /scratch --bind /etc/site:/etc/site:ro --bind /apps/hpcai500.sif:/image.sif:ro
-    --bind /opt/openmpi:/opt/openmpi:ro --bind /opt/ucx/lib:/opt/ucx/lib:ro --bind '/runs/big ensemble'
-    --bind /data/imagenet --pwd '/runs/big ensemble' /apps/hpcai500.sif hpcai500
+    --bind /opt/openmpi:/opt/openmpi:ro --bind /opt/ucx/lib:/opt/ucx/lib:ro --bind /data/imagenet:/data/imagenet:ro
+    --bind '/runs/big ensemble' --pwd '/runs/big ensemble' /apps/hpcai500.sif hpcai500
 )
 
 ended=''

@@ -13,11 +13,12 @@ import pytest
 from hpcai500 import __version__
 from hpcai500.ensemble.numbers import in_ranges
 from hpcai500.ensemble.plan import Shape
+from hpcai500.ensemble.slurm_failures import failure, own_failures
 from hpcai500.ensemble.slurm_member_script import member_script
 from hpcai500.ensemble.slurm_order import Submission, script_name
 from hpcai500.ensemble.slurm_scripts import collect_script, scripts, submit_script
-from hpcai500.errors import UsageError
-from hpcai500.launch.site import Site, load_site
+from hpcai500.errors import FAULTY_DEVICE, UsageError
+from hpcai500.launch.site import Site, SlurmTable, load_site
 
 GOLDEN = Path(__file__).with_name("slurm_member.golden.sh")
 
@@ -359,3 +360,27 @@ def test_the_last_job_submits_members_that_may_be_run_again_instead(run: Run, he
     ran = run(collect_script(here), AGAIN="1")
     assert len(ran.of("hpcai500")) == 2
     assert "could not be submitted again" in ran.said
+
+
+@pytest.mark.parametrize(
+    ("said", "blamed", "excluded"),
+    [
+        (f"the loss is nan on rank 5 alone, host n2, cuda:1 (H100): all were, {FAULTY_DEVICE}: run …", "n2", "n2"),
+        (f"… on rank 5 alone, host n2.site.org, cpu: all other ranks were finite then, {FAULTY_DEVICE}", "n2", "n2"),
+        (f"… on rank 5 alone, host n7, cpu: all other ranks were finite then, {FAULTY_DEVICE}", "n1,n2", ""),
+        (f"… alone, host n2, cpu: {FAULTY_DEVICE}\nhpcai500: member 3: job 7_3 on n1, restart 1\nlost", "n1,n2", ""),
+    ],
+)  # fmt: skip
+def test_a_faulty_device_leaves_out_its_own_host_at_once(tmp_path: Path, said: str, blamed: str, excluded: str) -> None:
+    (tmp_path / "output.txt").write_text(f"hpcai500: error: {said}\n", encoding="utf-8")
+    script = "\n".join([
+        "set -u", f"folder={tmp_path} member=3 element=7_3", "say() { :; }", "sbatch() { return 0; }",
+        'scontrol() { case $1 in show) printf "n1\\nn2\\n" ;; *) echo "$*" ;; esac; }',
+        *own_failures(), *failure(SlurmTable(), 3, ()), "fail 1",
+    ])  # fmt: skip
+    environment = {"PATH": "/usr/bin:/bin", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_ARRAY_JOB_ID": "7"}
+    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stderr
+    assert json.loads((tmp_path / "failures.jsonl").read_text())["host"] == blamed
+    told = "requeue 7_3\n" + (f"update JobId=7_3 ExcNodeList={excluded}\n" if excluded else "")
+    assert ended.stdout == told

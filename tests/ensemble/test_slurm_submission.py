@@ -14,7 +14,7 @@ from tiny_runs import TINY
 from hpcai500.ensemble.plan import Shape, member_jobs
 from hpcai500.ensemble.reading import FAILURES, Ensemble
 from hpcai500.ensemble.slurm_again import again_after, failures
-from hpcai500.ensemble.slurm_submission import SubmitRequest, last_site, plan_submission, write_submission
+from hpcai500.ensemble.slurm_submission import SubmitRequest, last_site, plan_submission, warnings_of, write_submission
 from hpcai500.ensemble.writing import append, create_ensemble
 from hpcai500.errors import DataError, RecordError, UsageError
 from hpcai500.recipe import load_recipe
@@ -162,3 +162,16 @@ def test_a_line_of_failures_that_a_crash_cut_off_tells_nothing(tmp_path: Path) -
     file.write_text("rubbish\n")
     with pytest.raises(RecordError, match="a line is none of a failed member"):
         failures(file, ["7"])
+
+
+def test_whole_nodes_that_slurm_may_share_are_warned_of(tmp_path: Path) -> None:
+    ensemble = ready(tmp_path)
+    shared = '[container]\ncommand = "none"\n[slurm]\nexclusive = false\n'
+    submission = plan_submission(ensemble, request(tmp_path, shared))
+    assert submission is not None
+    (warning,) = warnings_of(submission)
+    assert warning.startswith("exclusive = false under [slurm] of the site: a member takes whole nodes, but ")
+    other = plan_submission(ensemble, request(tmp_path))
+    alone = plan_submission(ensemble, request(tmp_path, shared, at_once=1))
+    single = plan_submission(ensemble, request(tmp_path, shared, members="1"))
+    assert [warnings_of(one) for one in (other, alone, single) if one is not None] == [[], [], []]

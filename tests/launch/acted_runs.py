@@ -28,6 +28,8 @@ Fate = Callable[[RecordWriter, Recipe], int]
 class ActedCrew:
     """Gives each job the next of `fates`; the words of each are kept."""
 
+    is_local = True
+
     def __init__(self, *fates: Fate | None) -> None:
         self.size: int | None = None
         self.jobs: list[argparse.Namespace] = []
@@ -45,7 +47,9 @@ class ActedCrew:
         """Any number of runs will do."""
         self.checked.append(jobs)
 
-    def run(self, recipe: Recipe, arguments: Sequence[str | Path], module: str = "train") -> int:
+    def run(
+        self, recipe: Recipe, arguments: Sequence[str | Path], module: str = "train", patience: object = None
+    ) -> int:
         """The job, as far as its record tells of it."""
         options = train._options([str(word) for word in arguments])
         self.jobs.append(options)

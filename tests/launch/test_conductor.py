@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from many_ranks import free_port, start
+from strange_bytes import say_in_pieces, strange_bytes
 
 from hpcai500 import __version__
 from hpcai500.errors import RunError, UsageError
 from hpcai500.launch import conductor as conductor_module
 from hpcai500.launch.conductor import Conductor
 from hpcai500.launch.follower import follow
+from hpcai500.launch.meeting import Job, listen_at, meeting_point, receive
 from hpcai500.placement import Placement
 
 COPY = Path(__file__).with_name("conducted.py")
@@ -77,18 +85,89 @@ def test_strange_visitors_are_sent_away(
     conductor: Conductor, placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conductor_module, "run_rank", lambda *_: 7)
-    strange = [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", hello(0), hello(3), hello(1, size=4), b'{"rank": true}\n', b"\xff\n"]
+    strange = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[" * 60_000 + b"\n",
+        b"x" * 2000,
+        b"[]\n",
+        hello(0),
+        hello(3),
+        hello(1, size=4),
+        b'{"rank": true}\n',
+        b"\xff\n",
+    ]
     visitors = [come(placement, words) for words in strange]
     first = come(placement, hello(1))
     twin = come(placement, hello(1))
     second = come(placement, hello(2))
-    assert conductor.run("train", ["--out", Path("r")]) == 7
-    told = [json.loads(connection.makefile("rb").readline()) for connection in (first, second)]
+    name = Path(os.fsdecode(b"caf\xe9"))
+    assert conductor.run("train", ["--out", name]) == 7
+    told = [receive(connection.makefile("rb")) for connection in (first, second)]
     assert told[0] == told[1]
-    assert told[0]["command"] == ["train", "--out", "r"]
+    assert isinstance(told[0], Job)
+    assert told[0].command == ["train", "--out", str(name)]
     assert [connection.recv(1) for connection in (*visitors, twin)] == [b""] * (len(strange) + 1)
     for connection in (*visitors, twin, first, second):
         connection.close()
+
+
+def test_strangers_who_say_nothing_or_little_delay_no_rank(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them may take ten seconds, all at the same time."""
+    monkeypatch.setattr(conductor_module, "run_rank", lambda *_: 7)
+    conductor = Conductor(placement, patience_seconds=100.0)
+    conductor.open()
+    words = hello(1)
+    strangers = [come(placement, words[: number % 20]) for number in range(30)]
+    ended = threading.Event()
+
+    def drip() -> None:
+        for byte in words[20:-1]:
+            for stranger in strangers:
+                with contextlib.suppress(OSError):
+                    stranger.send(bytes([byte]))
+            if ended.wait(1):
+                break
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with come(placement, hello(1)), come(placement, hello(2)):
+        assert conductor.run("train", []) == 7
+        ended.set()
+        thread.join()
+    conductor.end(0)
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[tuple[Conductor, Placement]]:
+    """A conductor that keeps being called on, of a job of 1000 ranks."""
+    placement = Placement(0, 1000, 0, 1000, "mpirun", f"127.0.0.1:{free_port()}", None)
+    conductor = Conductor(placement, patience_seconds=0.0, farewell_seconds=0.0)
+    conductor.open()
+    yield conductor, placement
+    conductor.end(0)
+
+
+_RANKS = itertools.count(1)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=strange_bytes("hpcai500", "rank", "size"), cuts=st.lists(st.integers(0, 3000), max_size=4))
+def test_whatever_a_stranger_says_the_next_rank_is_taken(
+    lasting: tuple[Conductor, Placement], said: bytes, cuts: list[int]
+) -> None:
+    conductor, placement = lasting
+    stranger = come(placement, b"")
+    say_in_pieces(stranger, said, cuts)
+    rank = next(_RANKS)
+    with come(placement, hello(rank, size=1000)):
+        limit = time.monotonic() + 60
+        while rank in conductor._gather(0.01):
+            assert time.monotonic() < limit
+    stranger.close()
 
 
 def test_missing_ranks_are_named(conductor: Conductor, placement: Placement) -> None:
@@ -126,6 +205,20 @@ with listen_at(*meeting_point(place)) as listener:
     connection.makefile("rb").readline()
     sys.exit(3)
 """
+
+
+def test_a_copy_says_so_when_something_else_answers_in_the_place_of_rank_0(placement: Placement) -> None:
+    with listen_at(*meeting_point(placement)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(RunError, match="answers in the place of rank 0 is not hpcai500 of this version"):
+            follow(replace(placement, rank=1))
+        thread.join()
 
 
 def test_a_port_that_is_taken_is_named(conductor: Conductor, placement: Placement) -> None:

@@ -22,7 +22,9 @@ class InterruptedCrew(ActedCrew):
         super().__init__()
         self._write = write
 
-    def run(self, recipe: Any, arguments: Sequence[str | Path], module: str = "train") -> NoReturn:
+    def run(
+        self, recipe: Any, arguments: Sequence[str | Path], module: str = "train", patience: Any = None
+    ) -> NoReturn:
         """The job."""
         log = CheckLog(Path(arguments[list(arguments).index("--result") + 1]), 60, lambda: None)
         log.begin(RANKS)

@@ -132,6 +132,24 @@ sys.exit(1)
     assert "hpcai500: error: rank 1 was killed by SIGKILL" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_rank_that_its_own_alarm_ends_is_not_named_beside_the_reason(
+    is_first: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # As the monitor ends a rank that hangs after another one was lost.
+    code = f"""
+if rank == 0:
+    {"" if is_first else "wait_for(1); time.sleep(0.5)"}
+    here(0)
+    os.kill(os.getpid(), signal.SIGALRM)
+{"wait_for(0); time.sleep(0.5)" if is_first else "here(1)"}
+print("rank 1 was lost", file=sys.stderr)
+sys.exit(1)
+"""
+    assert ranks(code) == 1
+    assert capfd.readouterr().err == "rank 1 was lost\n"
+
+
 def test_ranks_that_do_not_end_are_asked_then_killed(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

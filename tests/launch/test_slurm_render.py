@@ -55,7 +55,7 @@ def test_with_data_it_is_the_reference_recipe_and_without_the_smoke_recipe(gpu: 
     planned = plan(gpu, data=tmp_path)
     assert planned.job.arguments == ["--data", str(tmp_path)]
     assert planned.job.new_arguments == ["--recipe", "ic/reference"]
-    assert planned.job.binds == [str(tmp_path)]
+    assert planned.job.binds == [f"{tmp_path}:{tmp_path}:ro"]
     assert plan(cpu).job.new_arguments == ["--recipe", "ic/smoke"]
     assert plan(cpu).job.arguments == plan(cpu).job.binds == []
 
@@ -71,7 +71,7 @@ def test_a_recipe_file_is_named_so_that_it_is_found_from_everywhere(
     assert planned.job.new_arguments == [
         *["--recipe", str(tmp_path / "my.toml"), "--set", "problem.epochs=9", "--trials", "2"]
     ]
-    assert planned.job.binds == [str(tmp_path / "my.toml")]
+    assert planned.job.binds == [f"{tmp_path}/my.toml:{tmp_path}/my.toml:ro"]
     assert plan(cpu, recipe="my.toml").job.binds == []
 
 

@@ -14,6 +14,7 @@ from hpcai500.methodology.ensemble import (
     MemberTimes,
     ensemble_numbers,
     epoch_rate,
+    epochs_by_host,
     member_intervals,
     most_at_once,
     overlap_reasons,
@@ -170,3 +171,22 @@ def test_most_at_once_is_what_counting_at_every_start_gives(found: list[tuple[in
 def test_a_rate_without_time_is_refused(seconds: list[float]) -> None:
     with pytest.raises(UsageError, match="expected work and times above 0 of each member"):
         epoch_rate([1.0] * bool(seconds), seconds)
+
+
+def test_what_the_slowest_was_down_is_told_apart_from_what_it_ran() -> None:
+    restarted = member(1, seconds=150.0, intervals=((0.0, 10.0), (59.0, 150.0)))
+    slowest = ensemble_numbers([member(0), restarted, member(2)]).slowest
+    assert (slowest.member, slowest.seconds, slowest.down_seconds) == (1, 150.0, 49.0)
+    assert slowest.slowdown == pytest.approx(0.5)
+    assert slowest.running_slowdown == pytest.approx(0.01)
+
+
+def test_epochs_are_those_of_the_host_on_which_they_ended() -> None:
+    def event(key: str, *hosts: str) -> dict[str, Any]:
+        return {"key": key, "value": {"hosts": list(hosts)} if hosts else {}}
+
+    stop = event("epoch_stop")
+    first = [event("run_start", "n1", "n9"), stop]
+    assert epochs_by_host([*first, event("run_resume", "n2"), stop, stop]) == {"n1": 1, "n2": 2}
+    # Records of older versions name no hosts where they go on.
+    assert epochs_by_host([*first, event("run_resume"), stop]) == {"n1": 2}

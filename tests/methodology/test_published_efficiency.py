@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcai500.launch.step_facts import planned_recipe
+from hpcai500.machine import load_machine
 from hpcai500.measure.flops import count_flops
 from hpcai500.measure.gradient_work import gradients_of
 from hpcai500.methodology.cost.collectives import all_reduce
@@ -16,6 +18,7 @@ from hpcai500.methodology.cost.facts import StepFacts
 from hpcai500.methodology.cost.links import TCP_SHARE, Hockney, Layout, Network
 from hpcai500.methodology.cost.step import Exchange, predict_step
 from hpcai500.recipe import load_recipe
+from hpcai500.results.prediction import MODEL_ERROR, predict_scaling
 from hpcai500.workloads import model_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "cost-model.md"
@@ -101,6 +104,48 @@ def test_the_documented_table_is_what_the_model_says(facts: dict[str, StepFacts]
             error = values[0] / published - 1
             expected = [f"{published:.2f}", f"{values[0]:.2f}", f"{error:+.0%}", *(f"{one:.2f}" for one in values[1:])]
             assert rows[experiment.name, nodes * GPUS] == expected, (experiment.name, nodes, expected)
+
+
+def taken(facts: dict[str, StepFacts], *, negotiates: bool) -> dict[tuple[str, int], tuple[float, float]]:
+    """Predicted efficiency, and the published step over the predicted one, as `scale --predict` has them."""
+    machine = load_machine("v100-64")
+    if not negotiates:
+        machine = machine.model_copy(update={"negotiation_seconds": {}})
+    found = {}
+    for experiment in EXPERIMENTS:
+        settings = [f"hyperparameters.batch_size={experiment.batch}"]
+        settings += ["accelerator.precision=fp16"] if "mixed" in experiment.name else []
+        recipe = planned_recipe(f"{experiment.benchmark}/reference", settings, 8, 8)
+        step = replace(facts[experiment.benchmark], samples=experiment.batch)
+        prediction = predict_scaling(recipe, step, machine, 8)
+        rows = zip(prediction.points[1:], list(prediction.between())[1:], experiment.efficiency, strict=True)
+        for point, span, published in rows:
+            low, high = span.parallel_efficiency
+            assert not negotiates or low <= published <= high
+            predicted_efficiency = point.parallel_efficiency
+            found[experiment.name, point.ranks] = (predicted_efficiency, predicted_efficiency / published)
+    return found
+
+
+def test_the_span_of_the_commands_is_that_of_what_published_steps_took(facts: dict[str, StepFacts]) -> None:
+    ratios = [ratio for _, ratio in taken(facts, negotiates=True).values()]
+    assert (round(min(ratios), 2), round(max(ratios), 2)) == MODEL_ERROR
+    without = [ratio for _, ratio in taken(facts, negotiates=False).values()]
+    assert (round(min(without), 2), round(max(without), 2)) == (1.08, 1.62)
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert f"{MODEL_ERROR[0]:g} to {MODEL_ERROR[1]:g} times what the commands say" in text
+    assert "Without negotiation it would be 1.08 to 1.62" in text
+
+
+def test_the_documented_table_of_the_commands_is_what_they_say(facts: dict[str, StepFacts]) -> None:
+    found, without = (taken(facts, negotiates=negotiates) for negotiates in (True, False))
+    rows = documented("### What the commands say")
+    assert rows.keys() == found.keys()
+    for experiment in EXPERIMENTS:
+        for nodes, published in zip(NODES, experiment.efficiency, strict=True):
+            key = experiment.name, nodes * GPUS
+            expected = [f"{published:.2f}", *(f"{one:.2f}" for one in (*found[key], without[key][1]))]
+            assert rows[key] == expected, (key, expected)
 
 
 def test_seven_of_nine_are_within_a_tenth_and_two_are_not(facts: dict[str, StepFacts]) -> None:

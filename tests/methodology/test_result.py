@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_log import IMAGENET, PADDED, Log, complete, restarted, tables
 
+from hpcai500.campaign.written_result import differing_keys
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.results.show import figure_of_merit_lines, summary_lines
 
 
 def test_a_reference_run_by_hand() -> None:
@@ -25,6 +27,32 @@ def test_a_reference_run_by_hand() -> None:
 def test_the_penalty_has_exponent_five() -> None:
     result = complete(0.75).result()
     assert result.vflops == pytest.approx(result.flops * (0.75 / 0.763) ** 5)
+
+
+def test_another_target_than_the_editions_gives_no_vflops_and_the_reason() -> None:
+    """Against a target of 0.01 the penalty coefficient would be 2.6 thousand million."""
+    recipe = tables()
+    recipe["problem"]["target_quality"] = 0.01
+    log = complete()
+    log.add("power", {"nodes": [], "reason": "no meter"})
+    result = log.result(recipe)
+    assert (result.vflops, result.vflops_per_watt, result.rankable) == (None, None, False)
+    assert result.why_no_vflops == "problem.target_quality is 0.01; edition v2.0 fixes 0.763"
+    assert result.why_no_vflops in result.reasons
+    assert result.flops == complete().result().flops
+    shown, figures = "\n".join(summary_lines(result)), "\n".join(figure_of_merit_lines(result))
+    assert f"VFLOPS      not shown: {result.why_no_vflops}" in shown
+    assert "vflops" not in figures
+    assert "HPCAI500 FOM flops=" in figures
+
+
+def test_a_result_that_an_older_version_wrote_with_vflops_for_any_target_is_no_forgery() -> None:
+    recipe = tables()
+    recipe["problem"]["target_quality"] = 0.7
+    computed = complete().result(recipe).as_json()
+    older = computed | {"vflops": computed["flops"] * (0.763 / 0.7) ** 5}
+    assert differing_keys(older, computed) == []
+    assert differing_keys(older | {"vflops": 1.01 * older["vflops"]}, computed) == ["vflops"]
 
 
 def test_the_last_evaluation_counts_and_not_the_best() -> None:
@@ -45,7 +73,8 @@ def test_unknown_is_none_and_never_zero() -> None:
     assert [key for key, value in result.items() if value is None] == [
         "energy_joules", "watts", "power_source", "power_scope", "power_note", "flops_per_watt",
         "vflops_per_watt", "step_split", "communication_fraction",
-        "parallel_efficiency", "bytes_per_step", "stragglers", "communication_library",
+        "parallel_efficiency", "parallel_efficiency_interval", "parallel_efficiency_note",
+        "parallel_efficiency_starts", "bytes_per_step", "stragglers", "communication_library",
     ]  # fmt: skip
 
 

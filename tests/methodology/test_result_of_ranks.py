@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from run_log import Log, restarted
 
+from hpcai500.campaign.written_result import differing_keys
+from hpcai500.methodology.scaling import estimate_efficiency
+from hpcai500.results.show import figure_of_merit_lines, summary_lines
+
 COSTS = {
     "communication_fraction": 0.12,
     "bytes_per_step": {"gradient": 4e6, "sent": 3e6},
@@ -15,13 +19,24 @@ COSTS = {
 COMPANY = {"world_size": 8, "nodes": 2, "backend": "horovod", "library": "Open MPI 4.1.4", "hosts": ["n1", "n2"]}
 
 
-def run(*, company: dict[str, Any] | None = None, resumed: dict[str, Any] | None = None) -> Log:
+PAIRS = [0.74, 0.75, 0.76, 0.75, 0.74, 0.76, 0.75]
+
+
+def timed(pairs: list[float]) -> dict[str, Any]:
+    return {"step_seconds_alone": 0.9, "step_seconds": 1.2, "efficiencies": pairs}
+
+
+def run(
+    *, company: dict[str, Any] | None = None, resumed: dict[str, Any] | None = None, again: list[float] = PAIRS
+) -> Log:
     log = Log().initialise()
-    log.add("parallel_efficiency", {"step_seconds_alone": 0.9, "step_seconds": 1.2})
+    log.add("parallel_efficiency", timed(PAIRS))
     log.add("run_start", COMPANY | (company or {}))
     for number in range(1, 91):
         if number == 46 and resumed is not None:
-            log.initialise().add("run_resume", {"epoch": 46, "step": 0, **resumed})
+            log.initialise().add("parallel_efficiency", timed(again)).add(
+                "run_resume", {"epoch": 46, "step": 0, **resumed}
+            )
         log.epoch(number)
     log.add("communication", {**COSTS, "communication_fraction": 0.99})
     return log.add("communication", COSTS).add("run_stop")
@@ -50,15 +65,56 @@ def test_the_last_word_on_communication_counts() -> None:
     assert result.as_json()["bytes_per_step"] == {"gradient": 4e6, "sent": 3e6}
 
 
-def test_parallel_efficiency_is_the_step_alone_over_the_step_with_communication() -> None:
-    assert run().result().parallel_efficiency == pytest.approx(0.75)
+def test_parallel_efficiency_is_the_median_of_steps_without_over_steps_with_communication_with_its_spread() -> None:
+    result = run().result()
+    assert (result.parallel_efficiency, result.parallel_efficiency_interval) == (0.75, (0.74, 0.76))
+    assert (result.parallel_efficiency_note, result.parallel_efficiency_starts) == (None, [0.75])
+    assert "efficiency  0.75 (0.74 to 0.76)" in "\n".join(summary_lines(result))
 
 
-def test_an_efficiency_that_was_not_measured_is_unknown() -> None:
+@pytest.mark.parametrize(
+    ("pairs", "note"),
+    [
+        ([2.23], "pairs of steps timed: 1; 6 are needed"),
+        ([1.32, 0.40, 0.91, 0.55, 0.6, 0.7], "too uncertain: the median of 6 pairs of steps is 0.65"),
+        ([1.2, 1.25, 1.22, 1.21, 1.24, 1.23], "above 1, so something else was measured: the median of 6"),
+    ],
+)
+def test_an_efficiency_that_cannot_be_relied_on_is_unknown_with_the_reason(pairs: list[float], note: str) -> None:
     log = run()
     event = next(event for event in log.events if event["key"] == "parallel_efficiency")
-    event["value"] = {"step_seconds_alone": None, "step_seconds": None}
-    assert log.result().parallel_efficiency is None
+    event["value"] = timed(pairs)
+    result = log.result()
+    assert result.parallel_efficiency is None
+    assert str(result.parallel_efficiency_note).startswith(note)
+    assert f"efficiency  unknown: {note}" in "\n".join(summary_lines(result))
+
+
+def test_an_efficiency_above_one_within_its_uncertainty_stands() -> None:
+    assert estimate_efficiency([0.97, 1.02, 1.03, 0.99, 1.01, 1.02]).value == pytest.approx(1.015)
+
+
+def test_a_resumed_run_keeps_the_efficiency_of_every_start() -> None:
+    result = run(resumed=COMPANY, again=[0.85, 0.86, 0.84, 0.85, 0.85, 0.86]).result()
+    assert result.parallel_efficiency_starts == [0.75, 0.85]
+    # Of both starts together: neither replaces the other.
+    assert result.parallel_efficiency == 0.76
+
+
+def test_an_estimate_is_no_figure_of_merit() -> None:
+    assert "efficiency" not in "\n".join(figure_of_merit_lines(run().result()))
+
+
+def test_a_record_without_single_steps_has_no_efficiency_and_its_result_is_no_forgery() -> None:
+    log = run()
+    event = next(event for event in log.events if event["key"] == "parallel_efficiency")
+    del event["value"]["efficiencies"]
+    computed = log.result().as_json()
+    assert computed["parallel_efficiency"] is None
+    assert computed["parallel_efficiency_note"] == "an older version timed a few steps only"
+    older = {key: value for key, value in computed.items() if not key.startswith("parallel_efficiency_")}
+    assert differing_keys(older | {"parallel_efficiency": 0.75}, computed) == []
+    assert differing_keys(computed | {"parallel_efficiency": 0.75}, computed) == ["parallel_efficiency"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_package import write_package
 
-from hpcai500.cli import app
+from hpcai500.cli.commands import app
 from hpcai500.layers import RECIPE_TYPES
 from hpcai500.plugins.code import code_hash, plugin_facts
 from hpcai500.plugins.finding import TAKEN, find_plugin, installed_plugins

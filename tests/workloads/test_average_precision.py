@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pycocotools import mask
 
 from hpcai500.workloads.quality.average_precision import AveragePrecision
 
@@ -42,6 +43,37 @@ def test_a_hit_needs_half_the_union() -> None:
         precision = AveragePrecision(CLASSES)
         precision.add(boxes(0), labels(1), boxes(shift), np.array([0.9]), labels(1))
         assert precision.result().mean == pytest.approx(expected)
+
+
+def single_precision(*corners: float) -> np.ndarray:
+    """One box, in float32, as detectors and data sets have them."""
+    return np.array([corners], np.float32)
+
+
+def test_an_iou_just_below_one_half_in_float32_boxes_is_a_miss() -> None:
+    """Widths rounded to float32 would make 0.5 of this IoU of 0.49999996."""
+    truth, found = single_precision(3.8048432, 0, 20.0899715, 10), single_precision(3.8048432, 0, 11.9474068, 10)
+    precision = AveragePrecision(CLASSES)
+    precision.add(truth, labels(1), found, np.array([0.9], np.float32), labels(1))
+    assert precision.result().mean == 0
+
+
+def test_float32_boxes_near_the_threshold_match_as_cocos_float64_has_it() -> None:
+    random, near = np.random.default_rng(22), set()
+    for _ in range(300):
+        x, width, shift = random.uniform(0, 1000), random.uniform(5, 300), random.integers(-2, 3)
+        truth = single_precision(x, 0, x + width, 10)
+        found = truth.copy()
+        # Half of the truth, and then some units in the last place more or less.
+        found[0, 2] = (truth[0, 0].astype(float) + truth[0, 2]) / 2
+        found[0, 2] += shift * np.spacing(found[0, 2])
+        as_coco = [np.array([[*box[0, :2], *(box[0, 2:] - box[0, :2])]]) for box in map(np.float64, (found, truth))]
+        matches = bool(mask.iou(*as_coco, [0])[0, 0] >= 0.5)
+        precision = AveragePrecision(CLASSES)
+        precision.add(truth, labels(1), found, np.array([0.9], np.float32), labels(1))
+        assert precision.result().mean == pytest.approx(float(matches)), (truth, found)
+        near.add(matches)
+    assert near == {True, False}
 
 
 def test_a_second_detection_of_the_same_truth_is_a_miss() -> None:

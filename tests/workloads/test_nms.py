@@ -148,8 +148,8 @@ def test_the_operator_keeps_torchs_contract(grouped: bool) -> None:
     torch.library.opcheck(torch.ops.hpcai500.nms.default, (boxes.requires_grad_(), scores, groups, 0.5))
 
 
-def test_it_compiles_whole_though_nobody_knows_how_many_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_it_compiles_whole_though_nobody_knows_how_many_stay() -> None:
     boxes, scores = random_boxes(200)
 
     def best(boxes: Tensor, scores: Tensor) -> Tensor:

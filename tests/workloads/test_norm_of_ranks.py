@@ -23,7 +23,7 @@ SHARES = (5, 3)
 
 
 def options(**changes: Any) -> ImageClassification:
-    settings = [f"workload.{key}={value}" for key, value in {"width": 4, "image_size": 32, **changes}.items()]
+    settings = [f"workload.{key}={value}" for key, value in {"width": 8, "image_size": 32, **changes}.items()]
     workload = load_recipe("ic/smoke", settings).workload
     assert isinstance(workload, ImageClassification)
     return workload

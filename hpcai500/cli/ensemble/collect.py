@@ -13,6 +13,7 @@ from hpcai500.cli.ensemble.options import Folder
 from hpcai500.cli.options import Json
 from hpcai500.cli.telling import tell
 from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.stopping import why_stopped
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.collect import Collected
@@ -56,7 +57,7 @@ def report(collected: Callable[[], Collected], as_json: bool, *, accept_incomple
         told = CollectReport(collected(), accept_incomplete)
     except HpcAi500Error as error:
         told = CollectReport(None, error=tell(error), error_code=error.exit_code)
-    except KeyboardInterrupt:
-        told = CollectReport(None, error=tell("stopped by Ctrl-C"), error_code=ExitCode.RUN_FAILED)
+    except KeyboardInterrupt as error:
+        told = CollectReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
     print(json.dumps(told.document()) if as_json else "\n".join(told.lines()))  # noqa: T201
     return told.exit_code

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpcai500.cli.ensemble.options import Folder
-from hpcai500.cli.options import Power, Procs
+from hpcai500.cli.options import Oversubscribe, Power, Procs
 from hpcai500.cli.ranks import on_ranks
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ def member(
     folder: Folder,
     number: Annotated[int, typer.Option("--member", min=0, metavar="K", help="Which one, from 0.")],
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     power: Power = "auto",
 ) -> None:
     """Run what is not done yet of one member; where it was stopped or killed, it goes on.

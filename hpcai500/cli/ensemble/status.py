@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ import typer
 from hpcai500.cli.ensemble.options import Folder
 from hpcai500.cli.options import Json
 from hpcai500.errors import ExitCode, UsageError
+from hpcai500.stopping import Stopped
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.scheduler import Scheduler
@@ -71,7 +73,9 @@ def _follow(watch: Watch, interval: float) -> int:
     try:
         with Screen(sys.stdout, interval, prefix="") as screen:
             found = follow(watch, screen.show, interval)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if isinstance(error, Stopped) and error.number != signal.SIGINT:
+            raise
         return ExitCode.PASS
     if not is_terminal(sys.stdout):
         print("\n".join(found.lines()))  # noqa: T201

@@ -44,7 +44,12 @@ def submit(
     """
     from hpcai500.ensemble.reading import read_ensemble  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.ensemble.slurm import SlurmScheduler  # noqa: PLC0415
-    from hpcai500.ensemble.slurm_submission import SubmitRequest, plan_submission, write_submission  # noqa: PLC0415
+    from hpcai500.ensemble.slurm_submission import (  # noqa: PLC0415
+        SubmitRequest,
+        plan_submission,
+        warnings_of,
+        write_submission,
+    )
     from hpcai500.system.container import find_container  # noqa: PLC0415
 
     ensemble = read_ensemble(folder)
@@ -58,6 +63,8 @@ def submit(
         _say("nothing to submit: no member is missing" if after is None else "no member has to be run again, or may be")
         return
     script = write_submission(submission)
+    for warning in warnings_of(submission):
+        _say(f"warning: {warning}")
     scheduler = SlurmScheduler(submission.site, os.environ)
     if not (dry_run or scheduler.can_submit or find_container(os.environ)):
         name = shlex.quote(str(folder))

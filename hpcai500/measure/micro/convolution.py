@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Literal, cast
 
@@ -19,6 +19,7 @@ Product = Literal["forward", "input gradient", "weight gradient"]
 Pair = tuple[int, int]
 # Images and channels of which all entries are looked at.
 _IMAGES, _CHANNELS = 2, 4
+_SIDE = 16
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,23 @@ class Convolution:
         """Both operands in two layouts, and results."""
         shapes = (self.images, self.weight, self.outputs)
         return 3 * sum(shape[0] * shape[1] * shape[2] * shape[3] for shape in shapes)
+
+    @property
+    def check_flops(self) -> int:
+        """The share of the product that is computed again."""
+        count, outputs, *_ = self.outputs
+        some = {
+            "forward": (min(_IMAGES, count) / count) * min(_CHANNELS, outputs) / outputs,
+            "input gradient": (min(_IMAGES, count) / count) * min(_CHANNELS, self.weight[1]) / self.weight[1],
+            "weight gradient": min(_CHANNELS, outputs) / outputs * min(_CHANNELS, self.weight[1]) / self.weight[1],
+        }
+        return int(self.flops * some[self.product])
+
+    def smaller(self) -> list[Convolution]:
+        """The same layer for one image, a small one and a whole one: they take no time on any machine."""
+        _, channels, height, width = self.images
+        sides = [(min(_SIDE, height), min(_SIDE, width)), (height, width)]
+        return [replace(self, images=(1, channels, *side)) for side in dict.fromkeys(sides)]
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
         """Operands on `device`, and the calls that a library has there."""
@@ -144,7 +162,8 @@ class Convolution:
             parts = gradient[:, outs], images[:, ins], weight[outs][:, ins]
             exact, found = reference.weight_gradient(*parts, *place), result[outs][:, ins]
         loss = WINOGRAD if self.weight[2:] != (1, 1) else 1.0
-        error, bound = (found.to(exact.dtype) - exact).abs(), entry_bound(exact, self.inner, precision, loss)
+        summed = self.images[0] if self.product == "weight gradient" else 1
+        error, bound = (found.to(exact.dtype) - exact).abs(), entry_bound(exact, self.inner, precision, loss, summed)
         # Written so that what is no number is not below it.
         if not bool((error <= bound).all()):
             worst = float((error / bound).nan_to_num(torch.inf).max())

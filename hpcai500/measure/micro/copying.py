@@ -41,7 +41,7 @@ def measure_copy(crew: Crew, seconds: float, bar: Progress) -> dict[str, Any]:
     size = min(crew.gather(_size(crew)))
     if size == 0:
         raise EnvironmentLacksError("copy: no memory is left on this host: end other programs")
-    effort = Effort(seconds=seconds)
+    effort = Effort(seconds=seconds, most_seconds=2 * seconds)
     source = _pattern(size, crew.device)
     target = torch.zeros_like(source)
     watch = stopwatch(crew.device)

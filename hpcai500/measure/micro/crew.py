@@ -27,12 +27,14 @@ class Crew:
         device: of this rank.
         cores: that this rank may use.
         say: tells people a line, on one rank.
+        doing: is told what is measured now.
     """
 
     world: Communicator
     device: torch.device
     cores: int
     say: Callable[[str], None]
+    doing: Callable[[str], None] = lambda what: None
 
     @property
     def nodes(self) -> int:

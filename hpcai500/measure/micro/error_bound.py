@@ -23,7 +23,7 @@ def operand(shape: tuple[int, ...], precision: Precision, device: torch.device) 
     return torch.empty(shape, device=device).uniform_(-1, 1).to(precision.dtype)
 
 
-def entry_bound(exact: Tensor, inner: int, precision: Precision, loss: float = 1.0) -> Tensor:
+def entry_bound(exact: Tensor, inner: int, precision: Precision, loss: float = 1.0, parts: int = 1) -> Tensor:
     """The largest error of each entry of a product with the float64 entries `exact`, sums of `inner` products each.
 
     Of operands with zero mean, a sum of k products has the standard deviation S = sqrt(k) / 3. Its error is that of
@@ -35,12 +35,14 @@ def entry_bound(exact: Tensor, inner: int, precision: Precision, loss: float = 1
     - each operand's rounding on its way in: sqrt(2) u S.
 
     An fp32 product that was computed in bf16 or tf32 is far beyond it. `loss` is a factor for the sums of an algorithm
-    that needs fewer operations.
+    that needs fewer operations. `parts` is how many sums of parts are rounded to 16 bits one after the other, as a
+    processor without instructions for them sums a weight gradient over images: the j-th of them has the deviation
+    S sqrt(j / parts), and rounding is uniform, so that the errors amount to u S sqrt(parts / 6).
     """
     deviation = math.sqrt(inner) * _VARIANCE
     relative = loss * precision.sums * math.sqrt(inner) + math.sqrt(2) * precision.operand
     if precision.dtype != torch.float32:
-        relative += precision.result
+        relative += precision.result * max(1.0, math.sqrt(parts / 6))
     return precision.result * exact.abs() + _SIGMAS * deviation * relative
 
 

@@ -46,6 +46,11 @@ class Gemm:
         """Both operands, and both in other layouts, and two results."""
         return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
 
+    @property
+    def check_flops(self) -> int:
+        """Some rows and columns, and all entries once."""
+        return 2 * _SAMPLES * self.k * (self.m + self.n) + 2 * self.elements
+
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
         """Operands on `device`, and the calls that a library has there."""
         left = operand((self.m, self.k), precision, device)

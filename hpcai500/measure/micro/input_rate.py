@@ -100,7 +100,7 @@ def measure_input(
         )
     crew.require(f"input {name}", complaint(epochs))
     drain = Draining(epochs, ring, batches)
-    timing: Timing = crew.time(drain.round, Effort(seconds=seconds, warm_up=1))
+    timing: Timing = crew.time(drain.round, Effort(seconds=seconds, warm_up=1, most_seconds=5 * seconds))
     entry = crew.entry("samples/s", drain.samples, timing)
     bar.advance()
     return {**entry, "verified": True, **more}

@@ -34,6 +34,7 @@ class Problem(Protocol):
         name: its shape, for people.
         flops: operations of solving it, two a multiply-add.
         elements: numbers that operands and result hold.
+        check_flops: float64 operations, or numbers made float64, of looking whether a result is right; about.
     """
 
     @property
@@ -42,6 +43,8 @@ class Problem(Protocol):
     def flops(self) -> int: ...
     @property
     def elements(self) -> int: ...
+    @property
+    def check_flops(self) -> int: ...
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
         """Make operands and the calls."""

@@ -13,10 +13,11 @@ from hpcai500.comm.base import Communicator
 from hpcai500.hostlist import is_first_of_host
 from hpcai500.layers import RECIPE_TYPES, Recipe
 from hpcai500.machine import Machine
+from hpcai500.measure.convolutions import FIX, Convolution, Setting, known_fault, wrong_gradients
 from hpcai500.measure.host import capture_nodes
 from hpcai500.measure.preflight.clocks import judge_clocks, measure_clocks
 from hpcai500.measure.preflight.devices import Device, ask_device, judge_devices
-from hpcai500.measure.preflight.everyone import Answer, ask_everyone, ask_hosts, values
+from hpcai500.measure.preflight.everyone import Answer, ask_everyone, ask_hosts, failures, listed, values
 from hpcai500.measure.preflight.exchange import measure_exchange
 from hpcai500.measure.preflight.network_speed import Expected, expected_link, judge_exchange
 from hpcai500.measure.preflight.nodes import judge_nodes
@@ -33,6 +34,7 @@ from hpcai500.system.disk_space import free_bytes, space_check
 from hpcai500.system.preflight import (
     ALL_REDUCE,
     CLOCKS,
+    CONVOLUTIONS,
     DEVICES,
     DISK,
     GEMM,
@@ -69,6 +71,8 @@ class Stage:
         device: of this rank; raises where it has none.
         input_threads: of this rank.
         costs: of the recipe's model; asked on rank 0.
+        convolutions: of the recipe's model.
+        progress: called while a rank measures alone, so that it does not count as hung.
         look: what the host of this rank lacks, without measuring.
         data: folder of the data set; None where it is made.
         out: folder of the record.
@@ -80,6 +84,8 @@ class Stage:
     device: Callable[[], torch.device]
     input_threads: int
     costs: Callable[[], Costs]
+    convolutions: Callable[[], Sequence[Convolution]]
+    progress: Callable[[], None]
     look: Callable[[], Sequence[Check]]
     data: Path | None
     out: Path
@@ -109,6 +115,7 @@ class Steps:
             CLOCKS: self._clocks,
             DEVICES: self._devices,
             GEMM: self._gemm,
+            CONVOLUTIONS: self._convolutions,
             ALL_REDUCE: self._all_reduce,
             READING: self._reading,
             DISK: self._disk,
@@ -155,6 +162,29 @@ class Steps:
         self._products = ask_everyone(self._world, lambda: measure_product(device, precision, SIDES[device.type]))
         expected = expected_flops(self._stage.machine, precision) if self._stage.machine else None
         return judge_products(self._products, precision, expected, on_cpu=device.type == "cpu")
+
+    def _convolutions(self) -> Check:
+        if self._device is None or self._without_device:
+            return Check(CONVOLUTIONS, "skip", f"not compared: {self._without_device}")
+        setting = Setting.of(self._stage.recipe, self._device)
+
+        def compare() -> tuple[int, list[str]]:
+            shapes = self._stage.convolutions()
+            if wrong := wrong_gradients(shapes, setting, self._stage.progress):
+                return len(shapes), wrong
+            # What is written where it should not be does not show each time.
+            in_nhwc_on_cpu = setting.channels_last and setting.device == "cpu"
+            fault = known_fault(shapes) if in_nhwc_on_cpu else None
+            return len(shapes), [fault] if fault else []
+
+        answers = ask_hosts(self._world, compare)
+        if failed := failures(CONVOLUTIONS, answers, "could not compare gradients", "see what it printed above"):
+            return failed
+        found = [(answer.host, *value) for answer, value in values(answers)]
+        wrong = [f"{sentence} on host {host}" for host, _, sentences in found for sentence in sentences]
+        if wrong:
+            return Check(CONVOLUTIONS, "fail", f"{setting.words}: {listed(wrong)}", FIX)
+        return Check(CONVOLUTIONS, "pass", f"gradients of {found[0][1]} shapes are right in {setting.words}")
 
     def _all_reduce(self) -> Check:
         if self._world.size == 1:

@@ -89,6 +89,7 @@ class ParallelEfficiency(Value):
 
     step_seconds_alone: Amount
     step_seconds: Amount
+    efficiencies: list[Amount] = []
 
 
 class InitStop(Value):

@@ -100,6 +100,7 @@ class AveragePrecision:
 
 
 def _as_coco(boxes: Floats) -> list[list[float]]:
-    """x1 y1 x2 y2 -> x y width height."""
-    wide: list[list[float]] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(float).tolist()
-    return wide
+    """x1 y1 x2 y2 -> x y width height, in float64: widths rounded to float32 move an IoU across the threshold."""
+    wide = boxes.astype(np.float64)
+    rows: list[list[float]] = np.concatenate([wide[:, :2], wide[:, 2:] - wide[:, :2]], axis=1).tolist()
+    return rows

@@ -104,6 +104,12 @@ def _notes(report: CheckReport) -> list[str]:
         shape = (year.file.images, year.file.height, year.file.width)
         if year.file.year == 1979 and shape == _SHIPPED_YEAR and year.class_counts != _PUBLISHED_1979:
             notes.append(f"{name}: published class counts are {', '.join(map(str, _PUBLISHED_1979))}, in this order")
+    if absent := [name for name, boxes in zip(CLASSES, report.class_counts, strict=True) if report.years and not boxes]:
+        notes.append(f"no year has a box of {', '.join(absent)}: quality is measured on the other classes only")
+    for year in report.years if not absent else ():
+        if lacking := [name for name, boxes in zip(CLASSES, year.class_counts, strict=True) if not boxes]:
+            name = year.file.path.name
+            notes.append(f"{name}: no box of {', '.join(lacking)}: alone, it cannot evaluate every class")
     years = [year.file.year for year in report.years]
     if years and len(years) <= years[-1] - years[0]:
         notes.append(f"not every year is there: {spans(years)}")

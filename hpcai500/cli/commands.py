@@ -1,0 +1,173 @@
+"""All commands by name, and how each error ends: one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpcai500 import __version__
+from hpcai500.cli.accept import accept
+from hpcai500.cli.benchmarks import ewa, ic, score
+from hpcai500.cli.campaign import app as campaign
+from hpcai500.cli.doctor import doctor
+from hpcai500.cli.ensemble import app as ensemble
+from hpcai500.cli.export import export
+from hpcai500.cli.installation import self_test, version
+from hpcai500.cli.micro import micro
+from hpcai500.cli.named_paths import refuse_dead_paths
+from hpcai500.cli.plugins import WithPlugins
+from hpcai500.cli.profile import profile
+from hpcai500.cli.rank import rank
+from hpcai500.cli.replicate import replicate
+from hpcai500.cli.report import compare, report
+from hpcai500.cli.roofline import roofline
+from hpcai500.cli.rules import rules
+from hpcai500.cli.scaling import scale
+from hpcai500.cli.submit import submit
+from hpcai500.cli.system import system
+from hpcai500.cli.telling import tell
+from hpcai500.cli.timeline import timeline
+from hpcai500.cli.verify import verify
+from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.launch.in_job import become, module_command
+from hpcai500.launch.slurm_cli import app as slurm
+from hpcai500.stopping import why_stopped
+from hpcai500.streams import open_missing_streams, print_what_can_be_printed
+
+app = typer.Typer(
+    cls=WithPlugins,
+    help="HPC AI500: measure, score and verify HPC AI systems. Start with `hpcai500 ic`: a small run on this machine.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_FOLDER = str(Path(__file__).parent)
+# Passed through untouched: the in-job half parses these arguments itself.
+_PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"hpcai500 {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def data(context: typer.Context) -> None:
+    """Make, check, index, repack or stage a data set: `hpcai500 data --help`."""
+    become(module_command("data", *context.args), hold=True)
+
+
+def flops(context: typer.Context) -> None:
+    """Count the operations of a benchmark's model: `hpcai500 flops --help`."""
+    become(module_command("measure.flops_command", *context.args), hold=True)
+
+
+# In this order `hpcai500 --help` lists them.
+app.command(short_help="Image Classification: from JPEG files to a score.")(ic)
+app.command(short_help="Extreme Weather Analytics: from HDF5 years to a score.")(ewa)
+app.command()(score)
+app.command(short_help="Which level a recipe or record qualifies for, and which changes force it.")(rules)
+app.command(short_help="One page about records: score, curves, costs, machine, recipe, hashes.")(report)
+app.command(short_help="Two records side by side, with what differs between them.")(compare)
+app.command(short_help="What communication cost: stages, stragglers, bytes.")(timeline)
+app.command(short_help="A record as `:::MLLOG` lines, for tools that read such logs.")(export)
+app.command(short_help="A campaign in one signed file, for whoever verifies or ranks it.")(submit)
+app.command(short_help="A submission, computed again: what of it holds, and what does not.")(verify)
+app.command(short_help="Repeat a submission, and say whether it came out the same.")(replicate)
+app.command(short_help="The verdict on a system: contracted, measured, margin; JUnit XML, a page to sign.")(accept)
+app.command(short_help="Verified submissions in order, by benchmark and level; a site of them.")(rank)
+app.command(short_help="Weak scaling: more and more processes, and the efficiency drawn.")(scale)
+app.command(short_help="Where training steps spend their time: kernels, layouts, device, network.")(profile)
+app.command(short_help="What each node is: processors, accelerators, links, settings, software.")(system)
+app.command(short_help="What binds a run, computation or communication, and what would move it.")(roofline)
+app.command(short_help="What this machine and container lack for a run.")(doctor)
+app.command(short_help="What this machine does at best: products, copy, all-reduce, input.")(micro)
+app.command(short_help="Image, package, rules and libraries, by hash and version.")(version)
+app.command(context_settings=_PASS_THROUGH, short_help="Make, check, index, repack or stage a data set.")(data)
+app.command(context_settings=_PASS_THROUGH, short_help="Count the operations of a model.")(flops)
+app.command("self-test", short_help="Check what this installation computes here: kernels, ranks, a tiny run.")(
+    self_test
+)
+app.add_typer(campaign, name="campaign", short_help="Plan the runs of a result, run them, see how they stand.")
+app.add_typer(ensemble, name="ensemble", short_help="Many models that vote: plan, run, submit, watch, collect.")
+app.add_typer(slurm, name="slurm")
+
+
+# What typer makes of Ctrl-C, without a word.
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def run() -> int:
+    """Run the command that the process was started for; returns its exit code."""
+    open_missing_streams()
+    print_what_can_be_printed()
+    # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
+    try:
+        code = refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.stdout.flush()
+        return code
+    except HpcAi500Error as error:
+        tell(error)
+        return error.exit_code
+    except usage_error as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see `{context.command_path} --help`)" if context else ""
+        tell(f"{_reason(error)}{hint}")
+        return ExitCode.USAGE
+    except OSError as error:
+        _tell_of_system(error)
+        return ExitCode.RUN_FAILED
+    except typer.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        tell(why_stopped(KeyboardInterrupt()))
+        return ExitCode.RUN_FAILED
+
+
+def _tell_of_system(error: OSError) -> None:
+    if not _is_of_stdout(error):
+        tell(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror or error))
+        return
+    # Nothing can be printed any more, and Python must not try again when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # `hpcai500 score … | head` has what it wants
+        tell(f"the result cannot be written: {error.strerror}")
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether it was the result that could not be written: then it still waits, and fails again."""
+    if error.filename is not None:
+        return False
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    # Unbuffered (PYTHONUNBUFFERED), nothing waits; but all that is printed is printed here.
+    return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_FOLDER)
+
+
+def _reason(error: Exception) -> str:
+    """What typer would print: its usage errors format themselves."""
+    formatted = getattr(error, "format_message", None)
+    return str(formatted() if formatted else error)

@@ -1,0 +1,202 @@
+"""How our processes end by a signal: at once, in one line, without a traceback, with their temporary files removed.
+
+Two kinds of processes, two ways:
+
+- A command (`hpcai500 …`) raises `Stopped` where it stands (`unwinding_on_signals`), so that whatever it has opened is
+  closed. Until its modules are loaded there is nothing to close, and it ends where it stands.
+- A process that computes (`ending_by_signals`) may be in one call of a library for minutes, where Python's handlers do
+  not run. A thread waits for the signal instead and ends the process.
+
+A process gets signals from its first instruction on, and Python prints a traceback for a Ctrl-C during its own start.
+So a command starts processes with signals blocked (`hold_signals`); they let them in when they are ready
+(`let_signals_in`), and a signal that came before is not lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import ClassVar, NoReturn
+
+from hpcai500.errors import ExitCode
+from hpcai500.scratch import remove_scratch
+
+# Ctrl-C, a scheduler, a terminal that is closed.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A scheduler's warning before it stops a job. A job's script gives it to all processes by the last one, which ends
+# nobody who has not asked for it.
+_WARNINGS = (signal.SIGUSR1, signal.SIGURG)
+_HELD = (*STOPPING, *_WARNINGS)
+# A terminal's Ctrl-C reaches a process once from the terminal and perhaps once more from whoever passes it on.
+TOGETHER_SECONDS = 0.5
+# For a command to unwind and to print its verdict. An exception that a handler raises can be lost: Python drops those
+# in destructors and in callbacks of weak references.
+_UNWINDING_SECONDS = 4.0
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal has stopped this command.
+
+    Not KeyboardInterrupt itself: where that leaves text which is executed (dataclasses are made that way), Python ends
+    the process by SIGINT, even if the exception is caught later.
+    """
+
+    # What stopped this command: libraries turn the exception into one of their own, or into an exit code.
+    last: ClassVar[Stopped | None] = None
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal_name(number)}")
+        self.number = number
+        Stopped.last = self
+
+
+def signal_name(number: int) -> str:
+    """As people call it."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def why_stopped(error: KeyboardInterrupt) -> str:
+    """The line to print for a command that was stopped."""
+    return str(error) or str(Stopped.last or "stopped by Ctrl-C")
+
+
+@contextmanager
+def unwinding_on_signals() -> Iterator[None]:
+    """A command's way: until `loaded` is called a signal ends this process; from then on it raises `Stopped`.
+
+    The second signal ends the process at once. A signal that the caller ignores stays ignored (`nohup`).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    Stopped.last = None
+    ours = [number for number in STOPPING if _is_default(number)]
+    before = {number: signal.signal(number, leave) for number in ours}
+    atexit.register(_ignore_signals)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def loaded() -> None:
+    """The command's modules are loaded: from here on signals unwind it."""
+    for number in STOPPING:
+        if signal.getsignal(number) is leave:
+            signal.signal(number, _unwind)
+
+
+@contextmanager
+def ending_by_signals(last_words: Callable[[int], None] = lambda number: None) -> Iterator[None]:
+    """While it is entered, the first signal ends this process by itself, whatever its main thread is doing.
+
+    Nothing is unwound: temporary folders are removed, and the process dies of the signal, which its parent sees. Where
+    somebody else handles a signal within (a run that stops with a checkpoint), it is theirs.
+
+    Args:
+        last_words: called with the number, in a thread of its own, before the process ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before_descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _noted) for number in _HELD if _is_default(number)}
+    # A process that is forked shares the pipe: its signals are not ours.
+    os.register_at_fork(after_in_child=_forget)
+    threading.Thread(target=_end_when_told, args=(reading, last_words), name="signals", daemon=True).start()
+    atexit.register(_ignore_signals)
+    let_signals_in()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before_descriptor)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writing)
+
+
+def hold_signals() -> None:
+    """Block what stops a process, in a child that is about to become a program of ours."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+def let_signals_in() -> None:
+    """Unblock them: this process knows by now what to do."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+
+
+def _is_default(number: int) -> bool:
+    return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+
+
+def leave(number: int, frame: FrameType | None = None) -> NoReturn:
+    """End this process where it stands, and say why."""
+    os.write(2, f"hpcai500: error: stopped by {signal_name(number)}\n".encode())
+    remove_scratch()
+    os._exit(ExitCode.RUN_FAILED)
+
+
+def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    first_seconds = time.monotonic()
+
+    def again(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGALRM or time.monotonic() - first_seconds > TOGETHER_SECONDS:
+            remove_scratch()
+            os._exit(ExitCode.RUN_FAILED)
+
+    for each in (*STOPPING, signal.SIGALRM):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, again)
+    signal.setitimer(signal.ITIMER_REAL, _UNWINDING_SECONDS)
+    raise Stopped(number)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The thread that waits does the rest: Python has told it by the pipe."""
+
+
+def _end_when_told(reading: int, last_words: Callable[[int], None]) -> None:
+    while told := os.read(reading, 1):
+        number = told[0]
+        if signal.getsignal(number) is _noted:
+            try:
+                last_words(number)
+                remove_scratch()
+            finally:
+                _die_of(number)
+    os.close(reading)
+
+
+def _die_of(number: int) -> None:
+    # Python changes handlers in its main thread only, which may be in a library.
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+    number = signal.SIGUSR1 if number == signal.SIGURG else number
+    library.signal(number, None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+def _forget() -> None:
+    if signal.getsignal(signal.SIGTERM) is _noted:
+        signal.set_wakeup_fd(-1)
+        for number in _HELD:
+            if signal.getsignal(number) is _noted:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def _ignore_signals() -> None:
+    """Everything is said and written: an impatient Ctrl-C must not turn the end into a traceback."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
