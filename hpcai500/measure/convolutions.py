@@ -6,7 +6,8 @@ the comparison runs in a process of its own, which loads torch once and forks fo
 One such fault is known, and a run that would meet it is refused: oneDNN's AVX2 weight gradient of a strided 1x1
 convolution with fewer than 8 input channels, in float32 and NHWC, writes beyond its scratch memory
 (uxlfoundation/oneDNN issue 6035): heap corruption, a hang, or wrong numbers without a word. Contiguous memory,
-8 channels, groups, padding, a stride of 1, AVX-512 and AVX are sound.
+8 channels, groups, padding, a stride of 1, AVX-512 and AVX are sound. On CPUs, torch.compile computes convolutions in
+NHWC whatever the model's layout is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hpcai500.methodology.arithmetic import arithmetic_of
 
 Pair = tuple[int, int]
 
-FIX = "--set framework.channels_last=false, or another node"
+FIX = "--set framework.channels_last=false --set framework.compile=false, or another node"
 # The largest error, as a share of the largest value: that of rounding once, with room for other orders of summation.
 # TF32 and fp16 keep 10 bits of a value, bf16 keeps 7.
 _TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}
@@ -89,19 +90,20 @@ class Setting:
 
     device: str
     arithmetic: str
-    channels_last: bool
+    in_nhwc: bool
     threads: int
 
     @classmethod
     def of(cls, recipe: Recipe, device: torch.device) -> Setting:
         """That of `recipe` on `device`."""
         arithmetic = arithmetic_of(recipe.accelerator.precision)
-        return cls(str(device), arithmetic, recipe.framework.channels_last, torch.get_num_threads())
+        in_nhwc = recipe.framework.channels_last or (recipe.framework.compile and device.type == "cpu")
+        return cls(str(device), arithmetic, in_nhwc, torch.get_num_threads())
 
     @property
     def words(self) -> str:
         """For people."""
-        return f"{self.arithmetic}, {'NHWC' if self.channels_last else 'NCHW'}"
+        return f"{self.arithmetic}, {'NHWC' if self.in_nhwc else 'NCHW'}"
 
 
 def convolutions_of(model: nn.Module) -> tuple[Convolution, ...]:
@@ -116,18 +118,17 @@ def to_memory_format(model: nn.Module, recipe: Recipe, device: torch.device, *, 
     Raises:
         EnvironmentLacksError: it is to be trained, and this processor would compute wrong gradients.
     """
-    if not recipe.framework.channels_last:
-        return
-    if trains and device.type == "cpu" and (fault := known_fault(convolutions_of(model))):
-        raise EnvironmentLacksError(f"framework.channels_last: {fault}; {FIX}")
-    # torch's stubs do not know this documented form.
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if trains and (fault := known_fault(convolutions_of(model), Setting.of(recipe, device))):
+        raise EnvironmentLacksError(f"framework: {fault}; {FIX}")
+    if recipe.framework.channels_last:
+        # torch's stubs do not know this documented form.
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def known_fault(convolutions: Sequence[Convolution]) -> str | None:
-    """Which of `convolutions` the CPU of this process is known to compute wrong in NHWC; None where none."""
+def known_fault(convolutions: Sequence[Convolution], setting: Setting) -> str | None:
+    """Which of `convolutions` this processor is known to compute wrong in `setting`; None where none."""
     hurt = [convolution for convolution in convolutions if convolution.is_hurt_by_avx2]
-    if not hurt or not _computes_by_avx2():
+    if not hurt or not setting.in_nhwc or setting.device != "cpu" or not _computes_by_avx2():
         return None
     return (
         f"{hurt[0]} gets wrong gradients in NHWC, or crashes, on a processor without AVX-512: "
@@ -179,7 +180,7 @@ def largest_error(convolution: Convolution, setting: Setting) -> Mapping[str, fl
     # Whole strides: it is these that oneDNN gathers before it multiplies.
     height, width = (_SIDES[convolution.channels > _FEW] * stride for stride in convolution.stride)
     dtype = _TYPES.get(setting.arithmetic, torch.float32)
-    layout = torch.channels_last if setting.channels_last else torch.contiguous_format
+    layout = torch.channels_last if setting.in_nhwc else torch.contiguous_format
 
     def noise(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(dtype)

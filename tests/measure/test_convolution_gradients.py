@@ -53,7 +53,7 @@ def test_each_shape_of_a_model_is_compared_once_in_another_process() -> None:
 
 BY_AVX2 = f"""
 from hpcai500.measure.convolutions import *
-print(bool(known_fault([Convolution(4, 8, (1, 1), (2, 2))])))
+print(bool(known_fault([Convolution(4, 8, (1, 1), (2, 2))], Setting("cpu", "fp32", True, 1))))
 for channels_last in (True, False):
     found = wrong_gradients([Convolution(c, 8, (1, 1), (2, 2)) for c in {[one.channels for one in HURT]}],
         Setting("cpu", "fp32", channels_last, 1))
@@ -75,8 +75,14 @@ def test_a_fault_that_crashes_or_corrupts_is_named_and_contiguous_memory_does_no
 def test_a_model_that_would_meet_the_fault_is_not_trained_in_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "_computes_by_avx2", lambda: True)
     recipe, other = load_recipe("ic/smoke"), load_recipe("ic/smoke", ["framework.channels_last=false"])
-    with pytest.raises(EnvironmentLacksError, match=r"4 to 8 channels, 1x1, stride 2 .* framework.channels_last=false"):
-        to_memory_format(nn.Conv2d(4, 8, 1, stride=2), recipe, CPU)
+    # The compiler lays images out in NHWC by itself.
+    compiled = load_recipe("ic/smoke", ["framework.channels_last=false", "framework.compile=true"])
+    for refused in (recipe, compiled):
+        with pytest.raises(
+            EnvironmentLacksError,
+            match=r"4 to 8 channels, 1x1, stride 2 .* framework.channels_last=false --set framework.compile=false",
+        ):
+            to_memory_format(nn.Conv2d(4, 8, 1, stride=2), refused, CPU)
     to_memory_format(nn.Conv2d(4, 8, 1, stride=2), other, CPU)
     to_memory_format(nn.Conv2d(4, 8, 1, stride=2), recipe, CPU, trains=False)
     for sound in (nn.Conv2d(8, 8, 1, stride=2), nn.Conv2d(4, 8, 1), nn.Conv2d(4, 8, 3, stride=2)):

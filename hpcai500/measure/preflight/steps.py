@@ -173,8 +173,7 @@ class Steps:
             if wrong := wrong_gradients(shapes, setting, self._stage.progress):
                 return len(shapes), wrong
             # What is written where it should not be does not show each time.
-            in_nhwc_on_cpu = setting.channels_last and setting.device == "cpu"
-            fault = known_fault(shapes) if in_nhwc_on_cpu else None
+            fault = known_fault(shapes, setting)
             return len(shapes), [fault] if fault else []
 
         answers = ask_hosts(self._world, compare)
