@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from hpcai500.cli.options import Oversubscribe, Set
 from hpcai500.cli.telling import job_error, tell
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.stopping import why_stopped
+
+if TYPE_CHECKING:
+    from hpcai500.launch.scale import ScaleRequest
 
 
 def scale(
@@ -33,6 +37,13 @@ def scale(
         bool,
         typer.Option("--ensemble", help="Scale by members that vote, beside one model on the same ranks (V3.0)."),
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Stop all runs with a checkpoint after so long.  [default: 60; with --data or --recipe 1440, a day]",
+        ),
+    ] = None,
     degree: Annotated[
         int | None, typer.Option(min=1, metavar="P", help="With --ensemble: ranks of a member.  [default: 1]")
     ] = None,
@@ -55,7 +66,8 @@ def scale(
 ) -> None:
     """Run a benchmark with 1, 2, 4, ... processes on this machine and draw FLOPS and efficiency (V2.0 Fig. 12).
 
-    The same command with the same --out goes on where it was. With --records it draws runs that were made elsewhere.
+    It says how long it takes at most (--minutes). The same command with the same --out goes on where it was. With
+    --records it draws runs that were made elsewhere.
 
     With --ensemble each number of processes is an ensemble of as many members (with --degree P, of a P-th of them), and
     one model beside it: FLOPS and efficiency of both, then quality against speed for ever fewer and larger members.
@@ -64,7 +76,13 @@ def scale(
     node count at which it meets a wall. What it prints is a prediction, no result: it ends without a RESULT line.
     """
     if predict is not None:
-        of_runs = (("--procs", procs), ("--data", data), ("--records", from_records), ("--ensemble", ensemble))
+        of_runs = (
+            ("--procs", procs),
+            ("--data", data),
+            ("--records", from_records),
+            ("--ensemble", ensemble),
+            ("--minutes", minutes is not None),
+        )
         for option, given in of_runs:
             if given:
                 raise UsageError(f"--predict runs nothing: leave out {option}")
@@ -77,9 +95,9 @@ def scale(
     if ensemble:
         if from_records:
             raise UsageError("--records: of runs of one model; leave out --ensemble")
-        _run_ensembles(what, procs, recipe, data, out, set_ or [], degree or 1, as_json)
+        _run_ensembles(what, procs, recipe, data, out, set_ or [], minutes, degree or 1, as_json)
         return
-    _run(what, procs, recipe, data, out, set_ or [], from_records, as_json)
+    _run(what, procs, recipe, data, out, set_ or [], minutes, from_records, as_json)
 
 
 def _run(
@@ -89,6 +107,7 @@ def _run(
     data: Path | None,
     out: Path | None,
     settings: list[str],
+    minutes: float | None,
     from_records: bool,
     as_json: bool,
 ) -> None:
@@ -102,10 +121,11 @@ def _run(
         else:
             request = ScaleRequest(_one(what), procs, recipe, data, out, settings)
             folder = request.folder
-            for run in run_scaling(request, folder):
-                if run.exit_code != ExitCode.PASS:
-                    raise RunError(f"{run.record}: {job_error(run.record) or 'the run failed (see above)'}")
-                done.append(run.record)
+            with _bounded(request, folder, minutes):
+                for run in run_scaling(request, folder):
+                    if run.exit_code != ExitCode.PASS:
+                        raise RunError(f"{run.record}: {job_error(run.record) or 'the run failed (see above)'}")
+                    done.append(run.record)
         report = report_scaling(done, folder)
     except HpcAi500Error as error:
         report = report_broken_scaling(done, tell(error), error.exit_code)
@@ -122,6 +142,7 @@ def _run_ensembles(
     data: Path | None,
     out: Path | None,
     settings: list[str],
+    minutes: float | None,
     degree: int,
     as_json: bool,
 ) -> None:
@@ -135,7 +156,9 @@ def _run_ensembles(
     try:
         request = EnsembleScaleRequest(ScaleRequest(_one(what), procs, recipe, data, out, settings), degree)
         folder = request.scaling.folder
-        scaling = read_ensemble_scaling(run_ensemble_scaling(request, folder), degree)
+        with _bounded(request.scaling, folder, minutes):
+            runs = run_ensemble_scaling(request, folder)
+        scaling = read_ensemble_scaling(runs, degree)
         doubt = next(scaling.doubts(), None)
         code = ExitCode.PASS if doubt is None else ExitCode.RUN_FAILED
         report = ScaleReport(
@@ -147,6 +170,15 @@ def _run_ensembles(
         report = ScaleReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
     print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
     raise typer.Exit(report.error_code)
+
+
+def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
+    """The time that the runs of `request` may take; it is told."""
+    from hpcai500.launch.measuring import ended_after, say  # noqa: PLC0415 - keeps `--help` fast
+
+    limit = minutes if minutes is not None else 1440.0 if request.data or request.recipe else 60.0
+    say(f"scale: into {folder}; at most {limit:g} min, then it is stopped with a checkpoint (--minutes)")
+    return ended_after(limit, f"go on by the same command with --out {folder}, or with more --minutes")
 
 
 def _predict(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import ExitCode, OutOfTimeError, error_kind
+from hpcai500.errors import ExitCode, HpcAi500Error, OutOfTimeError, error_kind
 from hpcai500.launch.child import Patience
 from hpcai500.launch.crew import Crew
 from hpcai500.layers import Recipe
@@ -75,6 +78,32 @@ def measure(
         if code != ExitCode.PASS:
             raise error_kind(code)(f"{_title(module)}: it could not be measured (see above)")
         return json_object(result)
+
+
+@contextmanager
+def ended_after(minutes: float, advice: str) -> Iterator[None]:
+    """While it is entered: runs that take longer than `minutes` are stopped with a checkpoint, as by SIGTERM.
+
+    Raises:
+        OutOfTimeError: with `advice`; instead of what the signal has led to.
+    """
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(60 * minutes, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (HpcAi500Error, KeyboardInterrupt) as error:
+        if not is_late.is_set():
+            raise
+        raise OutOfTimeError(f"stopped after {minutes:g} min: {advice}") from error
+    finally:
+        timer.cancel()
 
 
 def say(line: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +150,18 @@ def test_numbers_of_processes_that_are_none_are_refused(text: str) -> None:
 
 def test_numbers_of_processes_are_put_in_order() -> None:
     assert parse_procs(" 8, 1,2 ,8") == [1, 2, 8]
+
+
+def test_a_scaling_that_takes_longer_than_it_may_is_stopped_and_says_how_to_go_on(images: Path, tmp_path: Path) -> None:
+    without_end = [token for one in (*SHORT[:-2], "problem.epochs=100000") for token in ("--set", one)]
+    command = "import sys; from hpcai500.cli import main; sys.exit(main())"
+    arguments = ["scale", "ic", "--procs", "1,2", "--recipe", "ic/smoke", "--data", str(images), "--out", "s"]
+    ended = subprocess.run(
+        [sys.executable, "-c", command, *arguments, "--minutes", "0.15", "--oversubscribe", *without_end],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == ExitCode.RUN_FAILED
+    assert "at most 0.15 min, then it is stopped with a checkpoint (--minutes)" in ended.stderr
+    error = "stopped after 0.15 min: go on by the same command with --out s, or with more --minutes"
+    assert ended.stdout.splitlines()[-2:] == [f"error       {error}", "HPCAI500 RESULT INVALID"]
+    assert "Traceback" not in ended.stderr
