@@ -249,6 +249,10 @@ def _efficiency(events: Sequence[Event]) -> dict[str, Any]:
         return {}
     if any("efficiencies" not in start for start in starts):
         return {"parallel_efficiency_note": "an older version timed a few steps only"}
+    begins = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
+    sizes = sorted({begin["world_size"] for begin in begins if "world_size" in begin})
+    if len(sizes) > 1:
+        return {"parallel_efficiency_note": f"its starts had {' and '.join(map(str, sizes))} ranks"}
     whole = estimate_efficiency([pair for start in starts for pair in start["efficiencies"]])
     return {
         "parallel_efficiency": whole.value,

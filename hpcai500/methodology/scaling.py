@@ -40,7 +40,7 @@ class EfficiencyEstimate:
 def estimate_efficiency(pairs: Sequence[float]) -> EfficiencyEstimate:
     """The efficiency by `pairs`: of each, the time of a step without communication over that of one with it.
 
-    Withheld where it is not known well enough to be of use, and where it says that communication made steps faster.
+    Withheld where it is not known well enough to be of use, and where it is above 1.
     """
     if len(pairs) < LEAST_VALUES:
         return EfficiencyEstimate(None, None, f"pairs of steps timed: {len(pairs)}; {LEAST_VALUES} are needed")
@@ -48,8 +48,8 @@ def estimate_efficiency(pairs: Sequence[float]) -> EfficiencyEstimate:
     told = f"the median of {len(pairs)} pairs of steps is {value:.2f}, its 95 % interval {low:.2f} to {high:.2f}"
     if (high - low) / 2 > MOST_UNCERTAINTY * value:
         return EfficiencyEstimate(None, (low, high), f"too uncertain: {told}")
-    if low > 1:
-        return EfficiencyEstimate(None, (low, high), f"above 1, so something else was measured: {told}")
+    if value > 1:
+        return EfficiencyEstimate(None, (low, high), f"above 1, which communication does not bring about: {told}")
     return EfficiencyEstimate(value, (low, high), None)
 
 

@@ -77,7 +77,7 @@ def test_parallel_efficiency_is_the_median_of_steps_without_over_steps_with_comm
     [
         ([2.23], "pairs of steps timed: 1; 6 are needed"),
         ([1.32, 0.40, 0.91, 0.55, 0.6, 0.7], "too uncertain: the median of 6 pairs of steps is 0.65"),
-        ([1.2, 1.25, 1.22, 1.21, 1.24, 1.23], "above 1, so something else was measured: the median of 6"),
+        ([1.2, 1.25, 1.22, 1.21, 1.24, 1.23], "above 1, which communication does not bring about: the median of 6"),
     ],
 )
 def test_an_efficiency_that_cannot_be_relied_on_is_unknown_with_the_reason(pairs: list[float], note: str) -> None:
@@ -90,8 +90,10 @@ def test_an_efficiency_that_cannot_be_relied_on_is_unknown_with_the_reason(pairs
     assert f"efficiency  unknown: {note}" in "\n".join(summary_lines(result))
 
 
-def test_an_efficiency_above_one_within_its_uncertainty_stands() -> None:
-    assert estimate_efficiency([0.97, 1.02, 1.03, 0.99, 1.01, 1.02]).value == pytest.approx(1.015)
+def test_an_efficiency_above_one_is_withheld_also_within_its_uncertainty() -> None:
+    estimate = estimate_efficiency([0.97, 1.02, 1.03, 0.99, 1.01, 1.02])
+    assert (estimate.value, estimate.interval) == (None, (0.97, 1.03))
+    assert str(estimate.note).startswith("above 1")
 
 
 def test_a_resumed_run_keeps_the_efficiency_of_every_start() -> None:
@@ -99,6 +101,11 @@ def test_a_resumed_run_keeps_the_efficiency_of_every_start() -> None:
     assert result.parallel_efficiency_starts == [0.75, 0.85]
     # Of both starts together: neither replaces the other.
     assert result.parallel_efficiency == 0.76
+
+
+def test_a_run_gone_on_with_by_other_ranks_has_no_one_efficiency() -> None:
+    result = run(resumed=COMPANY | {"world_size": 4}).result()
+    assert (result.parallel_efficiency, result.parallel_efficiency_note) == (None, "its starts had 4 and 8 ranks")
 
 
 def test_an_estimate_is_no_figure_of_merit() -> None:
