@@ -34,9 +34,11 @@ def refuse_dead_paths(arguments: Sequence[str]) -> int | None:
 def _paths(arguments: Sequence[str]) -> Iterator[str]:
     """Every word that may be a path, beside the folders that every command uses.
 
-    A word that is none names nothing, which answers at once. `doctor` is left out: a folder that is dead is a check of
-    it that fails.
+    A word that is none names nothing, which answers at once. Help needs none of them. `doctor` is left out: a folder
+    that is dead is a check of it that fails.
     """
+    if "--help" in arguments or arguments[:1] in ([], ["version"]):
+        return
     yield os.curdir
     if "doctor" in arguments[:1]:
         return

@@ -22,7 +22,7 @@ _BACKLOG = 4096
 class Hello(Message):
     """A copy to rank 0: which one it is. Nothing proves it: a launcher gives its ranks no secret."""
 
-    hpcai500: Annotated[str, Field(max_length=100)]
+    hpcai500: Annotated[str, Field(max_length=100, pattern=r"^[0-9A-Za-z.+-]+$")]
     rank: Annotated[int, Field(ge=0, lt=2**31)]
     size: Annotated[int, Field(ge=1, lt=2**31)]
 

@@ -292,7 +292,11 @@ def _in_a_fork(convolutions: Sequence[Convolution], setting: Setting) -> list[st
         torch.set_float32_matmul_precision("high" if setting.arithmetic == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = setting.arithmetic == "tf32"
         for convolution in convolutions:
-            os.write(writing, f"{json.dumps(_complaint(convolution, setting))}\n".encode())
+            try:
+                complaint = _complaint(convolution, setting)
+            except RuntimeError as error:
+                complaint = f"{convolution} is not computed: {' '.join(str(error).split())}"
+            os.write(writing, f"{json.dumps(complaint)}\n".encode())
         os._exit(0)
     os.close(writing)
     with open(reading, encoding="utf-8") as stream:  # noqa: PTH123 - a file descriptor

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import select
@@ -37,7 +38,8 @@ _LONGEST_OPTION = 200
 # and reads one byte of a regular file. Each record that it writes is a path's number, then `@` and where it is, or `=`
 # and errno.
 _PROBE = r"""
-import os, _thread
+import os, signal, sys, _thread
+signal.alarm(int(sys.argv[1]))
 paths = list(enumerate(open(0, "rb").read().split(b"\0")))
 paths.reverse()
 left, lock = len(paths), _thread.allocate_lock()
@@ -183,10 +185,11 @@ def _touched(paths: list[str], seconds: float) -> tuple[dict[int, str], dict[int
     """How far a child came with each of `paths`, errno of those that answered (0: none), and, where it came to no
     end, how long it was waited for.
 
-    It is killed, and not waited for: in state D it ends when the mount does.
+    It is killed, and not waited for: in state D it ends when the mount does. Where nobody is left to kill it, its own
+    alarm does.
     """
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _PROBE],
+        [sys.executable, "-I", "-S", "-c", _PROBE, str(math.ceil(seconds) + 1)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

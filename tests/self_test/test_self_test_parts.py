@@ -145,6 +145,7 @@ def test_this_installation_passes_and_leaves_nothing(tmp_path: Path) -> None:
     assert (ended.returncode, document["verdict"]) == (0, "pass")
     names = {check["name"] for check in document["checks"]}
     assert {"all-reduce: torch, Gloo", "training run: ic", "training run: ewa", "crop boxes [portable]"} <= names
+    assert {"convolutions: ic/smoke", "convolutions: ewa/smoke"} <= names
     assert {"name", "status", "detail", "seconds"} <= document["checks"][0].keys()
     assert "self-test: pass training run: ewa" in ended.stderr
     assert not list(tmp_path.iterdir())

@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 from hpcai500.system.preflight import MEASURED
 
 DOCTOR = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())", "doctor"]
@@ -46,6 +49,16 @@ def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: P
     assert "hpcai500: doctor: GEMM (6 of 11)" in said
     # Nothing is left behind: neither record nor cache.
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="this processor has no AVX2")
+def test_convolutions_that_this_machine_gets_wrong_fail_the_command(tmp_path: Path) -> None:
+    narrow = ["--recipe", "ic/smoke", "--set", "workload.width=4"]
+    code, checks, _ = doctor(tmp_path, "ic", *narrow, *ON_CPU, ONEDNN_MAX_CPU_ISA="AVX2")
+    assert code == 69
+    assert checks["convolutions"]["status"] == "fail"
+    assert "fp32, NHWC: the convolution of 4 to 8 channels, 1x1, stride 2" in checks["convolutions"]["detail"]
+    assert "--set framework.channels_last=false" in checks["convolutions"]["fix"]
 
 
 def test_where_the_launcher_tells_nonsense_no_rank_is_started(tmp_path: Path) -> None:
