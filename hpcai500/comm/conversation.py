@@ -46,7 +46,13 @@ class Conversation:
         number, gradients = bucket.number, update.gradients(bucket)
         with self._lane.after(*update.last_ready[number]):
             marks = [self._lane.mark()]
-            packed = self._wire.pack(gradients, self._padded(bucket.elements), scale=1 / self._all.size, bucket=number)
+            packed = self._wire.pack(
+                gradients,
+                self._padded(bucket.elements),
+                scale=1 / self._all.size,
+                bucket=number,
+                norms=update.norms[number],
+            )
             targets = self._wire.targets(gradients, number)
             if targets is not gradients:
                 self._lane.let_go(gradients)

@@ -24,7 +24,9 @@ class Fp32Wire(PlainWire):
         super().__init__("none", buffers, None, threads)
         self._kept: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
-    def pack(self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int) -> Tensor:
+    def pack(
+        self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
+    ) -> Tensor:
         """As the protocol."""
         if bucket not in self._kept:
             packed = torch.zeros(elements, device=gradients[0].device)
@@ -34,7 +36,7 @@ class Fp32Wire(PlainWire):
         sources = [
             gradient.clone() if gradient is view else gradient for gradient, view in zip(gradients, views, strict=True)
         ]
-        kernels.pack(sources, packed, scale=scale, threads=self._threads)
+        kernels.pack(sources, packed, scale=scale, norms=norms, threads=self._threads)
         return packed
 
     def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:

@@ -17,7 +17,8 @@ from hpcai500.errors import RunError
 class GradientUpdate:
     """What the training thread and the exchange thread know about one update.
 
-    Once a bucket has left, its gradients, `stages`, `sums` and `exchange_end` are the exchange threads' until the end.
+    Once a bucket has left, its gradients, `norms`, `stages`, `sums` and `exchange_end` are the exchange threads' until
+    the end.
 
     Attributes:
         used: 1 for each parameter that a backward pass of this rank has reached.
@@ -25,6 +26,7 @@ class GradientUpdate:
         backward_end: it has ended.
         last_ready: of each bucket, when its last gradient was there: a mark of each queue that gradients came on.
         stages: of each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
+        norms: of each bucket, the L2 norms of this rank's own gradients, before any sum (float64, on their device).
         sums: over all ranks, of `used` and of the caller's numbers behind it.
         exchange_end: the sums are there.
     """
@@ -39,6 +41,8 @@ class GradientUpdate:
         self.backward_start = self.backward_end = self.exchange_end = lane.mark()
         self.last_ready: dict[int, tuple[Mark, ...]] = {}
         self.stages: dict[int, list[Mark]] = {}
+        norms = torch.empty(len(parameters), dtype=torch.float64, device=parameters[0].device)
+        self.norms = norms.split([len(bucket.members) for bucket in buckets])
         self.sums: list[float] = []
 
     def arrive(self, index: int, *, leaving: bool) -> list[Bucket]:

@@ -34,12 +34,14 @@ class QuantisedWire:
         """As the protocol."""
         return kernels.quantised_bytes(elements)
 
-    def pack(self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int) -> Tensor:
+    def pack(
+        self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
+    ) -> Tensor:
         """As the protocol."""
         packed = self._buffers.take("packed", self.packed_bytes(elements), torch.uint8)
         count = sum(gradient.numel() for gradient in gradients)
         residual = self._residuals.at((bucket, "pack"), count) if self._residuals else None
-        kernels.quantise(gradients, packed, scale=scale, threads=self._threads, residual=residual)
+        kernels.quantise(gradients, packed, scale=scale, residual=residual, norms=norms, threads=self._threads)
         packed[self.packed_bytes(count) :].zero_()
         return packed
 

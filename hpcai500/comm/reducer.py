@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hpcai500.comm.base import Communicator
@@ -52,6 +53,8 @@ class Reducer:
         sink: may be changed between updates.
         buckets: how gradients travel.
         waited_seconds: of the last update, from the end of the backward pass to the last sum: what was not overlapped.
+        own_norm: of the last update, the sum of the L2 norms of this rank's own gradients, before they were added to
+            those of others (float64, on their device); not finite where a value of theirs was not.
 
     Raises:
         RecipeError: the topology cannot be laid over these ranks.
@@ -75,6 +78,7 @@ class Reducer:
         device = self._parameters[0].device
         self._lane = make_exchange_lane(device)
         self.waited_seconds = 0.0
+        self.own_norm = torch.zeros((), dtype=torch.float64, device=device)
         self._set_buckets(bucket_bytes)
         self._require_alike(communicator)
         self._residuals = Residuals(device) if settings.error_feedback else None
@@ -152,6 +156,7 @@ class Reducer:
             for bucket in self.buckets:
                 self.sink.bucket(update.span(bucket, self._conversation(bucket).sent(bucket)))
         update.hand_over()
+        self.own_norm = torch.cat(update.norms).sum()
         return update.sums[len(self._parameters) :]
 
     def set_bucket_bytes(self, bucket_bytes: int) -> None:

@@ -31,8 +31,13 @@ class Wire(Protocol):
     def packed_bytes(self, elements: int) -> int:
         """Size of `elements` packed gradient elements, a multiple of `grain`."""
 
-    def pack(self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int) -> Tensor:
-        """`scale` times the gradients (float32), one after the other in memory order, then 0 up to `elements`."""
+    def pack(
+        self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
+    ) -> Tensor:
+        """`scale` times the gradients (float32), one after the other in memory order, then 0 up to `elements`.
+
+        `norms` receives the L2 norm of each gradient, before the scale and without residuals.
+        """
 
     def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
         """Where the averages of packed `gradients` come to be: there, or in what takes their place."""
@@ -80,20 +85,25 @@ class PlainWire:
         """As the protocol."""
         return elements * self._type.itemsize
 
-    def pack(self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int) -> Tensor:
+    def pack(
+        self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
+    ) -> Tensor:
         """As the protocol."""
         packed = self._buffers.take("packed", elements, self._type)
         count = sum(gradient.numel() for gradient in gradients)
         if self._residuals is None:
-            kernels.pack(gradients, packed, scale=scale, threads=self._threads)
+            kernels.pack(gradients, packed, scale=scale, norms=norms, threads=self._threads)
         else:
-            self._pack_with_feedback(gradients, packed, scale, self._residuals.at((bucket, "pack"), count))
+            residual = self._residuals.at((bucket, "pack"), count)
+            self._pack_with_feedback(gradients, packed, scale, residual, norms)
         packed[count:].zero_()
         return packed
 
-    def _pack_with_feedback(self, gradients: Sequence[Tensor], packed: Tensor, scale: float, residual: Tensor) -> None:
+    def _pack_with_feedback(
+        self, gradients: Sequence[Tensor], packed: Tensor, scale: float, residual: Tensor, norms: Tensor | None
+    ) -> None:
         wanted = self._buffers.take("wanted", len(residual), torch.float32)
-        kernels.pack(gradients, wanted, scale=scale, threads=self._threads)
+        kernels.pack(gradients, wanted, scale=scale, norms=norms, threads=self._threads)
         wanted += residual
         kernels.pack([wanted], packed, threads=self._threads)
         kernels.unpack(packed, [residual], threads=self._threads)

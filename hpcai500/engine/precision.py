@@ -45,6 +45,11 @@ class Precision:
         """The type in which images are best delivered."""
         return self._mixed or torch.float32
 
+    @property
+    def leaves_out_overflows(self) -> bool:
+        """Whether `step` leaves the weights as they are where a gradient is not finite."""
+        return self._scaler is not None
+
     def forward(self, *, caching: bool = True) -> AbstractContextManager[Any]:
         """Context of forward pass and loss.
 

@@ -38,6 +38,7 @@ class StagedModel:
         precision: the arithmetic.
 
     Attributes:
+        layout: who holds which part.
         pipe: passes batches.
         stage: the part that is trained here.
 
@@ -56,8 +57,8 @@ class StagedModel:
     ) -> None:
         chain = _chain_of(recipe, workload)
         self._whole, self._groups = whole, groups
-        self._column = groups.neighbours.column
-        ranges = cut(work_of(chain.parts, _count(workload)), groups.layout.stages)
+        self._column, self.layout = groups.neighbours.column, groups.layout
+        ranges = cut(work_of(chain.parts, _count(workload)), self.layout.stages)
         self._stages = [_modules(chain.parts[own.start : own.stop]) for own in ranges]
         _require_all(whole, self._stages)
         self.pipe = Pipe(

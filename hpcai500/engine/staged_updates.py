@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 class StagedUpdater(Updater):
     """Does the updates of one stage; all ranks of the job call alike.
 
-    The first stage reads, and its samples are counted there; the others read nothing. The loss is the mean over all
-    replicas, the same on every rank.
+    The first stage reads, and its samples are counted there; the others read nothing. The loss is that of this
+    rank's replica, the same on all its stages.
 
     Attributes:
         pipe: passes batches through the stages.
         world: all ranks of the job, for the training thread.
-        replicas: how many models learn together.
+        replicas: the ranks that hold the same stage, one of each model that learns.
         micro_batches: in how many parts a batch passes.
     """
 
     pipe: Pipe = field(kw_only=True)
     world: Communicator = field(kw_only=True)
-    replicas: int = field(kw_only=True)
+    replicas: Communicator = field(kw_only=True)
     micro_batches: int = field(kw_only=True)
     _agreed_seconds: float = field(default=0.0, init=False)
 
@@ -76,14 +76,18 @@ class StagedUpdater(Updater):
         return batch
 
     def _agreed(self, loss: float) -> Tensor:
-        """The loss of all replicas, and what any rank has heard: the stages of one model have only this in common."""
+        """The loss of this replica, and what any rank has heard: the stages of one model have only this in common."""
         start = time.perf_counter()
-        numbers = torch.tensor([loss, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
+        # A sum of all losses would hide whose was no number first.
+        losses = [0.0] * self.replicas.size
+        losses[self.replicas.rank] = loss
+        numbers = torch.tensor([*losses, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
         self.world.all_reduce(numbers)
-        self.is_alarmed = numbers[1].item() > 0
-        self.stop.agree(numbers[2:].tolist())
+        alarms, *wishes = numbers[self.replicas.size :].tolist()
+        self.is_alarmed = alarms > 0
+        self.stop.agree(wishes)
         self._agreed_seconds = time.perf_counter() - start
-        return numbers[0] / self.replicas
+        return numbers[self.replicas.rank]
 
     def _held_back(self, turn: int) -> AbstractContextManager[Any]:
         """Sums leave while the last backward pass runs; that of several micro-batches adds to gradients to its end."""

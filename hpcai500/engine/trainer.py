@@ -93,14 +93,17 @@ class Trainer:
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, self._steps, self._epochs)
         self._staged = self._cut(groups) if groups else None
         self._updater = self._make_updater(model)
-        self._losses = torch.zeros(_LOSSES_AT_ONCE, device=place.device)
+        # Of each update, the loss and the updater's own_norm.
+        self._seen = torch.zeros(_LOSSES_AT_ONCE, 2, dtype=torch.float64, device=place.device)
         self._first_epoch = 1
         # What a checkpoint says of the epoch, over all ranks; and what this rank has done in it since.
         self._before = EpochTally()
         self._tally = EpochTally()
         self.attribution = Attribution()
         self._last_loss: float | None = None
-        # The first step of this rank whose loss was not finite, and what it was.
+        # At which step this rank's numbers ceased to be finite, and which: gradients, which count once a loss or the
+        # weights are not finite either; and once they are.
+        self._suspected: tuple[int, str] | None = None
         self._not_finite: tuple[int, str] | None = None
         self._quality: float | None = None
 
@@ -130,7 +133,7 @@ class Trainer:
             **common,
             pipe=self._staged.pipe,
             world=self._place.communicator,
-            replicas=self._staged.replicas.size,
+            replicas=self._staged.replicas,
             micro_batches=self._recipe.programming.micro_batches,
         )
 
@@ -239,7 +242,8 @@ class Trainer:
         place = self._tally.steps % _LOSSES_AT_ONCE
         rate = self._rate.at(number)
         loss = self._updater.update(number, number / self._steps, rate, batches, self._tally)
-        self._losses[place] = loss
+        self._seen[place, 0] = loss
+        self._seen[place, 1] = self._updater.own_norm
         if self._tally.steps % _LOSSES_AT_ONCE == 0 or self._updater.is_alarmed:
             self._look_at_losses()
         if self._updater.is_alarmed:
@@ -249,20 +253,24 @@ class Trainer:
     def _look_at_losses(self) -> None:
         """Read the losses since the last look. One that is not finite raises an alarm, so that all ranks stop alike.
 
-        They are this rank's own, from before anything is averaged: whose was the first says where it began.
+        They are this rank's own, as are the gradients that are looked at with them, from before anything is averaged:
+        whose was the first says where it began. In stages they are those of this rank's replica.
         """
         before = time.perf_counter()
-        losses = self._losses.tolist()
+        seen = self._seen.tolist()
         # On a GPU this is where the loop waits for what it has sent there.
         self._tally.spend(time.perf_counter() - before)
         for step in range(self._tally.losses_seen, self._tally.steps):
-            loss = losses[step % _LOSSES_AT_ONCE]
-            if not math.isfinite(loss):
-                self._not_finite = self._not_finite or (self._before.steps + step, f"the loss is {loss}")
+            loss, norm = seen[step % _LOSSES_AT_ONCE]
+            place = self._before.steps + step
+            if math.isfinite(loss):
+                self._tally.loss_sum += loss
+                self._last_loss = loss
+            else:
+                self._not_finite = self._not_finite or self._suspected or (place, f"the loss is {loss}")
                 self._updater.alarm = True
-                continue
-            self._tally.loss_sum += loss
-            self._last_loss = loss
+            is_sound = math.isfinite(norm)
+            self._suspected = None if is_sound else self._suspected or (place, "gradients are not finite")
         self._tally.losses_seen = self._tally.steps
 
     def _look_at_weights(self, epoch: int) -> str | None:
@@ -275,7 +283,8 @@ class Trainer:
             self._staged.make_whole()
         tensors = [tensor for tensor in self._bare.state_dict().values() if tensor.is_floating_point()]
         is_finite = bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
-        self._require_finite(epoch, None if is_finite else (self._step, "weights are not finite"))
+        mine = None if is_finite else self._suspected or (self._step, "weights are not finite")
+        self._require_finite(epoch, mine)
         if not self._staged:
             average_statistics(self._bare, self._place.communicator)
         return require_equal(self._bare, self._place.communicator)
@@ -283,9 +292,9 @@ class Trainer:
     def _require_finite(self, epoch: int, mine: tuple[int, str] | None) -> None:
         """End the run on all ranks where one has come to a number that is not finite.
 
-        Averaging carries it to all ranks, at once or one step later. Where it began on one rank, or on the ranks of one
-        host while other hosts were finite, the fault may be that device's and no result of the recipe: then the event
-        `not_finite` says so, and not `diverged`, which is final.
+        Averaging carries it to all ranks, at once or one step later. Where it began on one rank (in stages: in one
+        replica, on one host), or on the ranks of one host while other hosts were finite, the fault may be that device's
+        and no result of the recipe: then the event `not_finite` says so, and not `diverged`, which is final.
 
         Args:
             epoch: where training stands.
@@ -304,7 +313,8 @@ class Trainer:
         what = next(told[1] for told, _ in found if told is not None and told[0] == step)
         hosts = {world.hosts[rank] for rank in first}
         advice = self._advice(epoch, step)
-        if len(first) < world.size and (len(first) == 1 or (len(hosts) == 1 and hosts != set(world.hosts))):
+        models = set(first) if self._staged is None else {self._staged.layout.replica(rank) for rank in first}
+        if len(first) < world.size and len(hosts) == 1 and (len(models) == 1 or hosts != set(world.hosts)):
             host, devices = hosts.pop(), [found[rank][1] for rank in first]
             value = {"epoch": epoch, "step": step, "what": what, "ranks": first, "host": host, "devices": devices}
             self._journal.event("not_finite", value)

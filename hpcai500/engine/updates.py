@@ -88,6 +88,11 @@ class Updater:
         """Of the last update: for other ranks."""
         return self.reducer.waited_seconds if self.reducer else 0.0
 
+    @property
+    def own_norm(self) -> Tensor | float:
+        """Of the last update: not finite where a gradient that this rank gave to the sums spoils the weights."""
+        return 0.0 if self.reducer is None or self.precision.leaves_out_overflows else self.reducer.own_norm
+
     def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
         """Leave the gradients of one update in the parameters: the mean over all shares of all ranks."""
         self.optimizer.zero_grad(set_to_none=True)

@@ -312,6 +312,34 @@ def test_a_loss_scaler_skips_the_same_step_on_all_ranks(compression: str) -> Non
     )
 
 
+@pytest.mark.parametrize("bucket_bytes", [EACH_ALONE, ALL_IN_ONE])
+@pytest.mark.parametrize("compression", ["none", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("feedback", [False, True])
+def test_each_rank_knows_the_norm_of_its_own_gradients(compression: str, feedback: bool, bucket_bytes: int) -> None:
+    """One that is no number on rank 1 makes no other rank's so, though all averages are; and not the next update's."""
+
+    def on_rank(communicator: Communicator) -> list[float]:
+        weights = Weights((2,), (300,)).all
+        table = settings(compression=compression, error_feedback=feedback and compression != "none")
+        reducer = Reducer(weights, communicator, table, bucket_bytes=bucket_bytes)
+        found = []
+        for number in range(3):
+            for weight in weights:
+                weight.grad = None
+            reducer.begin(number)
+            factor = float("nan") if number == communicator.rank == 1 else 1.0 + communicator.rank
+            (weights[0].sum() + factor * weights[1].sum()).backward()
+            reducer.finish([])
+            assert bool(weights[1].grad.isfinite().all()) == (number != 1)
+            found.append(float(reducer.own_norm))
+        reducer.close()
+        return found
+
+    one, two = 2**0.5 + 300**0.5, 2**0.5 + 2 * 300**0.5
+    expected = [[one, one, one], [two, float("nan"), two]]
+    assert run_threads(on_rank, TWO) == [pytest.approx(norms, nan_ok=True) for norms in expected]
+
+
 def test_other_buckets_may_be_chosen_between_updates() -> None:
     def on_rank(communicator: Communicator) -> list[int]:
         weights = Weights((2,), (3,), (4,)).all

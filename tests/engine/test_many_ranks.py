@@ -184,20 +184,29 @@ def wait_for(record: Path, key: str, log: Path, after: str = "init_start", start
     raise AssertionError(f"no {key} after {after}:\n{log.read_text()}")
 
 
-# A job in which the loss of the CALL-th pass is no number, on the ranks that BAD names.
+# A job in which the loss of the CALL-th pass is no number, on the ranks that BAD names, or, one pass before, a gradient
+# on the ranks that BAD_GRADIENT names.
 FAULTY = """
 import os, sys
 from hpcai500 import train
-from hpcai500.comm import connect
 from hpcai500.workloads.ic import ImageClassificationWorkload
 
-bad, rank, calls, real = os.environ["BAD"].split(","), os.environ["RANK"], [], ImageClassificationWorkload.loss
+bad, bad_gradient = (os.environ[name].split(",") for name in ("BAD", "BAD_GRADIENT"))
+rank, last, calls, real = os.environ["RANK"], int(os.environ["CALL"]), [], ImageClassificationWorkload.loss
+
+def spoil(gradient):
+    gradient = gradient.clone()
+    gradient[-1] = float("inf")
+    return gradient
 
 def loss(self, model, payload):
-    found = real(self, model, payload)
     if model.training:
         calls.append(None)
-    return found * float("nan") if rank in bad and len(calls) == int(os.environ["CALL"]) else found
+        if rank in bad_gradient and len(calls) == last - 1:
+            parameter = next(model.parameters())
+            hook = parameter.register_hook(lambda gradient: (hook.remove(), spoil(gradient))[1])
+    found = real(self, model, payload)
+    return found * float("nan") if rank in bad and len(calls) == last else found
 
 ImageClassificationWorkload.loss = loss
 sys.exit(train.main(sys.argv[1:]))
@@ -205,9 +214,10 @@ sys.exit(train.main(sys.argv[1:]))
 
 
 def run_faulty(
-    images: Path, out: Path, monkeypatch: pytest.MonkeyPatch, bad: str, *settings: str
+    images: Path, out: Path, monkeypatch: pytest.MonkeyPatch, bad: str, *settings: str, bad_gradient: str = ""
 ) -> tuple[list[int], str]:
     monkeypatch.setenv("BAD", bad)
+    monkeypatch.setenv("BAD_GRADIENT", bad_gradient)
     # Past the updates before training that only measure.
     monkeypatch.setenv("CALL", "40")
     arguments = train_arguments(images, out, *TWO, "problem.epochs=30", "hyperparameters.batch_size=2", *settings)
@@ -231,14 +241,30 @@ def test_a_loss_that_is_no_number_on_one_rank_first_names_its_device_and_is_not_
     assert list(order_violations(read_log(events).moments, 30)) == []
 
 
-def test_a_loss_that_is_no_number_on_all_ranks_is_a_divergence(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bad", ["0", "1"])
+def test_a_gradient_that_is_no_number_on_one_rank_first_names_its_device(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
-    codes, output = run_faulty(images, tmp_path / "r", monkeypatch, "0,1")
+    codes, output = run_faulty(images, tmp_path / "r", monkeypatch, "", bad_gradient=bad)
+    assert codes == [1, 1], output
+    events = read_record(tmp_path / "r").events
+    assert not list(iterate(events, "diverged"))
+    (told,) = iterate(events, "not_finite")
+    assert (told["value"]["ranks"], told["value"]["what"]) == ([int(bad)], "gradients are not finite")
+    assert f"gradients are not finite at epoch {told['value']['epoch']}, step {told['value']['step']} on rank" in output
+
+
+# A gradient that the loss scaler leaves out with its step has no part in what comes after it.
+@pytest.mark.parametrize("settings", [(), ("accelerator.precision=fp16",)], ids=["fp32", "fp16"])
+def test_a_loss_that_is_no_number_on_all_ranks_is_a_divergence(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    gradient = "1" if settings else ""
+    codes, output = run_faulty(images, tmp_path / "r", monkeypatch, "0,1", *settings, bad_gradient=gradient)
     assert codes == [1, 1], output
     events = read_record(tmp_path / "r").events
     assert len(list(iterate(events, "diverged"))) == 1
     assert not list(iterate(events, "not_finite"))
     assert "on 2 of 2 ranks: lower hyperparameters.base_learning_rate" in output
     # The recipe is in fp32 already.
-    assert "precision=fp32" not in output
+    assert ("precision=fp32" in output) == bool(settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from many_ranks import started
+from many_ranks import start, started
 from staged_runs import settings_of
 from test_many_ranks import assert_close, launch, wait_for
 from threads_at_exit import ThreadsAtExit
@@ -161,6 +161,40 @@ def test_stages_stop_together_and_one_process_goes_on_with_what_they_learnt(imag
     assert resumed[0]["value"]["step"] == interrupted["value"]["step"]
     complete = [event for event in iterate(events, "epoch_stop") if event["seq"] > resumed[0]["seq"]]
     assert {event["value"]["coverage"] for event in complete} == {Coverage.expected(33).digest}
+
+
+# A job in which the loss is no number from the 80th micro-batch on, where it is made: on the last stage of a replica.
+FAULTY = """
+import os, sys
+from hpcai500 import train
+from hpcai500.engine.pipe import Pipe
+
+calls, real = [], Pipe._loss
+
+def loss(self, *arguments):
+    calls.append(None)
+    found = real(self, *arguments)
+    return found * float("nan") if os.environ["RANK"] in os.environ["BAD"] and len(calls) >= 80 else found
+
+Pipe._loss = loss
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("bad", "ranks"), [("3", [2, 3]), ("13", [])])
+def test_a_replica_whose_loss_alone_is_no_number_is_named(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str, ranks: list[int]
+) -> None:
+    """Which of its stages began, nobody knows."""
+    monkeypatch.setenv("BAD", bad)
+    out = tmp_path / "record"
+    settings = (*settings_of("mixed", 2, ranks=4), "problem.epochs=30", "hyperparameters.batch_size=2")
+    ended = start([sys.executable, "-c", FAULTY, *train_arguments(images, out, *settings)], 4, "processes", timeout=120)
+    assert ended.exit_codes == [1] * 4, ended.output
+    events = read_record(out).events
+    told = [event["value"] for event in iterate(events, "not_finite")]
+    assert [value["ranks"] for value in told] == ([ranks] if ranks else [])
+    assert len(list(iterate(events, "diverged"))) == (0 if ranks else 1)
 
 
 def test_a_stage_that_is_killed_is_named_by_the_others(images: Path, tmp_path: Path) -> None:
