@@ -6,7 +6,7 @@ measures how long any process of the command lives on. A stop is bad where
 - a process lives longer than --limit seconds,
 - stderr has a traceback,
 - SIGINT, SIGTERM or SIGHUP end the command in another way than with exit code 1 and a line that names the signal,
-- temporary files are left (SIGQUIT, which nobody handles, may leave the folder of the command itself).
+- SIGINT, SIGTERM or SIGHUP leave temporary files.
 
 --load N starts N busy processes beside it. Exit code 1 where a stop was bad.
 """
@@ -35,7 +35,7 @@ COMMANDS = {
     "scale": "scale ic --procs 1,2",
     "ic": "ic --procs 2",
 }
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGKILL)
 _MARK = "HPCAI500_RANDOM_STOP"
 _NAMES = {signal.SIGINT: ("Ctrl-C", "SIGINT"), signal.SIGTERM: ("SIGTERM",), signal.SIGHUP: ("SIGHUP",)}
 # Python's own start, in which no code of ours can handle a signal.
