@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from hpcai500.errors import OutOfTimeError
+from hpcai500.errors import ExitCode, OutOfTimeError
 from hpcai500.scratch import remove_scratch_of
 from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
 
@@ -22,8 +23,54 @@ from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
 _FORWARDED = (*STOPPING, signal.SIGUSR1, signal.SIGURG)
 # From the second Ctrl-C of a run until it is killed: it closes its record meanwhile.
 _KILL_SECONDS = 10.0
+# For a process that has ended, or was killed, to be gone.
+_DYING_SECONDS = 5.0
+_POLL_SECONDS = 0.05
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
+
+
+class Child(subprocess.Popen[bytes]):
+    """A process that we can wait for even where it waits for a mount whose server stands still.
+
+    Of such a process the kernel keeps the threads whose requests the server has taken, whatever kills it, and tells the
+    parent nothing. It counts as ended here, and is left, when it has been dying for five seconds.
+    """
+
+    _dying_since_seconds: float | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: a signal's number), 1 where the kernel does not tell, None while it lives."""
+        if super().poll() is None and (code := _code_of_dying(self.pid)) is not None:
+            now = time.monotonic()
+            self._dying_since_seconds = self._dying_since_seconds or now
+            if now - self._dying_since_seconds > _DYING_SECONDS:
+                left = "is left behind: the kernel does not let go its threads, which wait for a dead mount"
+                print(f"hpcai500: process {self.pid} {left}", file=sys.stderr)  # noqa: T201
+                self.returncode = code
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As of any process."""
+        limit = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > limit:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(_POLL_SECONDS)
+        return code
+
+
+def _code_of_dying(process: int) -> int | None:
+    """Exit code of a process whose main thread has ended, 1 of one that was killed and lives on; else None."""
+    try:
+        # proc(5): from the third field on, which is the state; a name may hold anything.
+        fields = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    if fields[0] == "Z":
+        return os.waitstatus_to_exitcode(int(fields[49]))
+    pending = int(fields[28])
+    return int(ExitCode.RUN_FAILED) if pending >> (signal.SIGKILL - 1) & 1 else None
 
 
 def start_child(
@@ -36,7 +83,7 @@ def start_child(
     own_session: bool = False,
     output: int | None = None,
     hold: bool = False,
-) -> subprocess.Popen[bytes]:
+) -> Child:
     """Start `command`; its stdout goes to stderr, because ours carries the result alone.
 
     Args:
@@ -49,7 +96,7 @@ def start_child(
         output: file descriptor that takes all that it prints, instead of our stderr.
         hold: it gets no signal to stop before it lets them in (`stopping.let_signals_in`), as our modules do.
     """
-    return subprocess.Popen(
+    return Child(
         command,
         stdin=subprocess.DEVNULL if own_session else None,
         stdout=sys.stderr if output is None else output,
@@ -57,7 +104,7 @@ def start_child(
         env=environment,
         pass_fds=inherit,
         start_new_session=own_session,
-        preexec_fn=_preparation(last_will, cores, hold),  # noqa: PLW1509 - the login-node half has one thread
+        preexec_fn=_preparation(last_will, cores, hold),  # the login-node half has one thread
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -241,3 +242,24 @@ def test_a_single_job_gives_its_exit_code(capfd: pytest.CaptureFixture[str]) -> 
     assert run_to_end(python("import sys; sys.exit(5)")) == 5
     assert run_to_end(python("import os; os.kill(os.getpid(), 9)")) == 1
     assert capfd.readouterr().err == "hpcai500: error: the job was killed by SIGKILL\n"
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_ranks_whose_threads_the_kernel_does_not_let_go_are_left(
+    size: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a mount stands still. Here another thread goes on when the main one has ended."""
+    monkeypatch.setattr("hpcai500.launch.child._DYING_SECONDS", 0.5)
+    code = """
+import ctypes, platform, threading, time
+threading.Thread(target=lambda: (time.sleep(600))).start()
+exit_of_one_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+ctypes.CDLL(None).syscall(exit_of_one_thread, 3)
+"""
+    command = python(code)
+    assert (run_to_end(command) if size == 1 else run_local_ranks(command, size, grace_seconds=30)) == 3
+    told = capfd.readouterr().err
+    left = re.findall(r"process (\d+) is left behind: the kernel does not let go", told)
+    assert len(left) == size
+    for process in left:
+        os.kill(int(process), signal.SIGKILL)
