@@ -82,7 +82,7 @@ class Monitor:
         last_words: Callable[[str], None] | None = None,
     ) -> None:
         self.timeout_seconds = timeout_seconds
-        self._rank = communicator.rank
+        self._rank, self._host = communicator.rank, communicator.hosts[communicator.rank]
         self._on_lost, self._last_words = on_lost, last_words or _print_line
         self._counter = itertools.count(1)
         self._progress = FIRST_BEAT.progress
@@ -125,6 +125,13 @@ class Monitor:
         if self._watch and self._verdict is None:
             self._failure = reason
             self._watch.fail(reason)
+
+    def give_up(self, reason: str) -> None:
+        """End the job, and this process in any case: for another thread, where the main one does not come back."""
+        if self._watch:
+            self._watch.fail(reason)
+        else:
+            self._found(Lost(self._rank, self._host, reason, 0.0))
 
     def verdict(self) -> Lost | None:
         """Who is lost, if that is known by now."""

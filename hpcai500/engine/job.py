@@ -105,7 +105,7 @@ def start(begin: Beginning, stop: StopRequest, placement: Placement, power: Powe
     with joined(recipe, placement) as ranks, telling(ranks), stop:
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(begin.out, recipe) if ranks.leads else None
-        with _kept(writer, ranks):
+        with _kept(writer, ranks), ranks.reading(begin.data, stop):
             journal = writer or SilentJournal(begin.out)
             _run(Job(recipe, begin.data, journal, power=power, campaign=begin.campaign), ranks, stop)
             _conclude(writer)
@@ -127,7 +127,8 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
             if not is_trained or ranks.world.broadcast_object(missing_kinds(recipe, old)):
                 journal = writer or SilentJournal(out)
                 job = Job(recipe, data or data_of(old), journal, old, power, campaign_of(old), is_trained)
-                _run(job, ranks, stop)
+                with ranks.reading(job.data, stop):
+                    _run(job, ranks, stop)
             _conclude(writer)
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
 from hpcai500.comm.base import Communicator
 from hpcai500.comm.connect import connect
 from hpcai500.comm.local import LocalCommunicator
 from hpcai500.comm.monitor import Monitor
 from hpcai500.comm.monitor_rules import EVALUATING, STARTING, WAITING, WRITING
+from hpcai500.comm.monitor_watch import start_watcher
 from hpcai500.engine.layout import changes_statistics, layout_of
+from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.watched import WatchedCommunicator
 from hpcai500.errors import (
     CommunicationError,
@@ -27,11 +33,16 @@ from hpcai500.errors import (
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
 from hpcai500.progress import Progress, Tracker, silent, track
+from hpcai500.system.mounts import unreachable
 
 # A collective fails as soon as a connection breaks; who is gone is known a moment later.
 _VERDICT_SECONDS = 10.0
 # Phases in which a rank may rightly be busy for long without a sign of progress.
 _LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0}
+# Between two looks at whether the main thread gets on; after a signal to stop it has no longer for that.
+_LOOK_SECONDS = 1.0
+# Entries of the data's folder that are touched.
+_MOST_TOUCHED = 1000
 
 
 class Ranks:
@@ -47,17 +58,14 @@ class Ranks:
         self.placement = placement
         self.unwatched = communicator
         self._last_words: list[Callable[[str], None]] = []
-        self._phase = STARTING
-        self._monitor: Monitor | None = None
-        self.world = communicator
-        if communicator.size > 1:
-            self._monitor = Monitor(
-                communicator,
-                timeout_seconds,
-                on_lost=lambda lost: self._say_last_words(lost.message),
-                last_words=_print_error,
-            )
-            self.world = WatchedCommunicator(communicator, self._waiting)
+        self._phase, self._moved = STARTING, time.monotonic()
+        self._monitor = Monitor(
+            communicator,
+            timeout_seconds,
+            on_lost=lambda lost: self._say_last_words(lost.message),
+            last_words=_print_error,
+        )
+        self.world = self.watched(communicator)
 
     @property
     def leads(self) -> bool:
@@ -71,14 +79,13 @@ class Ranks:
 
     def phase(self, name: str) -> None:
         """This rank begins to do what `name` says; longer silence is allowed where that takes long."""
-        self._phase = name
-        if self._monitor:
-            self._monitor.phase(name, _LONG_SECONDS.get(name, 0.0))
+        self._phase, self._moved = name, time.monotonic()
+        self._monitor.phase(name, _LONG_SECONDS.get(name, 0.0))
 
     def progress(self) -> None:
         """This rank is alive and getting on."""
-        if self._monitor:
-            self._monitor.progress()
+        self._moved = time.monotonic()
+        self._monitor.progress()
 
     def on_lost(self, last_words: Callable[[str], None]) -> None:
         """Have `last_words` too called with the reason, in another thread, as soon as another rank is lost."""
@@ -107,7 +114,7 @@ class Ranks:
 
         The others are told of an error that is this rank's own.
         """
-        if self._monitor is None or isinstance(error, StoppedError | NotFiniteError):
+        if isinstance(error, StoppedError | NotFiniteError):
             return error
         lost = self._monitor.wait_for_verdict(_VERDICT_SECONDS) if isinstance(error, CommunicationError) else None
         if lost is not None and lost.rank != self.world.rank:
@@ -123,7 +130,46 @@ class Ranks:
 
     def watched(self, communicator: Communicator) -> Communicator:
         """A group of this job for the training thread: whoever waits in it is not the one that hangs."""
-        return WatchedCommunicator(communicator, self._waiting) if self._monitor else communicator
+        return WatchedCommunicator(communicator, self._waiting) if self.unwatched.size > 1 else communicator
+
+    @contextmanager
+    def reading(self, data: Path, stop: StopRequest) -> Iterator[None]:
+        """While it is entered, `data` on a mount that has died end the job, by the name of that mount.
+
+        All ranks may wait for their next batch then, for ever and past every signal, so that nobody waits for another.
+        Where the main thread of this one, whatever it is at, does not get on for half of the job's timeout, or for a
+        second after a signal to stop, a child touches `data` and what lies in it, and has 15 s (`system.mounts`).
+        """
+        # Splits, or years, may be links to other mounts.
+        paths = [data, *islice(data.glob("*"), _MOST_TOUCHED)]
+        over = threading.Event()
+        start_watcher(
+            "monitor-data",
+            lambda: self._watch_data(paths, stop, over),
+            lambda error: self._monitor.give_up(str(error)),
+        )
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _watch_data(self, paths: Sequence[Path], stop: StopRequest, over: threading.Event) -> None:
+        touched = 0.0
+        while not over.wait(_LOOK_SECONDS):
+            moved = self._moved
+            patience = _LOOK_SECONDS if stop.signal else self._monitor.timeout_seconds / 2
+            if time.monotonic() - max(moved, touched) < patience:
+                continue
+            dead = []
+            with suppress(OSError):  # no process can be started now
+                dead = unreachable(paths)
+            touched = time.monotonic()
+            if dead and self._moved == moved and not over.is_set():
+                self._monitor.give_up(
+                    f"no progress for {touched - moved:.0f} s in its phase `{self._phase}`, and {dead[0].detail}; "
+                    f"{dead[0].fix}, then go on with --resume"
+                )
+                return
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -136,8 +182,7 @@ class Ranks:
 
     def close(self) -> None:
         """Say goodbye."""
-        if self._monitor:
-            self._monitor.close()
+        self._monitor.close()
         self.unwatched.close()
 
 

@@ -14,18 +14,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from file_mailbox import communicator
 
+from hpcai500.comm.local import LocalCommunicator
 from hpcai500.comm.monitor import EVALUATING, READING, WAITING, Lost, Monitor
 from hpcai500.comm.monitor_rules import Judge
 from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import CommunicationError, RunError
 from hpcai500.placement import Placement
+from hpcai500.system.mounts import unreachable
 
 TIMEOUT = 2.0
 HOSTS = ("here", "here", "here")
@@ -117,7 +121,7 @@ def hang_after_a_failed_sum(scene: Scene) -> None:
     def fail_at_once() -> None:
         raise CommunicationError("the library has lost its way")
 
-    ranks = Ranks(Placement(1, len(HOSTS), 1, len(HOSTS), "mpirun", None, None), scene.ranks, TIMEOUT)
+    ranks = _ranks(scene, scene.ranks, TIMEOUT)
     ranks.phase(READING)
     scene.ranks.barrier()
     with patch.object(scene.ranks, "barrier", fail_at_once), suppress(CommunicationError):
@@ -171,6 +175,52 @@ def evaluate_for_long(scene: Scene) -> None:
         assert monitor.verdict() is None
 
 
+def read_dead_data(patience_seconds: float, *, asked: bool) -> Callable[[Scene], None]:
+    """All ranks wait for data, and none for another; `asked`: after a signal to stop."""
+
+    def play(scene: Scene) -> None:
+        ranks, stop = _ranks(scene, scene.ranks, patience_seconds), StopRequest(announce=False)
+        with _nothing_answers(), ranks.reading(scene.folder / "data", stop):
+            ranks.phase(READING)
+            scene.ranks.barrier()
+            scene.event()
+            stop.signal = signal.SIGTERM if asked else None
+            time.sleep(60)
+
+    return play
+
+
+def read_dead_data_alone(scene: Scene) -> None:
+    """Three jobs of one rank each."""
+    scene.ranks.barrier()
+    ranks = _ranks(scene, LocalCommunicator(), TIMEOUT)
+    with _nothing_answers(), ranks.reading(scene.folder / "data", StopRequest(announce=False)):
+        scene.event()
+        time.sleep(60)
+
+
+def read_slow_data(scene: Scene) -> None:
+    """All wait for longer than the timeout for data that answer."""
+    ranks, stop = _ranks(scene, scene.ranks, TIMEOUT), StopRequest(announce=False)
+    with ranks.reading(scene.folder, stop):
+        ranks.phase(READING)
+        stop.signal = signal.SIGTERM if scene.rank else None
+        time.sleep(2 * TIMEOUT)
+        scene.event()
+    scene.ranks.barrier()
+
+
+def _ranks(scene: Scene, communicator: Any, timeout_seconds: float) -> Ranks:
+    ranks = Ranks(Placement(1, len(HOSTS), 1, len(HOSTS), "mpirun", None, None), communicator, timeout_seconds)
+    ranks.on_lost(lambda message: scene.note("lost", message))
+    return ranks
+
+
+def _nothing_answers() -> AbstractContextManager[Any]:
+    """In no time nothing does."""
+    return patch("hpcai500.engine.ranks.unreachable", partial(unreachable, seconds=0))
+
+
 def be_suspended(scene: Scene) -> None:
     """All ranks are stopped for longer than the timeout, as by a scheduler, and do not go on at the same moment."""
     with scene.monitor() as monitor:
@@ -202,6 +252,10 @@ SCENES: dict[str, Callable[[Scene], None]] = {
     "all end well": end_in_any_order,
     "a long evaluation": evaluate_for_long,
     "a suspended job": be_suspended,
+    "dead data": read_dead_data(TIMEOUT, asked=False),
+    "dead data, asked to stop": read_dead_data(600.0, asked=True),
+    "dead data, one rank": read_dead_data_alone,
+    "slow data": read_slow_data,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -104,11 +105,21 @@ def test_a_process_in_which_no_python_runs_any_more_is_ended_by_the_kernel(repor
         assert ended["seconds"] < bound_seconds(TIMEOUT)
 
 
-@pytest.mark.parametrize("scene", ["all end well", "a long evaluation", "a suspended job"])
+@pytest.mark.parametrize("scene", ["all end well", "a long evaluation", "a suspended job", "slow data"])
 def test_ranks_that_say_goodbye_are_long_at_work_or_all_suspended_are_not_lost(report: Report, scene: str) -> None:
     for rank in range(3):
         ended = report[scene][rank]
         assert ended == {"code": 0, "seconds": ended["seconds"]}
+
+
+@pytest.mark.parametrize("scene", ["dead data", "dead data, asked to stop", "dead data, one rank"])
+def test_data_that_do_not_answer_end_ranks_of_which_nobody_waits_for_another(report: Report, scene: str) -> None:
+    for rank in range(3):
+        ended = report[scene][rank]
+        assert ended["code"] == 1
+        where = r"rank \d on host \S+: no progress for \d+ s in its phase `(reading data|starting)`"
+        what = r"\S+/data: does not answer \(waited 0 s\): .* is dead; see whether what serves it runs.*"
+        assert re.fullmatch(rf"{where}, and {what}, then go on with --resume", ended["lost"])
 
 
 @pytest.mark.parametrize("timeout", [2.0, 10.0, 60.0])

@@ -6,6 +6,7 @@ The mount is a real FUSE file system, whose process is stopped: whoever touches 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -152,8 +153,18 @@ def test_a_server_that_has_ended_is_told_at_once(mount: Mount, tmp_path: Path) -
     assert "pass  memory" in looked.stdout
 
 
+# What a run says when it ends by itself.
+ENDED = (
+    r"rank \d on host \S+: no progress for \d+ s in its phase `\w.*`, "
+    r"and dead(/\w+)?: does not answer \(waited 15 s\): "
+)
+
+
 @pytest.mark.parametrize("ranks", ["1", "2"])
-def test_a_run_whose_data_die_under_it_ends_by_a_second_ctrl_c(mount: Mount, tmp_path: Path, ranks: str) -> None:
+@pytest.mark.parametrize("asked", [[], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
+def test_a_run_whose_data_die_under_it_ends(
+    mount: Mount, tmp_path: Path, ranks: str, asked: list[signal.Signals]
+) -> None:
     command = [*HPCAI500, "ic", "--recipe", "ic/smoke", "--data", "dead", "--procs", ranks, "--out", "record"]
     # No page of the files may be kept: what is in memory is read without the server.
     keep = Path("/proc/sys/vm/drop_caches")
@@ -168,9 +179,10 @@ def test_a_run_whose_data_die_under_it_ends_by_a_second_ctrl_c(mount: Mount, tmp
             time.sleep(0.1)
         mount.die()
         keep.write_text("3")
-        time.sleep(5)
-        run.send_signal(signal.SIGTERM)
-        time.sleep(2)
-        assert run.poll() is None
-        run.send_signal(signal.SIGINT)
-        assert run.wait(60) == 1
+        for number in asked:
+            time.sleep(3)
+            assert run.poll() is None
+            run.send_signal(number)
+        assert run.wait(PATIENCE_SECONDS) == 1
+    if signal.SIGINT not in asked:
+        assert re.search(rf"{ENDED}{mount.folder} \(fuse", (tmp_path / "record" / "ERROR").read_text())
