@@ -32,6 +32,7 @@ COMMANDS = {
     "doctor ic": "doctor ic --procs 2",
     "profile": "profile ic",
     "flops": "flops ewa",
+    "self-test": "self-test",
     "scale": "scale ic --procs 1,2",
     "ic": "ic --procs 2",
 }
@@ -143,7 +144,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.load} busy processes, {len(os.sched_getaffinity(0))} cores", flush=True)
     # A shell starts what runs in its background with some of them ignored, and programs inherit that.
-    for number in SIGNALS:
+    for number in set(SIGNALS) - {signal.SIGKILL}:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     chance = random.Random(options.seed)
     names = options.commands.split(",")

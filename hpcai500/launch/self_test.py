@@ -12,16 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.findings import Finding, read_findings
-from hpcai500.launch.child import SignalRelay, start_child
+from hpcai500.launch.child import Patience, SignalRelay, start_child
 from hpcai500.launch.horovod_ranks import run_horovod_ranks
 from hpcai500.launch.in_job import module_command, wait_for
 from hpcai500.launch.local_ranks import run_local_ranks
@@ -32,6 +30,7 @@ from hpcai500.scratch import VARIABLE, scratch_folder
 _LIMIT_SECONDS = 180
 # The processes of a part end themselves at the limit. This is for a launcher that hangs before they begin.
 _GRACE_SECONDS = 20
+_PATIENCE = Patience(_LIMIT_SECONDS + _GRACE_SECONDS)
 _RANKS = "self_test.ranks_command"
 _LOG_LINES = 15
 
@@ -126,12 +125,12 @@ def _instruction_sets() -> Sequence[str]:
 
 def _alone(module: str, environment: Mapping[str, str], *words: str) -> Callable[[Path], int]:
     def start(folder: Path) -> int:
-        with SignalRelay() as relay:
-            child = start_child(module_command(module, *_arguments(folder), *words), environment=environment)
+        command = module_command(module, *_arguments(folder), *words)
+        with SignalRelay(patience=_PATIENCE) as relay:
+            child = start_child(command, environment=environment, hold=True)
             relay.add(child)
             code = wait_for(child)
-        if code in (-signal.SIGINT, -signal.SIGTERM):
-            raise KeyboardInterrupt
+        relay.conclude()
         return code
 
     return start
@@ -140,7 +139,9 @@ def _alone(module: str, environment: Mapping[str, str], *words: str) -> Callable
 def _torch_ranks(procs: int, environment: Mapping[str, str]) -> Callable[[Path], int]:
     def start(folder: Path) -> int:
         command = module_command(_RANKS, *_arguments(folder), "torch", str(procs))
-        return run_local_ranks(command, procs, grace_seconds=_GRACE_SECONDS, environment=environment)
+        return run_local_ranks(
+            command, procs, grace_seconds=_GRACE_SECONDS, environment=environment, hold=True, patience=_PATIENCE
+        )
 
     return start
 
@@ -150,7 +151,9 @@ def _horovod_ranks(over: Literal["mpi", "gloo"], procs: int, environment: Mappin
 
     def start(folder: Path) -> int:
         arguments = [*_arguments(folder), f"horovod-{over}", str(procs)]
-        return run_horovod_ranks(_RANKS, arguments, procs, launcher=launcher, environment=environment)
+        return run_horovod_ranks(
+            _RANKS, arguments, procs, launcher=launcher, environment=environment, patience=_PATIENCE
+        )
 
     return start
 
@@ -179,10 +182,7 @@ def _run(part: Part, folder: Path) -> Iterator[Finding]:
 def _trouble(part: Part, folder: Path) -> tuple[int, str] | None:
     """Exit code and reason, where the processes of `part` did not end well."""
     try:
-        with _time_limit(_LIMIT_SECONDS + _GRACE_SECONDS):
-            code = part.start(folder)
-    except TimeoutError:
-        return ExitCode.RUN_FAILED, f"stopped: it did not end within {_LIMIT_SECONDS + _GRACE_SECONDS} s"
+        code = part.start(folder)
     except (HpcAi500Error, OSError) as error:
         return getattr(error, "exit_code", ExitCode.RUN_FAILED), str(error)
     if code == -signal.SIGALRM:
@@ -210,19 +210,3 @@ def _told(finding: Finding) -> Finding:
     """Print what no process of its own could print."""
     print(finding.line(), file=sys.stderr)  # noqa: T201
     return finding
-
-
-@contextmanager
-def _time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError within after `seconds`."""
-
-    def expire(number: int, frame: FrameType | None) -> NoReturn:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.findings import FindingsLog
+from hpcai500.stopping import let_signals_in
 from hpcai500.streams import open_missing_streams
 
 
@@ -34,7 +35,8 @@ def begin(arguments: Sequence[str] | None = None) -> Surroundings:
 
     Only a line for each check that ends goes where stderr was.
 
-    After LIMIT seconds the kernel ends this process by SIGALRM, also where it hangs in a library.
+    After LIMIT seconds the kernel ends this process by SIGALRM, also where it hangs in a library. A signal to stop ends
+    it at once: there is nothing to keep.
     """
     open_missing_streams()
     parser = argparse.ArgumentParser()
@@ -42,8 +44,10 @@ def begin(arguments: Sequence[str] | None = None) -> Surroundings:
     parser.add_argument("limit_seconds", type=int)
     parser.add_argument("words", nargs="*")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGALRM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
     signal.alarm(options.limit_seconds)
+    let_signals_in()
     told = os.fdopen(os.dup(2), "w", encoding="utf-8")
     log = os.open(options.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):

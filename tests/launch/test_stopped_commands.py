@@ -101,7 +101,7 @@ def test_a_command_that_is_stopped_while_it_loads_says_so_in_one_line(tmp_path: 
 
 
 def test_who_looks_at_paths_ends_when_whoever_asked_is_gone() -> None:
-    asked = subprocess.Popen([*python(mounts._PROBE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    asked = subprocess.Popen([*python(mounts._PROBE), "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert asked.stdin
     assert asked.stdout
     asked.stdout.close()
@@ -154,7 +154,7 @@ def test_every_command_can_be_stopped_at_random_moments() -> None:
     """As `benchmarks/random_stops.py` does a hundred times on a loaded machine; its first line is the seed."""
     seed = random.SystemRandom().randrange(10**6)
     # A machine that is loaded four times over needs as much longer for its own part of an end.
-    words = ["--stops", "8", "--seed", str(seed), "--longest", "10", "--limit", "20"]
+    words = ["--stops", "9", "--seed", str(seed), "--longest", "10", "--limit", "20"]
     command = [sys.executable, ROOT / "benchmarks" / "random_stops.py", *words]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
