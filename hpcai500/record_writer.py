@@ -280,6 +280,8 @@ def is_being_written(path: Path) -> bool:
 
 def cannot_write(path: Path, error: OSError, needed_bytes: int | None = None) -> RunError:
     """The error for a record that cannot be written any more; `needed_bytes` is the size of what did not fit."""
+    if error.errno in _FULL and not (path / "recipe.toml").is_file():
+        return RunError(f"{path}: {error.strerror}, and nothing is begun: free some space, then start it again")
     if error.errno in _FULL:
         needed = f" (the next checkpoint needs {needed_bytes / 1e6:.0f} MB)" if needed_bytes else ""
         return RunError(

@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HpcAi500Error as error:
         return _tell(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _tell("stopped at once; the last checkpoint is kept", ExitCode.RUN_FAILED)
+        kept = any(options.out.glob("checkpoints/*"))
+        words = "the last checkpoint is kept" if kept else "there was no checkpoint yet"
+        return _tell(f"stopped at once; {words}", ExitCode.RUN_FAILED) if leads else ExitCode.RUN_FAILED
     except MemoryError as error:
         return _tell(f"out of memory: {error}; lower hyperparameters.batch_size", ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - the last resort: one line, and the record has it too

@@ -17,7 +17,7 @@ from hpcai500.errors import RecordError, RunError
 from hpcai500.files import write_atomically
 from hpcai500.recipe import load_recipe, recipe_hash
 from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter
+from hpcai500.record_writer import RecordWriter, cannot_write
 
 RECIPE = load_recipe("ic/smoke")
 
@@ -208,3 +208,12 @@ def test_an_atomic_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypa
         write_atomically(path, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert str(cannot_write(tmp_path, full)) == (
+        f"{tmp_path}: No space left on device, and nothing is begun: free some space, then start it again"
+    )
+    (tmp_path / "recipe.toml").touch()
+    assert str(cannot_write(tmp_path, full)).endswith(f"then go on with --resume --out {tmp_path}")

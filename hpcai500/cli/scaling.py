@@ -124,7 +124,8 @@ def _run(
             with _bounded(request, folder, minutes):
                 for run in run_scaling(request, folder):
                     if run.exit_code != ExitCode.PASS:
-                        raise RunError(f"{run.record}: {job_error(run.record) or 'the run failed (see above)'}")
+                        reason = job_error(run.record) or "the run failed (see above)"
+                        raise RunError(f"{run.record}: {reason}; all points: the same command with --out {folder}")
                     done.append(run.record)
         report = report_scaling(done, folder)
     except HpcAi500Error as error:
@@ -173,9 +174,15 @@ def _run_ensembles(
 
 
 def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
-    """The time that the runs of `request` may take; it is told."""
-    from hpcai500.launch.measuring import ended_after, say  # noqa: PLC0415 - keeps `--help` fast
+    """The time that the runs of `request` may take; it is told.
 
+    Raises:
+        UsageError: the request makes no sense.
+    """
+    from hpcai500.launch.measuring import ended_after, say  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.scale import settle  # noqa: PLC0415
+
+    settle(request)
     limit = minutes if minutes is not None else 1440.0 if request.data or request.recipe else 60.0
     say(f"scale: into {folder}; at most {limit:g} min, then it is stopped with a checkpoint (--minutes)")
     return ended_after(limit, f"go on by the same command with --out {folder}, or with more --minutes")

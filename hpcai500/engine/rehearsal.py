@@ -1,6 +1,7 @@
 """Before the clock starts: compile or capture, let a GPU set itself up, choose the bucket size, time the ranks.
 
-The steps done here are like those of training, on input whose values do not matter; the model is left as it was.
+The steps done here are like those of training, on input whose values do not matter; the model is left as it was. Where
+the run is to be stopped, no more of them are timed: it stops after its first real step.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Rehearsal:
         self._replicas = staged.unwatched_replicas if staged else ranks.unwatched
         blank = TrainingBatch(np.empty(0, np.int64), 0, updater.workload.blank_payload())
         self._blanks: Iterator[TrainingBatch] = repeat(blank)
+        self._is_stopping = False
 
     def warm_up(self) -> Rehearsed:
         """The first step, where anything is prepared in it: compiled code, a GPU's choice of kernels."""
@@ -102,7 +104,7 @@ class Rehearsal:
             bucket_bytes = found.bucket_bytes
             assert bucket_bytes is not None
             self._reduce_by(bucket_bytes)
-            self._seconds()
+            self._together_seconds()
             found = self._by_turns(found)
             # What compression lost of blank gradients must not enter the first update.
             self._reduce_by(bucket_bytes)
@@ -138,7 +140,9 @@ class Rehearsal:
         for _ in range(pairs):
             for self._updater.reducer in (None, reducer):
                 self._ranks.world.barrier()
-                taken.append(self._seconds())
+                taken.append(self._together_seconds() if self._updater.reducer else self._seconds())
+            if self._is_stopping:
+                break
         slowest = np.max(self._ranks.world.gather_objects(taken), axis=0)
         alone, together = slowest[::2], slowest[1::2]
         return replace(
@@ -156,10 +160,14 @@ class Rehearsal:
             return replace(found, bucket_bytes=USUAL)
 
         def measure(bucket_bytes: int) -> float:
+            if self._is_stopping:
+                return 0.0
             self._reduce_by(bucket_bytes)
-            return self._seconds()
+            return self._together_seconds()
 
         choice, table = choose_bucket_bytes(bucket_candidates(self._bare.parameters()), measure, self._ranks.world)
+        if self._is_stopping:
+            return replace(found, bucket_bytes=USUAL)
         return replace(found, bucket_bytes=choice, tuning=table)
 
     def _reduce_by(self, bucket_bytes: int) -> None:
@@ -189,6 +197,12 @@ class Rehearsal:
         self._updater.gradients(0, self._blanks)
         _finish(next(self._bare.parameters()).device)
         return time.perf_counter() - start
+
+    def _together_seconds(self) -> float:
+        """Duration of one with communication, after which all ranks know alike whether the run is to be stopped."""
+        seconds = self._seconds()
+        self._is_stopping = self._updater.stop.agreed is not None
+        return seconds
 
     def _slowest(self, seconds: float) -> float:
         slowest: float = max(self._ranks.world.gather_objects(seconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -52,11 +53,17 @@ def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, An
     require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
     new_folder(folder)
     limit_seconds = _LIMIT_SECONDS + _STEP_SECONDS * (request.steps or 0)
-    with nullcontext(request.data) if request.data else data_for_measuring(recipe, is_shared=not crew.is_local) as data:
-        say(f"profile: recipe {name}, data {data}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
-        arguments: list[str | Path] = ["--data", data.absolute(), "--trace", (folder / TRACE).absolute()]
-        arguments += ["--steps", str(request.steps)] if request.steps else []
-        document = measure(crew, "measure.profile_command", setting, arguments, limit_seconds)
+    chosen = nullcontext(request.data) if request.data else data_for_measuring(recipe, is_shared=not crew.is_local)
+    try:
+        with chosen as data:
+            say(f"profile: recipe {name}, data {data}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
+            arguments: list[str | Path] = ["--data", data.absolute(), "--trace", (folder / TRACE).absolute()]
+            arguments += ["--steps", str(request.steps)] if request.steps else []
+            document = measure(crew, "measure.profile_command", setting, arguments, limit_seconds)
+    except BaseException:
+        if request.out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     document["recipe"] = name
     document["trace"] = TRACE
     try:

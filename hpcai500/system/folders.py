@@ -36,6 +36,9 @@ def data_check(
     if not os.access(data, os.R_OK | os.X_OK):
         fix = f"chmod -R u+rX {shlex.quote(str(data))}, or ask its owner"
         return Check(DATA, "fail", f"{data}: you may not read it", fix)
+    if not any(data.iterdir()):
+        fix = "see whether its file system is mounted, or give another --data DIR"
+        return Check(DATA, "fail", f"{data}: empty", fix)
     return Check(DATA, "pass", f"{data} can be read")
 
 

@@ -78,6 +78,12 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert (check.status, check.detail) == ("fail", f"{tmp_path}/set.tar: not a folder")
 
 
+def test_an_empty_folder_is_no_data_set(tmp_path: Path) -> None:
+    assert folders.data_check(tmp_path, recipe(), None, ()).sentence == (
+        f"{tmp_path}: empty; see whether its file system is mounted, or give another --data DIR"
+    )
+
+
 def test_only_a_recipe_with_data_of_its_own_needs_none() -> None:
     assert folders.data_check(None, recipe(), None, ()).status == "pass"
     check = folders.data_check(None, recipe("problem.dataset=imagenet-1k"), None, ())
