@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
+from hpcai500.stopping import TOGETHER_SECONDS
+
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # A job's script says the same to all processes by a signal that ends none which has not asked for it.
 _SAID_TO_ALL = signal.SIGURG
-_TOGETHER_SECONDS = 0.5
 
 
 class StopRequest:
@@ -64,5 +65,5 @@ class StopRequest:
                 # Not print: the handler may have come in the middle of one.
                 line = f"\nhpcai500: {self.signal.name}: stopping with a checkpoint (Ctrl-C again: at once)\n"
                 os.write(2, line.encode())
-        elif number == signal.SIGINT and now - self._noted_at_seconds > _TOGETHER_SECONDS:
+        elif number == signal.SIGINT and now - self._noted_at_seconds > TOGETHER_SECONDS:
             raise KeyboardInterrupt
