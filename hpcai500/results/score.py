@@ -108,6 +108,8 @@ def _derive(record: Record, edition: str, convention: str) -> Result:
         raise EnvironmentLacksError(rules["reference_error"])
     try:
         return derive(tables, rules, record.events, convention)
+    except RecordError as error:
+        raise RecordError(f"{record.path}: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # Chained, and still not what this version expects: written by a hand, or by a version that is not known yet.
         raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error

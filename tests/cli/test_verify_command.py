@@ -187,6 +187,7 @@ def test_the_registered_identity_is_compared(folder: Path) -> None:
     [
         (["nowhere.zip"], "nowhere.zip: no such file"),
         (["."], "a folder: `hpcai500 submit . -o FILE …` makes the file that is verified"),
+        (["campaign/trial-01"], "a record of one run: `hpcai500 score campaign/trial-01` checks it"),
         (["/dev/null"], "a device or a pipe"),
         (["signed.zip", "--registered", "xyz"], "'x' is no hex digit; expected 64 hex digits"),
         (["signed.zip", "--registered", "A" * 63], "has 63 hex digits; expected 64 hex digits"),

@@ -75,6 +75,11 @@ def verify_submission(
 
 
 def _require_file(path: Path) -> None:
+    if (path / "events.jsonl").is_file():
+        raise UsageError(
+            f"{path}: a record of one run: `hpcai500 score {path}` checks it; what is verified is made of a campaign "
+            "(`hpcai500 campaign init DIR --recipe NAME`)"
+        )
     if path.is_dir():
         raise UsageError(f"{path}: a folder: `hpcai500 submit {path} -o FILE …` makes the file that is verified")
     if not path.exists():
