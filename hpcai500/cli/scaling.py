@@ -111,7 +111,7 @@ def _run(
     from_records: bool,
     as_json: bool,
 ) -> None:
-    from hpcai500.launch.scale import ScaleRequest, run_scaling  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.scale import ScaleRequest, run_scaling, settle  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.results.scale_report import report_broken_scaling, report_scaling  # noqa: PLC0415
 
     done: list[Path] = []
@@ -121,6 +121,7 @@ def _run(
         else:
             request = ScaleRequest(_one(what), procs, recipe, data, out, settings)
             folder = request.folder
+            settle(request)
             with _bounded(request, folder, minutes):
                 for run in run_scaling(request, folder):
                     if run.exit_code != ExitCode.PASS:
@@ -174,15 +175,9 @@ def _run_ensembles(
 
 
 def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
-    """The time that the runs of `request` may take; it is told.
-
-    Raises:
-        UsageError: the request makes no sense.
-    """
+    """The time that the runs of `request` may take; it is told."""
     from hpcai500.launch.measuring import ended_after, say  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.launch.scale import settle  # noqa: PLC0415
 
-    settle(request)
     limit = minutes if minutes is not None else 1440.0 if request.data or request.recipe else 60.0
     say(f"scale: into {folder}; at most {limit:g} min, then it is stopped with a checkpoint (--minutes)")
     return ended_after(limit, f"go on by the same command with --out {folder}, or with more --minutes")

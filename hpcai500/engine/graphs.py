@@ -8,14 +8,17 @@ memory each time: a part's next backward pass overwrites its gradients, unless `
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from hpcai500.engine.precision import Precision
 from hpcai500.errors import RecipeError
@@ -30,6 +33,7 @@ def step_model(model: nn.Module, framework: Framework, compiler: Callable[..., A
     """What training calls: `model`, compiled where the recipe says so, by a compiler that captures its own graphs."""
     if not framework.compile:
         return model
+    _keep_instruction_sets_apart()
     return cast(nn.Module, compiler(model, mode="reduce-overhead" if framework.cuda_graphs else None))
 
 
@@ -50,6 +54,19 @@ def step_graphs(recipe: Recipe, workload: object, model: nn.Module) -> StepGraph
             "static shapes (Graphable.graphed_parts); set it to false: --set framework.cuda_graphs=false"
         )
     return StepGraphs(model, workload.graphed_parts())
+
+
+def _keep_instruction_sets_apart() -> None:
+    """Give torch's cache of compiled code a folder for each instruction set.
+
+    Its key does not have the instruction set. Code that was laid out for AVX2 and is then taken from the cache by a
+    process with AVX-512, on another node or by ATEN_CPU_CAPABILITY, writes vectors of 16 numbers where it has place for
+    8: the heap is corrupted, or the loss is no number.
+    """
+    folder = Path(cache_dir())
+    name = f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"
+    if folder.name != name:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / name)
 
 
 class StepGraphs:

@@ -5,8 +5,13 @@ Nothing is captured here: `graph_twin` stands in for torch's function, which nee
 
 from __future__ import annotations
 
+import ctypes.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -132,6 +137,34 @@ def test_a_rehearsal_captures_before_its_first_step_and_leaves_the_model_as_it_w
     assert found.compile_seconds > 0
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+COMPILED = """
+import torch
+from torch import nn
+from hpcai500.engine.graphs import step_model
+from hpcai500.recipe import load_recipe
+torch.manual_seed(500)
+model, images = nn.BatchNorm2d(8), torch.randn(4, 8, 6, 6).to(memory_format=torch.channels_last)
+compiled = step_model(model, load_recipe("ic/smoke", ["framework.compile=true"]).framework)
+print(torch.backends.cpu.get_cpu_capability().lower(), float((compiled(images) - model(images)).abs().max()))
+"""
+
+
+@pytest.mark.slow
+def test_compiled_code_is_kept_apart_by_instruction_set(tmp_path: Path) -> None:
+    """torch's cache gives AVX2's code to AVX-512: where the heap is checked, this ended by SIGABRT."""
+    library = ctypes.util.find_library("c_malloc_debug")
+    checked = {"LD_PRELOAD": library, "MALLOC_CHECK_": "3"} if library else {}
+    seen = set()
+    for chosen in ({"ATEN_CPU_CAPABILITY": "avx2"}, {}):
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **checked, **chosen}
+        command = [sys.executable, "-c", COMPILED]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        capability, error = ended.stdout.split()
+        assert float(error) < 1e-5
+        seen.add(f"cpu-{capability}")
+    assert {path.name for path in tmp_path.iterdir()} == seen
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])

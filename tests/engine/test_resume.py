@@ -133,7 +133,7 @@ def test_other_data_is_refused_when_resuming(
 
 
 def test_a_second_ctrl_c_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_TOGETHER_SECONDS", -1.0)
+    monkeypatch.setattr(signals, "TOGETHER_SECONDS", -1.0)
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal is signal.SIGINT

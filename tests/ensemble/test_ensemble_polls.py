@@ -150,7 +150,8 @@ def test_nothing_is_written_listed_or_locked(tmp_path: Path) -> None:
         _, seen = poll(ensemble, jobs, Memory())
         assert len(of_members(seen)) > 10
         assert not seen.written
-        assert not seen.listed
+        # A process that is young still lists folders of Python's own.
+        assert not [path for path in seen.listed if Path(path).is_relative_to(tmp_path)]
         assert not seen.locked
 
 

@@ -102,3 +102,10 @@ def test_a_short_step_is_silent_and_its_exit_code_stays(tmp_path: Path) -> None:
     ended = alive('alive "$1" image bash -c "echo broken; exit 7"', tmp_path / "log", HPCAI500_ALIVE_SECONDS="60")
     assert (ended.returncode, ended.stderr) == (7, "")
     assert (tmp_path / "log").read_text() == "broken\n"
+
+
+def test_a_step_sees_the_variables_of_its_script(tmp_path: Path) -> None:
+    names = ("log", "what", "beat", "status", "options")
+    step = f"step() {{ echo {' '.join(f'${name}' for name in names)}; }}"
+    alive(f'{"; ".join(f"{name}=my-{name}" for name in names)}; {step}; alive "$1" image step', tmp_path / "log")
+    assert (tmp_path / "log").read_text().split() == [f"my-{name}" for name in names]
