@@ -55,7 +55,7 @@ def doctor(folder: Path) -> Doctor:
 
 def test_a_bind_that_is_missing_is_told_and_helps(doctor: Doctor, folder: Path) -> None:
     data = folder / "set"
-    data.mkdir()
+    (data / "train").mkdir(parents=True)
     lacking = doctor([], "ic", "--data", str(data))["data"]
     assert (lacking["status"], lacking["detail"]) == ("fail", f"{data}: no such folder inside the container")
     told = re.match(r"add (--bind) (\S+): apptainer exec --bind \2 \S+/image hpcai500 ic --data", lacking["fix"] or "")
