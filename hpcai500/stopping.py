@@ -36,6 +36,8 @@ _WARNINGS = (signal.SIGUSR1, signal.SIGURG)
 _HELD = (*STOPPING, *_WARNINGS)
 # A terminal's Ctrl-C reaches a process once from the terminal and perhaps once more from whoever passes it on.
 TOGETHER_SECONDS = 0.5
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1
 # For a command to unwind and to print its verdict. An exception that a handler raises can be lost: Python drops those
 # in destructors and in callbacks of weak references.
 _UNWINDING_SECONDS = 4.0
@@ -134,6 +136,13 @@ def hold_signals() -> None:
 def let_signals_in() -> None:
     """Unblock them: this process knows by now what to do."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when `parent`, which started it, ends, also when that was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _is_default(number: int) -> bool:

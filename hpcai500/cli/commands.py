@@ -1,11 +1,14 @@
-"""All commands by name, and how each error ends: one line and an exit code."""
+"""All commands by name, what is looked at before each, and how each error ends: one line and an exit code."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +23,6 @@ from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.export import export
 from hpcai500.cli.installation import self_test, version
 from hpcai500.cli.micro import micro
-from hpcai500.cli.named_paths import refuse_dead_paths
 from hpcai500.cli.plugins import WithPlugins
 from hpcai500.cli.profile import profile
 from hpcai500.cli.rank import rank
@@ -28,17 +30,21 @@ from hpcai500.cli.replicate import replicate
 from hpcai500.cli.report import compare, report
 from hpcai500.cli.roofline import roofline
 from hpcai500.cli.rules import rules
+from hpcai500.cli.running import failing, report_runs
 from hpcai500.cli.scaling import scale
 from hpcai500.cli.submit import submit
 from hpcai500.cli.system import system
 from hpcai500.cli.telling import tell
 from hpcai500.cli.timeline import timeline
 from hpcai500.cli.verify import verify
-from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.launch.in_job import become, module_command
 from hpcai500.launch.slurm_cli import app as slurm
+from hpcai500.placement import find_placement
+from hpcai500.plugins.finding import TAKEN
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import open_missing_streams, print_what_can_be_printed
+from hpcai500.system.mounts import require_reachable
 
 app = typer.Typer(
     cls=WithPlugins,
@@ -109,6 +115,8 @@ app.add_typer(ensemble, name="ensemble", short_help="Many models that vote: plan
 app.add_typer(slurm, name="slurm")
 
 
+# `--data=/x`, `-o/x`, `--set table.key=/x`, `--power csv:/x,offset=1`.
+_SEPARATORS = re.compile(r"[=:,]")
 # What typer makes of Ctrl-C, without a word.
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -122,7 +130,7 @@ def run() -> int:
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:
-        code = refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
+        code = _refuse_dead_paths(sys.argv[1:]) or app(standalone_mode=False) or ExitCode.PASS
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -143,6 +151,61 @@ def run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         tell(why_stopped(KeyboardInterrupt()))
         return ExitCode.RUN_FAILED
+
+
+def _refuse_dead_paths(arguments: Sequence[str]) -> int | None:
+    """None where all that `arguments` may name answers; else say what does not, and return the exit code.
+
+    They are touched before any command does: a dead mount would hang it for ever, without a word. A command whose
+    stdout ends with a verdict, or is one JSON document, keeps to that.
+    """
+    try:
+        require_reachable(_named_paths(arguments))
+    except EnvironmentLacksError as error:
+        return _tell_of_dead_path(error, arguments)
+    return None
+
+
+def _named_paths(arguments: Sequence[str]) -> Iterator[str]:
+    """Every word that may be a path, beside the folders that every command uses.
+
+    A word that is none names nothing, which answers at once. Help needs none of them. `doctor` is left out: a folder
+    that is dead is a check of it that fails.
+    """
+    if "--help" in arguments or arguments[:1] in ([], ["version"]):
+        return
+    yield os.curdir
+    if "doctor" in arguments[:1]:
+        return
+    yield from filter(None, map(os.environ.get, ("TMPDIR", "HOME", "XDG_CACHE_HOME")))
+    for word in arguments:
+        yield word
+        yield from _SEPARATORS.split(word)
+        if re.match(r"-[a-z].", word):
+            yield word[2:]
+
+
+def _tell_of_dead_path(error: EnvironmentLacksError, arguments: Sequence[str]) -> int:
+    command, as_json = next(iter(arguments), ""), "--json" in arguments
+    scores = command in ("ic", "ewa", "score") or command not in TAKEN or list(arguments[:2]) == ["campaign", "run"]
+    if not (scores or command == "scale") or _is_follower():
+        tell(error)
+    elif scores:
+        return report_runs(failing(error), as_json)
+    else:
+        from hpcai500.results.scale_report import report_broken_scaling  # noqa: PLC0415 - keeps `--help` fast
+
+        report = report_broken_scaling([], tell(error), error.exit_code)
+        print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
+    return error.exit_code
+
+
+def _is_follower() -> bool:
+    """Whether another rank prints the result."""
+    try:
+        return find_placement(os.environ).rank > 0
+    except HpcAi500Error:
+        return False
 
 
 def _tell_of_system(error: OSError) -> None:

@@ -32,7 +32,7 @@ def run_and_report(runs: Callable[[Crew], Iterator[Outcome]], procs: int | None,
     try:
         placement = find_placement(os.environ)
     except HpcAi500Error as error:
-        raise typer.Exit(report_runs(_failing(error), as_json)) from error
+        raise typer.Exit(report_runs(failing(error), as_json)) from error
     if placement.rank > 0:
         raise typer.Exit(follow(placement))
     crew = crew_of(placement, procs)
@@ -43,7 +43,7 @@ def run_and_report(runs: Callable[[Crew], Iterator[Outcome]], procs: int | None,
     raise typer.Exit(code)
 
 
-def _failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
+def failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
     """Runs that ended before the first one."""
     yield from ()
     raise error

@@ -111,7 +111,7 @@ def _run(
     from_records: bool,
     as_json: bool,
 ) -> None:
-    from hpcai500.launch.scale import ScaleRequest, run_scaling, settle  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.scale import ScaleRequest, run_scaling  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.results.scale_report import report_broken_scaling, report_scaling  # noqa: PLC0415
 
     done: list[Path] = []
@@ -121,9 +121,9 @@ def _run(
         else:
             request = ScaleRequest(_one(what), procs, recipe, data, out, settings)
             folder = request.folder
-            settle(request)
+            runs = run_scaling(request, folder)
             with _bounded(request, folder, minutes):
-                for run in run_scaling(request, folder):
+                for run in runs:
                     if run.exit_code != ExitCode.PASS:
                         reason = job_error(run.record) or "the run failed (see above)"
                         raise RunError(f"{run.record}: {reason}; all points: the same command with --out {folder}")

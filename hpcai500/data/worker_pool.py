@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
-import os
 import signal
 import sys
 from collections import deque
@@ -17,9 +15,7 @@ from multiprocessing.context import SpawnContext
 from typing import TypeVar
 
 from hpcai500.errors import RunError
-
-# <linux/prctl.h>
-_PR_SET_PDEATHSIG = 1
+from hpcai500.stopping import end_with_parent
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -71,9 +67,10 @@ def _why_alone(context: SpawnContext) -> str | None:
 
 def _die_with_parent() -> None:
     """End when the parent ends, also when it was killed: an orphan would wait for work for ever."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]  # a worker has a parent
-        os._exit(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    end_with_parent(parent.pid)
 
 
 def _windowed(

@@ -59,9 +59,9 @@ def step_graphs(recipe: Recipe, workload: object, model: nn.Module) -> StepGraph
 def _keep_instruction_sets_apart() -> None:
     """Give torch's cache of compiled code a folder for each instruction set.
 
-    Its key does not have the instruction set. Code that was laid out for AVX2 and is then taken from the cache by a
-    process with AVX-512, on another node or by ATEN_CPU_CAPABILITY, writes vectors of 16 numbers where it has place for
-    8: the heap is corrupted, or the loss is no number.
+    Its key does not have the instruction set, and who sets TORCHINDUCTOR_CACHE_DIR keeps it from run to run. Code that
+    was laid out for AVX2, taken by a process with AVX-512 (on another node, or by ATEN_CPU_CAPABILITY), writes vectors
+    of 16 numbers where it has place for 8: the heap is corrupted, or the loss is no number.
     """
     folder = Path(cache_dir())
     name = f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"

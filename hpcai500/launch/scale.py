@@ -83,10 +83,14 @@ def run_scaling(request: ScaleRequest, folder: Path) -> Iterator[Outcome]:
     """Run what is not finished yet in `folder`, point by point, the smallest first; stops after one that failed.
 
     Raises:
-        UsageError: the request makes no sense, or `folder` holds another scaling.
+        UsageError: at once: the request makes no sense, or `folder` holds another scaling.
     """
     points = settle(request)
     keep_plan(folder, points.plan())
+    return _run_points(points, folder)
+
+
+def _run_points(points: Points, folder: Path) -> Iterator[Outcome]:
     for processes in points.processes:
         outcome = run_point(points, folder, processes)
         yield outcome

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.arithmetic import arithmetic_of
+from hpcai500.stopping import end_with_parent
 
 Pair = tuple[int, int]
 
@@ -46,8 +47,6 @@ _LIMIT_SECONDS = 20
 _START_SECONDS = 60
 # Of what is wrong, as many sentences as one needs: each may have taken the limit.
 _MOST = 3
-# <linux/prctl.h>
-_PR_SET_PDEATHSIG = 1
 # Input channels that an AVX2 vector holds in float32.
 _VECTOR = 8
 
@@ -287,7 +286,7 @@ def _in_a_fork(convolutions: Sequence[Convolution], setting: Setting) -> list[st
     parent = os.getpid()
     child = os.fork()
     if child == 0:
-        _end_with(parent)
+        end_with_parent(parent)
         signal.alarm(_LIMIT_SECONDS if len(convolutions) == 1 else _START_SECONDS)
         torch.set_float32_matmul_precision("high" if setting.arithmetic == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = setting.arithmetic == "tf32"
@@ -322,15 +321,8 @@ def _complaint(convolution: Convolution, setting: Setting) -> str | None:
     return None
 
 
-def _end_with(parent: int) -> None:
-    """Let the kernel end this process when `parent` ends, however it does."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 if __name__ == "__main__":
-    _end_with(os.getppid())
+    end_with_parent(os.getppid())
     # Stdout is for what is found: a library may print.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
