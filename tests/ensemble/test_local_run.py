@@ -84,7 +84,7 @@ def test_members_run_to_their_end_each_by_its_own_seed(tmp_path: Path, images: P
 
 
 def test_a_member_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path, images: Path) -> None:
-    ensemble = planned(tmp_path / "e", images, 1, "problem.epochs=6")
+    ensemble = planned(tmp_path / "e", images, 1, "problem.epochs=120")
     kill = kill_training(0, lambda ensemble: has_checkpoint(ensemble, 0), signal.SIGKILL)
     end = run_ensemble(RunOrder(ensemble.path), kill)
     assert (end.jobs[0].state, end.jobs[0].restarts) == ("ended", 1)
