@@ -14,6 +14,7 @@ from hpcai500.campaign.outcome import read_outcome
 from hpcai500.campaign.reading import RECIPE, Attempt, Campaign, Trial, read_campaign
 from hpcai500.campaign.turns import turn_at
 from hpcai500.errors import ExitCode, RecordError, UsageError
+from hpcai500.launch.child import until_stopped
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import make_data
 from hpcai500.launch.measuring import say
@@ -61,6 +62,7 @@ def run_campaign(order: CampaignOrder, crew: Crew) -> Iterator[Outcome]:
 
     Raises:
         UsageError: there is no such campaign or trial, the crew is not that of the recipe, or a trial is run elsewhere.
+        Stopped: by a signal that a run heard too late to stop.
     """
     campaign = read_campaign(order.folder)
     trials = _wanted(campaign, order.only)
@@ -77,7 +79,7 @@ def run_campaign(order: CampaignOrder, crew: Crew) -> Iterator[Outcome]:
     how = Invocation(["hpcai500", *sys.argv[1:]], find_placement(os.environ).launcher, os.environ.get("SLURM_JOB_ID"))
     rules = rulebook(campaign.edition, campaign.benchmark)
     work = _Work(crew, recipe, data or make_data(recipe, order.folder), order.power, how, rules)
-    for trial in trials:
+    for trial in until_stopped(trials):
         with turn_at(order.folder, trial.trial) as turn:
             if turn == "taken":
                 raise _busy(order.folder, trial)

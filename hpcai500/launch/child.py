@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from hpcai500.errors import ExitCode, OutOfTimeError
 from hpcai500.scratch import remove_scratch_of
@@ -28,6 +28,8 @@ _DYING_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
+
+T = TypeVar("T")
 
 
 class Child(subprocess.Popen[bytes]):
@@ -147,6 +149,9 @@ class SignalRelay:
             when their time is over. Without it a run stops with a checkpoint; after another Ctrl-C it has ten seconds.
     """
 
+    # The first signal of the last one that was entered.
+    last_heard: ClassVar[int | None] = None
+
     def __init__(
         self, translation: Mapping[int, signal.Signals] | None = None, patience: Patience | None = None
     ) -> None:
@@ -159,6 +164,7 @@ class SignalRelay:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
+        SignalRelay.last_heard = None
         # Who was started by nohup goes on when the terminal is closed.
         wanted = [number for number in _FORWARDED if number != signal.SIGHUP or not _is_ignored(number)]
         self._before = {number: signal.signal(number, self._note) for number in wanted}
@@ -206,6 +212,7 @@ class SignalRelay:
         now = time.monotonic()
         is_first = self._first is None
         self._first = self._first or (number, now)
+        SignalRelay.last_heard = self._first[0]
         together = now - self._first[1] <= TOGETHER_SECONDS
         if self._patience and is_first:
             signal.setitimer(signal.ITIMER_REAL, self._patience.grace_seconds)
@@ -233,6 +240,19 @@ class SignalRelay:
         self._is_over = True
         for child in self._children:
             child.kill()
+
+
+def until_stopped(items: Iterable[T]) -> Iterator[T]:
+    """`items`, for a job each: a signal that comes when a job is about to end and takes no notice stops the series.
+
+    Raises:
+        Stopped: before the next item.
+    """
+    SignalRelay.last_heard = None
+    for item in items:
+        if SignalRelay.last_heard is not None:
+            raise Stopped(SignalRelay.last_heard)
+        yield item
 
 
 def _is_ignored(number: signal.Signals) -> bool:

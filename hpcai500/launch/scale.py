@@ -18,6 +18,7 @@ from typing import Any
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.launch.benchmark import Request, run_benchmark
+from hpcai500.launch.child import until_stopped
 from hpcai500.launch.crew import crew_of, require_room
 from hpcai500.launch.devices import visible_devices
 from hpcai500.launch.outcome import Outcome
@@ -91,7 +92,7 @@ def run_scaling(request: ScaleRequest, folder: Path) -> Iterator[Outcome]:
 
 
 def _run_points(points: Points, folder: Path) -> Iterator[Outcome]:
-    for processes in points.processes:
+    for processes in until_stopped(points.processes):
         outcome = run_point(points, folder, processes)
         yield outcome
         if outcome.exit_code != ExitCode.PASS:

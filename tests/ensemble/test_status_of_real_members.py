@@ -20,7 +20,7 @@ from hpcai500.errors import ExitCode
 
 
 def test_a_real_member_is_seen_running_killed_and_done(images: Path, tmp_path: Path) -> None:
-    ensemble, stream = planned(tmp_path / "e", images, 1), io.StringIO()
+    ensemble, stream = planned(tmp_path / "e", images, 1, "problem.epochs=120"), io.StringIO()
     seen: list[Status] = []
     killed: list[int] = []
     with Live(ensemble, 1, stream) as live:
@@ -45,7 +45,7 @@ def test_a_real_member_is_seen_running_killed_and_done(images: Path, tmp_path: P
     assert failure.job == end.ensemble.events[-1]["value"]["jobs"][0]
     last = Watch(tmp_path / "e", {}).look_at_all()
     row = last.rows[0]
-    assert (row.state, row.epoch, row.epochs_done, row.steps) == ("done", 2, 2, 5)
+    assert (row.state, row.epoch, row.epochs_done, row.steps) == ("done", 120, 120, 5)
     assert row.quality is not None
     assert row.images_per_second
     assert (last.exit_code, last.is_going_on, last.progress) == (ExitCode.PASS, False, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,12 @@ from hpcai500.campaign.writing import create_campaign
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.launch.benchmark import Request, run_benchmark
 from hpcai500.launch.campaign import CampaignOrder, run_campaign
+from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.unfinished import latest_unfinished
+from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.rulebook import rulebook
+from hpcai500.stopping import Stopped
 
 SHORT = ("problem.epochs=2", "hyperparameters.warmup_epochs=1", "accelerator.device=cpu")
 
@@ -65,6 +68,16 @@ def unbound(campaign: Campaign) -> list[str]:
     return [reason for reason in standing(campaign).reasons if "journal" in reason or "names" in reason]
 
 
+class DeafCrew(ActedCrew):
+    """Its jobs end well, and a signal comes when they no longer listen."""
+
+    def run(
+        self, recipe: Recipe, arguments: Sequence[str | Path], module: str = "train", patience: object = None
+    ) -> int:
+        code = super().run(recipe, arguments)
+        return code or run_to_end(["sh", "-c", "trap '' TERM; kill -TERM $PPID; sleep 0.2"])
+
+
 def test_every_run_is_in_the_journal_before_it_begins(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setattr("sys.argv", ["/usr/bin/hpcai500", "campaign", "run", "c"])
@@ -82,6 +95,17 @@ def test_every_run_is_in_the_journal_before_it_begins(planned: Plan, monkeypatch
         "id": campaign.identity, "trial": 2, "attempt": 1, "head": campaign.attempts[1].start_hash,
     }  # fmt: skip
     assert unbound(campaign) == []
+
+
+def test_a_signal_that_comes_when_a_run_has_just_ended_stops_the_campaign_before_the_next(planned: Plan) -> None:
+    folder = planned(2)
+    outcomes = run_campaign(CampaignOrder(folder), DeafCrew(finishes, finishes))
+    assert next(outcomes).exit_code == 0
+    with pytest.raises(Stopped, match="stopped by SIGTERM"):
+        next(outcomes)
+    assert told(folder) == [("trial-01", "done")]
+    # It goes on as after any stop.
+    assert ran(folder, ActedCrew(finishes)) == [("trial-01", 0), ("trial-02", 0)]
 
 
 def test_what_is_done_is_not_run_again(planned: Plan) -> None:

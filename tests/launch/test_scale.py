@@ -17,9 +17,11 @@ from hpcai500.chain import iterate
 from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.launch import scale
 from hpcai500.launch.benchmark import Outcome, Request
+from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.scale import ScaleRequest, parse_procs, run_scaling
 from hpcai500.record import read_record
 from hpcai500.results.scaling import read_scaling
+from hpcai500.stopping import Stopped
 
 SHORT = (*(one for one in TINY if not one.startswith(("os.", "problem.epochs", "hyperparameters.warmup"))),
          "problem.epochs=1", "hyperparameters.warmup_epochs=0")  # fmt: skip
@@ -104,6 +106,22 @@ def test_a_point_that_fails_is_the_last(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(scale, "run_benchmark", fail)
     assert [one.exit_code for one in run_scaling(ScaleRequest("ic", "1,2"), tmp_path)] == [ExitCode.RUN_FAILED]
+
+
+def test_a_signal_that_comes_when_a_point_has_just_ended_stops_the_scaling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its process no longer listens, and ends as if nothing had come.
+    deaf = ["sh", "-c", "trap '' TERM; kill -TERM $PPID; sleep 0.2"]
+
+    def run(request: Request, crew: Any) -> Iterator[Outcome]:
+        yield Outcome(request.out or Path(), run_to_end(deaf))
+
+    monkeypatch.setattr(scale, "run_benchmark", run)
+    outcomes = run_scaling(ScaleRequest("ic", "1,2"), tmp_path)
+    assert next(outcomes).exit_code == ExitCode.PASS
+    with pytest.raises(Stopped, match="stopped by SIGTERM"):
+        next(outcomes)
 
 
 def test_points_may_join_but_must_be_alike(started: list[Any], tmp_path: Path) -> None:
