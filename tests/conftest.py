@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +109,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     for skip in skips:
         reporter.write_line(f"SKIPPED WITHOUT AN EXCUSE {skip}", red=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_of_another_test() -> None:
+    """What stopped a command is known all over its process: here, one process runs many of them."""
+    if stopping := sys.modules.get("hpcai500.stopping"):
+        stopping.Stopped.last = None
 
 
 @pytest.fixture(scope="session")
