@@ -264,7 +264,8 @@ def test_settings_that_make_no_sense_are_refused(make: Any, wrong: dict[str, Any
 
 
 def test_memory_stays_flat_over_epochs(index: ImageIndex) -> None:
-    # In a fresh process, so that no other test's memory is counted. 16 MiB of slots would show at once if leaked.
+    # In a fresh process, so that no other test's memory is counted. Of 40 epochs that leak one slot each, 60 MiB would
+    # stay; what threads keep for themselves differs by some MiB on a busy machine.
     script = f"""
 import numpy as np, resource
 from hpcai500.data.imagenet.listing import load_index
@@ -285,7 +286,7 @@ run(40, 10)
 print(rss_bytes() - before)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(result.stdout) < 4 << 20
+    assert int(result.stdout) < 16 << 20
 
 
 def test_held_batches_repeat(make: Any) -> None:
