@@ -37,7 +37,8 @@ def test_ranks_that_hang_are_killed_with_their_children(launcher: str) -> None:
 
 
 def test_exit_codes_and_output_are_those_of_the_ranks() -> None:
-    code = "import os, sys; print('rank', os.environ['RANK']); sys.exit(int(os.environ['RANK']) * 3)"
+    # One write each: unbuffered, `print` makes several, and both ranks share the pipe.
+    code = "import os, sys; rank = os.environ['RANK']; sys.stdout.write(f'rank {rank}\\n'); sys.exit(int(rank) * 3)"
     ended = start([sys.executable, "-c", code], 2, "processes")
     assert ended.exit_codes == [0, 3]
     assert sorted(ended.output.split("\n")) == ["", "rank 0", "rank 1"]

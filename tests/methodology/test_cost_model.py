@@ -131,7 +131,8 @@ def test_efficiency_is_above_0_and_at_most_1(
     if layout.ranks == 1:
         assert cost.seconds == work.seconds
     if processor == 0:
-        assert cost.exposed_seconds <= cost.communication_seconds * (1 + 1e-9)
+        # Exposed is what is left of the step: it is right to the last digit of that.
+        assert cost.exposed_seconds <= cost.communication_seconds * (1 + 1e-9) + 1e-12 * cost.seconds
 
 
 @given(WORKS, LAYOUTS, NETWORKS)
