@@ -50,7 +50,7 @@ def test_the_interval_covers_the_true_median_95_times_in_100(count: int) -> None
 def test_spread_has_no_unit_and_the_median_does(values: list[float], scale: float) -> None:
     one, other = Timing(tuple(values)), Timing(tuple(value * scale for value in values))
     assert other.median == pytest.approx(one.median * scale)
-    assert other.spread == pytest.approx(one.spread, abs=1e-9)
+    assert other.spread == pytest.approx(one.spread, rel=1e-9, abs=1e-9)
 
 
 def test_what_never_varies_is_measured_no_more_often_than_asked_for() -> None:
