@@ -46,7 +46,10 @@ def interrupted(*, boot: str = BOOT, down_seconds: float = 300.0) -> list[Event]
     begin(clock, told)
     clock.events[first]["value"]["boot_id"] = boot
     started = clock.events[-1]
-    started["key"], started["value"] = "run_resume", {**started["value"], "epoch": 2, "step": 100, "after": "SIGTERM"}
+    started["key"], started["value"] = (
+        "run_resume",
+        {**started["value"], "epoch": 2, "step": 100, "after": "SIGTERM", "torn_bytes": 0},
+    )
     sums = dict.fromkeys(("data_wait_seconds", "compute_seconds", "communication_wait_seconds"), 0.0)
     sums["seconds"] = 30.0
     for epoch in (2, 3):

@@ -17,6 +17,8 @@ _DATASET_FACTS = ("training_samples", "evaluation_samples", "classes", "grid", "
 _NORMS_OF_A_BATCH = ("batch", "sync-batch")
 # Samplings that draw as often as the training set has samples.
 _AS_MANY = ("bootstrap", "all")
+# Classes that a sentence names.
+_MOST_CLASSES = 5
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def conduct(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequenc
     return (
         Observation(9, "epochs", tuple(_epochs(recipe, epochs, evaluations)), "V2.0 5.1.1"),
         Observation(9, "data set", (*_dataset(datasets, rules), *_drawn(recipe, datasets)), "V2.0 5.1.1"),
-        Observation(9, "quality metric", tuple(_metric(recipe, evaluations)), "V2.0 5.1.1"),
+        Observation(9, "quality metric", tuple(_metric(recipe, rules, evaluations)), "V2.0 5.1.1"),
         Observation(9, "evaluation samples", tuple(_evaluation(datasets, evaluations)), "V2.0 5.1.1"),
         Observation(6, "equivalent parallelism", tuple(_parallelism(recipe, datasets, events, epochs)), "V2.0 5.1.4"),
         Observation(6, "synchronous SGD", tuple(_synchronous(events, epochs)), "V2.0 5.1.4"),
@@ -77,6 +79,9 @@ def _dataset(datasets: Sequence[Mapping[str, Any]], rules: Mapping[str, Any]) ->
             yield f"the data set changed during the run: {key.replace('_', ' ')} differs between its starts"
     if not first.get("fingerprint"):
         yield "the record does not tell the data set's fingerprint"
+    if absent := first.get("classes_not_evaluated"):
+        more = f" and {len(absent) - _MOST_CLASSES} more" if len(absent) > _MOST_CLASSES else ""
+        yield f"the evaluation set has no sample of {', '.join(absent[:_MOST_CLASSES])}{more}"
     known = rules.get("dataset_fingerprint")
     if known is not None and known not in (first.get("content_fingerprint"), first.get("fingerprint")):
         yield f"the data set is not {rules['dataset']}: its fingerprint is not the edition's"
@@ -107,12 +112,30 @@ def _drawn(recipe: Mapping[str, Any], datasets: Sequence[Mapping[str, Any]]) -> 
         yield f"{drawn.get('draws')} samples were drawn; {asked['sampling']} draws {dataset.get('training_samples')}"
 
 
-def _metric(recipe: Mapping[str, Any], evaluations: Mapping[int, Event]) -> Iterator[str]:
+def _metric(recipe: Mapping[str, Any], rules: Mapping[str, Any], evaluations: Mapping[int, Event]) -> Iterator[str]:
     metric = recipe["problem"]["metric"]
     wrong = [epoch for epoch, event in sorted(evaluations.items()) if event["value"].get("metric") != metric]
     if wrong:
         found = evaluations[wrong[0]]["value"].get("metric", "no metric")
         yield f"{_named(wrong)}: evaluated by {found}; the recipe asks for {metric}"
+    classes = rules.get("class_names", [])
+    partial = {
+        epoch: left_out
+        for epoch, event in sorted(evaluations.items())
+        if (left_out := classes_left_out(classes, event["value"].get("per_class")))
+    }
+    if partial:
+        epochs = list(partial)
+        yield (
+            f"{_named(epochs)}: the quality leaves out {', '.join(partial[epochs[0]])}; the edition's is the mean over "
+            f"all {len(classes)} classes"
+        )
+
+
+def classes_left_out(classes: Sequence[str], per_class: Mapping[str, Any] | None) -> list[str]:
+    """Those of `classes` that an evaluation has no value of: they do not count in its mean."""
+    told = per_class or {}
+    return [name for name in classes if told.get(name) is None]
 
 
 def _evaluation(datasets: Sequence[Mapping[str, Any]], evaluations: Mapping[int, Event]) -> Iterator[str]:

@@ -6,22 +6,25 @@ import contextlib
 import hashlib
 import json
 import shutil
+import tomllib
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from written_campaign import edit_record, rechain_campaign
+from written_campaign import edit_journal, edit_record, rechain_campaign, values
 
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.chain import Event
+from hpcai500.recipe import load_recipe, tables_hash, to_toml
 from hpcai500.record import Record, read_record
 from hpcai500.results.submission.claim import claim_of
 from hpcai500.results.submission.manifest import CAMPAIGN, CODE, MANIFEST, SIGNATURE
 from hpcai500.results.submission.signature import sign
 from hpcai500.system.versions import code_hash
 
+Kind = Literal["short", "rankable", "ewa", "begun-twice"]
 Change = Callable[[list[Event]], object]
 _TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -35,7 +38,8 @@ class Forgery:
         forge: does it.
         found: name of the finding that tells of it; None where nothing in a bundle can.
         severity: of that finding.
-        campaign: which honest campaign it begins with: a short one, or one that is rankable.
+        campaign: which honest campaign it begins with: a short one; one that is rankable, of Image Classification or
+            of Extreme Weather Analytics; or one each of whose trials was begun twice.
         signers: whether the committee has a list of keys.
         registered: whether the campaign's identity was registered before its first run.
     """
@@ -43,8 +47,8 @@ class Forgery:
     name: str
     forge: Callable[[Bundle], object]
     found: str | None
-    severity: Literal["fail", "warning"] = "fail"
-    campaign: Literal["short", "rankable"] = "short"
+    severity: Literal["fail", "warning", "note"] = "fail"
+    campaign: Kind = "short"
     signers: bool = False
     registered: bool = False
 
@@ -97,6 +101,25 @@ class Bundle:
         """Change the events of all trials alike."""
         for record in self.records:
             edit_record(record, change)
+
+    def plan_with(self, *settings: str) -> None:
+        """Change the recipe of the plan and of all runs, and all hashes with it."""
+        for path in (self.campaign / "recipe.toml", *(record / "recipe.toml" for record in self.records)):
+            path.write_text(to_toml(load_recipe(path, settings)), encoding="utf-8")
+        self.name_recipes()
+
+    def name_recipes(self) -> None:
+        """Let journal and records have the hashes of the recipes that lie beside them."""
+        planned = _recipe_hash(self.campaign)
+        edit_journal(self.campaign, lambda events: events[0]["value"].update(recipe_hash=planned))
+        for record in sorted(path.parent for path in self.campaign.glob("*/recipe.toml")):
+            told = _recipe_hash(record)
+
+            def name(events: list[Event], told: str = told) -> None:
+                for value in values(events, "init_start"):
+                    value["recipe_hash"] = told
+
+            edit_record(record, name)
 
     def rewrite_code(self, path: str, old: str, new: str) -> None:
         """Change a source file, and the hash that the records and the plan have of all of them."""
@@ -161,6 +184,10 @@ def copy_of(bundle: Bundle, folder: Path) -> Bundle:
     """A copy for one forger."""
     shutil.copytree(bundle.folder, folder)
     return Bundle(folder, bundle.key, json.loads(json.dumps(bundle.manifest)))
+
+
+def _recipe_hash(folder: Path) -> str:
+    return tables_hash(tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8")))
 
 
 def _chained(lines: list[bytes]) -> bytes:

@@ -79,10 +79,7 @@ def _take_field_out(bundle: Bundle) -> None:
     for path in sorted(bundle.campaign.rglob("recipe.toml")):
         text = path.read_text()
         path.write_text("".join(line for line in text.splitlines(True) if not line.startswith("momentum_form")))
-    planned = _hash(bundle.campaign)
-    edit_journal(bundle.campaign, lambda events: events[0]["value"].update(recipe_hash=planned))
-    for record in sorted(path.parent for path in bundle.campaign.glob("*/recipe.toml")):
-        edit_record(record, _each("init_start", recipe_hash=_hash(record)))
+    bundle.name_recipes()
 
 
 def _hash(folder: Path) -> str:

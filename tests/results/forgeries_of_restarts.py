@@ -38,7 +38,10 @@ def gone_back(events: list[Event], killed: int, epoch: int, company: Change = la
         name = "digest" if "digest" in value else "sha256"
         value[name] = value[name][::-1]
     resumed = head[-1]
-    resumed["key"], resumed["value"] = "run_resume", {**resumed["value"], "epoch": epoch, "step": 0, "after": "a kill"}
+    resumed["key"], resumed["value"] = (
+        "run_resume",
+        {**resumed["value"], "epoch": epoch, "step": 0, "after": "a kill", "torn_bytes": 0},
+    )
     company(resumed["value"])
     shifted(head, 0, thrown[-1]["clock_s"] + 60 - head[0]["clock_s"])
     shifted(rest, 0, head[-1]["clock_s"] + 0.0003 - rest[0]["clock_s"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import forgeries_of_campaigns
 import forgeries_of_evidence
+import forgeries_of_quality
 import forgeries_of_records
 import forgeries_of_restarts
 import pytest
@@ -27,6 +28,7 @@ FORGERIES: tuple[Forgery, ...] = (
     *forgeries_of_campaigns.FORGERIES,
     *forgeries_of_restarts.FORGERIES,
     *forgeries_of_evidence.FORGERIES,
+    *forgeries_of_quality.FORGERIES,
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
 
@@ -46,10 +48,15 @@ def honest(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     def make(kind: str) -> Bundle:
         if kind not in made:
             root = tmp_path_factory.mktemp(kind)
-            if kind == "short":
-                write_campaign(root / "campaign", *SHORT, trials=3, failing=[2], watts=5000.0)
-            else:
-                write_campaign(root / "campaign", trials=10)
+            match kind:
+                case "short":
+                    write_campaign(root / "campaign", *SHORT, trials=3, failing=[2], watts=5000.0)
+                case "begun-twice":
+                    write_campaign(root / "campaign", *SHORT, trials=3, failing=[1, 2, 3])
+                case "ewa":
+                    write_campaign(root / "campaign", recipe="ewa/reference", trials=5)
+                case _:
+                    write_campaign(root / "campaign", trials=10)
             pack(SubmitRequest(root / "campaign", root / "submission.zip", "System", "Site", key=key))
             made[kind] = unpack(root / "submission.zip", root / "unpacked", key)
             _account_all(made[kind])
@@ -86,12 +93,12 @@ def against(findings: tuple[Finding, ...]) -> list[Finding]:
     return [one for one in weighty if (one.severity, one.name) != ("warning", "signature")]
 
 
-@pytest.mark.parametrize("kind", ["short", "rankable"])
+@pytest.mark.parametrize("kind", ["short", "rankable", "ewa"])
 def test_nothing_is_said_against_the_honest_bundle(honest: Callable[[str], Bundle], kind: str, tmp_path: Path) -> None:
     found = verified(copy_of(honest(kind), tmp_path / "bundle"), None, honest(kind), tmp_path)
     assert against(found.findings) == []
     assert found.verdict == "verified"
-    assert found.rankable == (kind == "rankable")
+    assert found.rankable == (kind != "short")
 
 
 @pytest.mark.parametrize("forgery", [one for one in FORGERIES if one.found], ids=lambda one: one.name)
@@ -101,6 +108,7 @@ def test_a_forgery_is_told(forgery: Forgery, honest: Callable[[str], Bundle], tm
     found = verified(bundle, forgery, honest(forgery.campaign), tmp_path)
     told = {(one.name, one.severity) for one in found.findings}
     assert (forgery.found, forgery.severity) in told, against(found.findings)
+    assert forgery.severity != "note" or not found.rankable, found.reasons
     assert found.verdict == ("refused" if forgery.severity == "fail" else "verified"), against(found.findings)
 
 

@@ -56,16 +56,18 @@ def test_what_was_found_right_is_told(record: Path) -> None:
     assert "differ by" in told["clock"]
 
 
-def test_another_model_is_noted_and_its_own_count_must_be_possible(record: Path) -> None:
+def test_another_model_is_counted_by_its_recipe_and_its_own_count_must_be_possible(record: Path) -> None:
     def widen(events: list[Event]) -> None:
         values(events, "dataset")[0]["classes"] = 10
         values(events, "flops")[0].update(per_sample=5e9, forward=1e9)
 
     edit_record(record, widen)
     told = [one for one in findings(record) if one[1] == "model"]
-    assert [severity for severity, _, _ in told] == ["fail", "skipped"]
+    assert [severity for severity, _, _ in told] == ["fail", "fail"]
     assert "training takes 5e+09 FLOPs a sample, 5 of forward; expected up to 3" in told[0][2]
-    assert "not the reference's (the data set's classes)" in told[1][2]
+    # 990 outputs of 2048 inputs less: weights and biases; two operations a weight, thrice in training.
+    assert f"FLOPs of a sample are 5000000000; those of the recipe's model {24_299_077_632 - 990 * 2048 * 6}" in told[1][2]
+    assert f"parameters are 25557032; those of the recipe's model {25_557_032 - 990 * 2049}" in told[1][2]
 
 
 def test_a_restart_before_the_newest_checkpoint_is_for_people_to_judge(record: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,8 @@ DOCS = Path(__file__).parents[2] / "docs/verification.md"
 MAKERS = {"fail", "warning", "note", "skipped", "judged", "_finding", "Finding"}
 
 
-def finding_names(tree: ast.Module) -> Iterator[str]:
-    """First arguments of what makes findings: words, or names that the module gives a word to."""
+def words_of(tree: ast.Module) -> dict[str, str]:
+    """Names that a module gives a word to."""
     words: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):
@@ -26,6 +26,12 @@ def finding_names(tree: ast.Module) -> Iterator[str]:
             for target, value in zip(targets, values, strict=False):
                 if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
                     words[target.id] = value.value
+    return words
+
+
+def finding_names(tree: ast.Module, shared: Mapping[str, str] | None = None) -> Iterator[str]:
+    """First arguments of what makes findings: words, or names that stand for one."""
+    words = {**(shared or {}), **words_of(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MAKERS and node.args:
             first = node.args[0]
@@ -37,8 +43,9 @@ def finding_names(tree: ast.Module) -> Iterator[str]:
 
 def names_in_code() -> set[str]:
     """Of all files of the verification."""
+    shared = words_of(ast.parse((FOLDER / "finding.py").read_text(encoding="utf-8")))
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in FOLDER.rglob("*.py"))
-    return {name for tree in trees for name in finding_names(tree)}
+    return {name for tree in trees for name in finding_names(tree, shared)}
 
 
 def names_in_docs() -> set[str]:

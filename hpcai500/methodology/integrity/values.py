@@ -1,12 +1,13 @@
 """What the events of a run tell, as far as it can be checked: types and ranges of their values.
 
-Keys that are not named here may join; those that are have been written by every version that writes the event, unless
-they have a default.
+Keys that are not named here may join. Those that have a default are missing in the records of older versions; what this
+version writes in every run, a record of this version must tell (`Value.untold`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,9 +18,26 @@ Text = Annotated[str, Field(max_length=4096)]
 
 
 class Value(BaseModel):
-    """Content of an event: wrong types are refused, unknown keys are not looked at."""
+    """Content of an event: wrong types are refused, unknown keys are not looked at.
+
+    Attributes:
+        sometimes: fields that this version does not write in every run.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    sometimes: ClassVar[frozenset[str]] = frozenset()
+
+    def untold(self) -> Iterator[str]:
+        """Missing fields that this version writes in every run; `table.field` for those of a table in it."""
+        for name in type(self).model_fields:
+            if name not in self.model_fields_set:
+                if name not in self.sometimes:
+                    yield name
+                continue
+            value = getattr(self, name)
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, Value):
+                    yield from (f"{name}.{inner}" for inner in one.untold())
 
 
 class InitStart(Value):
@@ -29,6 +47,7 @@ class InitStart(Value):
     edition: Text
     recipe_hash: Text
     version: Text
+    process: Number | None = None
     boot_id: Text | None = None
     campaign: dict[str, Any] | None = None
 
@@ -46,11 +65,21 @@ class Drawn(Value):
 class Dataset(Value):
     """`dataset`: what is trained on."""
 
+    # A plug-in tells what it likes; of our own benchmarks `records/evidence.py` knows which of these are told.
+    sometimes = frozenset(
+        {"root", "content_fingerprint", "synthetic", "classes", "grid", "classes_not_evaluated", "drawn"}
+    )
+
+    root: Text | None = None
     fingerprint: Text
+    content_fingerprint: Text | None = None
+    synthetic: bool | None = None
     training_samples: Number
     evaluation_samples: Number
     coverage: Text
     classes: Count | None = None
+    grid: list[Number] | None = None
+    classes_not_evaluated: list[Text] | None = None
     drawn: Drawn | None = None
 
     @property
@@ -80,6 +109,8 @@ class Ceilings(Value):
     precision: Text
     flops: Amount
     slowest_flops: Amount
+    slowest_host: Text | None = None
+    side: Number | None = None
     ranks: Number
     seconds: Amount
 
@@ -96,6 +127,7 @@ class InitStop(Value):
     """`init_stop`: what a process needed before it trained."""
 
     seconds: Amount
+    compile_seconds: Amount = 0.0
 
 
 class Company(Value):
@@ -104,6 +136,8 @@ class Company(Value):
     world_size: Number
     nodes: Number
     hosts: list[Text] = []
+    backend: Text | None = None
+    library: Text | None = None
 
 
 class Resume(Company):
@@ -111,6 +145,8 @@ class Resume(Company):
 
     epoch: Number
     step: Count
+    after: Text | None = None
+    torn_bytes: Count = 0
 
 
 class Place(Value):
@@ -133,6 +169,8 @@ class EpochStop(Value):
     steps: Count
     samples: Count
     padded_samples: Count
+    warnings: Count = 0
+    indexed_samples: Count = 0
     loss: Annotated[float, Field(allow_inf_nan=False)] | None
     seconds: Amount
     data_wait_seconds: Amount
@@ -152,6 +190,9 @@ class Replicas(Value):
 class Evaluation(Value):
     """`eval_accuracy`."""
 
+    # Top-1 has none.
+    sometimes = frozenset({"per_class"})
+
     epoch: Number
     metric: Text
     value: Annotated[float, Field(allow_inf_nan=False)]
@@ -167,6 +208,7 @@ class Checkpoint(Value):
     step: Count
     file: Text
     sha256: Text
+    bytes: Count = 0
 
 
 class StepsRow(Value):
@@ -176,6 +218,10 @@ class StepsRow(Value):
     host: Text
     steps: Count
     seconds: Amount
+    data_wait_seconds: Amount = 0.0
+    compute_seconds: Amount = 0.0
+    communication_wait_seconds: Amount = 0.0
+    other_seconds: Amount = 0.0
 
 
 class Steps(Value):
@@ -214,6 +260,8 @@ class Predictions(File):
 
 class OutOfBag(Value):
     """`out_of_bag`: quality of a member on samples that it has not drawn; None where there were none."""
+
+    sometimes = frozenset({"per_class"})
 
     metric: Text
     value: Annotated[float, Field(allow_inf_nan=False)] | None

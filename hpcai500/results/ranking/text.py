@@ -67,6 +67,8 @@ def _group_lines(group: Group, levels: Sequence[Level]) -> Iterator[str]:
             for line, one in zip(lines, standing, strict=True):
                 yield f"  {line}"
                 yield f"{_INDENT}{_means(one.entry)}"
+                for doubt in _doubts(one.entry):
+                    yield from wrap(doubt, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
         yield ""
         before = standing
 
@@ -89,6 +91,12 @@ def _means(entry: Entry) -> str:
     """By what it got there: too long for columns."""
     by = f"{short(entry.accelerators, 50)}; {short(entry.framework, 30)}"
     return f"level {entry.level}; {date_text(entry)}; {by}"
+
+
+def _doubts(entry: Entry) -> list[str]:
+    """What verification found and nobody has seen an honest run do."""
+    verification = entry.examined.verification
+    return [f"{one.name}: {one.evidence}" for one in verification.doubts] if verification else []
 
 
 def quality_text(entry: Entry) -> str:

@@ -15,6 +15,8 @@ from hpcai500.results.submission.manifest import Manifest
 # was not asked for: it says nothing for the submission and nothing against it.
 Severity = Literal["fail", "warning", "note", "skipped"]
 WORST_FIRST: tuple[Severity, ...] = ("fail", "warning", "note", "skipped")
+# Warnings of these names say that nobody has seen such a run: they are shown wherever the verdict is.
+IMPLAUSIBLE, SHORT_STARTS = "implausible", "short-starts"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Verification:
     def verdict(self) -> Literal["verified", "refused"]:
         """`refused` if anything failed."""
         return "refused" if any(finding.severity == "fail" for finding in self.findings) else "verified"
+
+    @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """What nobody has seen an honest run do."""
+        return tuple(one for one in self.findings if one.name in (IMPLAUSIBLE, SHORT_STARTS))
 
     @property
     def exit_code(self) -> int:

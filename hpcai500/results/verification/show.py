@@ -35,7 +35,8 @@ def verification_lines(
     width = max(width, _LEAST_WIDTH)
     counts = Counter[str](finding.severity for finding in verification.findings)
     told = ", ".join(f"{counts[severity]} {words}" for severity, words in _SEVERITIES.items() if counts[severity])
-    yield f"{verification.verdict.upper()}  {path}: {told}"
+    doubts = ", BUT IMPLAUSIBLE" if verification.verdict == "verified" and verification.doubts else ""
+    yield f"{verification.verdict.upper()}{doubts}  {path}: {told}"
     yield from _facts(verification, width)
     names = max((len(finding.name) for finding in verification.findings), default=0)
     for severity, words in _SEVERITIES.items():

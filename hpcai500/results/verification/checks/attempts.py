@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 from hpcai500.campaign.binding import folder_reasons
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.finding import SHORT_STARTS, Finding
 from hpcai500.results.verification.guard import fail, note, warning
 
 _NAME = "attempts"
+# So many starts that ended before so much of their epochs was over can have been looked at, and thrown away.
+_MANY, _SHARE = 3, 0.1
 
 
 def check_attempts(context: Context) -> Iterator[Finding]:
     """The journal's attempts, one by one, and the folders of the campaign."""
-    found = [*_numbers(context), *_missing(context), *_foreign(context), *_ends(context)]
+    found = [*_numbers(context), *_missing(context), *_foreign(context), *_ends(context), *_short(context)]
     yield from found
     if not any(one.severity == "fail" for one in found):
         attempts = context.campaign.attempts
@@ -71,3 +73,19 @@ def _ends(context: Context) -> Iterator[Finding]:
             )
         if attempt.status == "running":
             yield warning(_NAME, f"{name}: the journal tells no end of it: it was killed, or runs still")
+
+
+def _short(context: Context) -> Iterator[Finding]:
+    """Attempts that trained and ended early: whoever sees the speed of an epoch can wish for another start."""
+    short = []
+    for name, record in context.records.items():
+        epochs = int(record.tables["problem"]["epochs"])
+        enough = max(1, int(_SHARE * epochs))
+        if context.attempts[name].status == "done":
+            continue
+        trained = any(event["key"] == "run_start" for event in record.events)
+        if trained and sum(event["key"] == "eval_stop" for event in record.events) <= enough:
+            short.append(name)
+    if len(short) >= _MANY:
+        told = f"{len(short)} of {len(context.attempts)} attempts trained and ended within the first {_SHARE:.0%} of"
+        yield warning(SHORT_STARTS, f"{told} their epochs, when their speed could be seen: {', '.join(short[:8])}")

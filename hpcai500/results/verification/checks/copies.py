@@ -12,13 +12,14 @@ from itertools import combinations
 from hpcai500.record import Record
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import values
-from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding
+from hpcai500.results.verification.guard import fail, note, warning
 
 _NAME = "copied-runs"
 # Two lists of so many numbers that are equal but for a factor and an offset were not both measured.
 _LEAST_EPOCHS = 6
 _SAME_SHAPE = 1e-4
+_FINE_GRID = 1000
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ def check_copies(context: Context) -> Iterator[Finding]:
                 found.append(fail(_NAME, f"{name} and {other}: {shared} of {least} {fact.what} of epochs are the same"))
         if fact.what == "times" and not found:
             found += _of_one_shape(series)
+    qualities = {name: _qualities(record) for name, record in context.records.items()}
+    for (name, other), shared in _shared(qualities, runs).items():
+        least = min(len(qualities[name]), len(qualities[other]))
+        if least >= _LEAST_EPOCHS and shared > least / 2:
+            yield warning(IMPLAUSIBLE, f"{name} and {other}: {shared} of {least} evaluations gave the same quality")
     yield from found
     if not found and len(context.records) > 1:
         yield note(_NAME, f"{len(context.records)} records: no two have losses, times or weights in common")
@@ -79,6 +85,13 @@ def _shared(series: Mapping[str, Sequence[object]], runs: Mapping[str, int]) -> 
             if runs[other] != runs[name]:
                 shared[name, other] += 1
     return shared
+
+
+def _qualities(record: Record) -> list[object]:
+    """The quality of each epoch, where so many samples were judged that two runs seldom have as many right."""
+    told = {value["epoch"]: value["value"] for value in values(record, "eval_accuracy")}
+    fine = all(value["samples"] >= _FINE_GRID for value in values(record, "eval_accuracy"))
+    return [told[epoch] for epoch in sorted(told)] if fine else []
 
 
 def _of_one_shape(series: Mapping[str, Sequence[object]]) -> Iterator[Finding]:

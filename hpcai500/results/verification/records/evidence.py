@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from hpcai500 import __version__
+from hpcai500.methodology.integrity.log import Moment
+from hpcai500.methodology.integrity.values import Company
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, warning
 from hpcai500.results.verification.records.run import Run, judged
@@ -11,13 +15,21 @@ from hpcai500.results.verification.records.run import Run, judged
 _NAME = "evidence"
 # Written one after the other, once the clock has stopped; a run that is killed among them has come to its end.
 _AT_THE_END = ("steps", "communication", "power")
+# Of the event `dataset`, what our own benchmarks tell beyond what a plug-in must.
+_OF_DATASET = {
+    "ic": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated"),
+    "ewa": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated", "grid"),
+}
+_OF_PACKAGE = ("version", "code_sha256", "core_sha256")
+_OF_NODE = ("host", "processor", "memory", "accelerators", "software", "environment")
+_OF_ACCELERATOR = ("name", "memory_bytes", "uuid")
 
 
 def check_evidence(run: Run) -> Iterator[Finding]:
     """Events that the software which wrote this record writes in every run, whatever it measures."""
     if not run.log.leaves_evidence:
         return
-    yield from judged(_NAME, _before_training(run), fail)
+    yield from judged(_NAME, [*_before_training(run), *_untold(run)], fail)
     expected = [key for key in _AT_THE_END if key != "communication" or run.log.companies[-1].world_size > 1]
     told = [moment.key for moment in run.log.moments if moment.key in expected]
     if told == expected:
@@ -42,3 +54,46 @@ def _before_training(run: Run) -> Iterator[str]:
         for key in ("rehearsal", *(() if talks else ("parallel_efficiency",))):
             if company.world_size > 1 and key not in told:
                 yield f"line {session[0].line}: {company.world_size} ranks, and no event {key} of this process"
+
+
+def _untold(run: Run) -> Iterator[str]:
+    """Fields that processes of this very version write, and that are not in the record.
+
+    An older version had not all of them, and is let off. Whoever names one that nobody has is not ranked.
+    """
+    benchmark = str(run.record.tables.get("benchmark"))
+    for session, start in zip(run.log.sessions, run.log.starts, strict=True):
+        if start.version != __version__:
+            continue
+        for moment in session:
+            missing = list(moment.value.untold()) if moment.value else []
+            if moment.key == "dataset" and moment.value:
+                told = moment.value.model_fields_set
+                missing += [name for name in _OF_DATASET.get(benchmark, ()) if name not in told]
+            if missing:
+                yield f"line {moment.line}: {moment.key} does not tell {', '.join(missing)}"
+        yield from _untold_system(session, run.record.events[session[0].line - 1 : session[-1].line])
+
+
+def _untold_system(session: Sequence[Moment], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each process that trains describes all of its nodes, and the software that ran."""
+    company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
+    if company is None:
+        return
+    described = [event for event in events if event["key"] == "system"]
+    if len(described) != 1:
+        yield f"line {session[0].line}: its process describes its system {len(described)} times; expected once"
+        return
+    line, system = described[0]["seq"] + 1, described[0]["value"]
+    package = system["installation"]["package"]
+    if missing := [name for name in _OF_PACKAGE if not package.get(name)]:
+        yield f"line {line}: the system's package does not tell {', '.join(missing)}"
+    if len(system["nodes"]) != company.nodes:
+        yield f"line {line}: {len(system['nodes'])} nodes are described; {company.nodes} trained"
+    for node in system["nodes"]:
+        missing = [name for name in _OF_NODE if name not in node]
+        missing += [
+            f"accelerators.{name}" for one in node["accelerators"] for name in _OF_ACCELERATOR if name not in one
+        ]
+        if missing:
+            yield f"line {line}: the node {node.get('host')} does not tell {', '.join(dict.fromkeys(missing))}"

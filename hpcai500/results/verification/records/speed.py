@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 
 from hpcai500.methodology.integrity.speed import (
     MOST_OF_CEILING,
@@ -14,11 +15,13 @@ from hpcai500.methodology.integrity.speed import (
     training_rate,
 )
 from hpcai500.methodology.integrity.values import Ceilings, Flops, ParallelEfficiency
-from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding
 from hpcai500.results.verification.guard import fail, note, warning
 from hpcai500.results.verification.records.run import Run, judged
 
 _NAME, _USUAL = "speed", "usual-speed"
+# A step alone has no one to share caches and power with: measured efficiencies of more are noise of some percent.
+MOST_EFFICIENCY = 1.05
 
 
 def check_speed(run: Run) -> Iterator[Finding]:
@@ -31,6 +34,15 @@ def check_speed(run: Run) -> Iterator[Finding]:
     yield from _with_ceiling(run, ceiling(told))
     rehearsed = run.log.values(ParallelEfficiency, "parallel_efficiency")
     yield from judged(_USUAL, [*fast_epochs(run.epochs), *fast_steps(run.epochs, rehearsed)], warning)
+    yield from judged(IMPLAUSIBLE, _too_efficient(rehearsed), warning)
+
+
+def _too_efficient(rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
+    """Many ranks that are faster, each for itself, than one alone: then that one was slowed."""
+    for number, one in enumerate(rehearsed, 1):
+        middle = statistics.median(one.efficiencies) if one.efficiencies else 0.0
+        if middle > MOST_EFFICIENCY:
+            yield f"start {number}: a parallel efficiency of {middle:.3f}: the step alone was slowed"
 
 
 def _with_ceiling(run: Run, most: float | None) -> Iterator[Finding]:

@@ -1,0 +1,150 @@
+"""Parameters and operations of every model that a recipe can describe, counted from its fields alone (V3.0 Table 3).
+
+The job walks over the model that it builds (`hpcai500 flops`). Whoever verifies has the recipe and no torch; this count
+is the same to the last operation: two a multiply-add of convolutions and matrix products, forward, and twice as many
+backward, but for the gradient of the images, which nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_EXPANSION = {"basic": 1, "bottleneck": 4}
+_IMAGE_CHANNELS = 3
+_POOLED = 7
+_BOX = 4
+_BACKGROUND = 1
+# A strange recipe may ask for any number of blocks.
+_MOST_BLOCKS = 100_000
+
+Size = tuple[int, int]
+
+
+@dataclass
+class ModelCount:
+    """Operations of one sample.
+
+    Attributes:
+        parameters: that are trained.
+        forward: operations of a forward pass.
+        training: operations of a forward and a backward pass.
+    """
+
+    parameters: int = 0
+    forward: int = 0
+    training: int = 0
+
+    def convolution(
+        self, inputs: int, outputs: int, kernel: int, *sizes: Size, stride: int = 1, bias: bool = False
+    ) -> Size:
+        """Count one, padded by half of its kernel, that is applied to images of `sizes` (H, W).
+
+        Returns the size of its last output.
+        """
+        self.parameters += outputs * (inputs * kernel * kernel + bias)
+        shrunk = [_shrunk(size, stride) for size in sizes]
+        for height, width in shrunk:
+            self._products(2 * kernel * kernel * inputs * outputs * height * width)
+        return shrunk[-1]
+
+    def linear(self, inputs: int, outputs: int, rows: int = 1) -> None:
+        """Count a fully connected layer that is applied to so many rows of a sample."""
+        self.parameters += (inputs + 1) * outputs
+        self._products(2 * inputs * outputs * rows)
+
+    def _products(self, operations: int) -> None:
+        self.forward += operations
+        self.training += 3 * operations
+
+
+def model_count(benchmark: str, workload: Mapping[str, Any], classes: int, grid: Size) -> ModelCount | None:
+    """Count the model of layer 7 of a recipe; None where it is of a plug-in, which alone can say.
+
+    Args:
+        benchmark: `ic` or `ewa`.
+        workload: the recipe's table, as it was resolved.
+        classes: that it tells apart, background not counted.
+        grid: height and width of the data set's images; of no meaning for `ic`, whose recipe has the size.
+
+    Raises:
+        KeyError, TypeError, ValueError: the table is no valid recipe's.
+    """
+    if benchmark not in ("ic", "ewa"):
+        return None
+    if sum(workload["depths"]) > _MOST_BLOCKS:
+        raise ValueError(f"workload.depths: {sum(workload['depths'])} blocks, at most {_MOST_BLOCKS} are counted")
+    if benchmark == "ic":
+        return _classifier(workload, classes)
+    return _detector(workload, classes, (grid[0], workload["crop_width"] or grid[1]))
+
+
+def _classifier(workload: Mapping[str, Any], classes: int) -> ModelCount:
+    count = ModelCount()
+    side = workload["image_size"]
+    stages = _residual_stages(count, workload, _IMAGE_CHANNELS, (side, side))
+    count.linear(stages[-1][0], classes)
+    return count
+
+
+def _detector(workload: Mapping[str, Any], classes: int, size: Size) -> ModelCount:
+    """Backbone, pyramid, proposals on every level, and heads on as many regions as a step samples."""
+    count, channels = ModelCount(), workload["pyramid_channels"]
+    stages = _residual_stages(count, workload, len(workload["channels"]), size)
+    for inputs, of_stage in stages:
+        count.convolution(inputs, channels, 1, of_stage, bias=True)
+        count.convolution(channels, channels, 3, of_stage, bias=True)
+    sizes = [of_stage for _, of_stage in stages]
+    levels, anchors = [*sizes, _shrunk(sizes[-1], 2)], len(workload["anchors"][0])
+    count.convolution(channels, channels, 3, *levels, bias=True)
+    count.convolution(channels, anchors, 1, *levels, bias=True)
+    count.convolution(channels, _BOX * anchors, 1, *levels, bias=True)
+    width, regions, labels = workload["head_width"], workload["detection_samples"], classes + _BACKGROUND
+    count.linear(channels * _POOLED * _POOLED, width, regions)
+    count.linear(width, width, regions)
+    count.linear(width, labels, regions)
+    count.linear(width, _BOX * labels, regions)
+    return count
+
+
+def _residual_stages(
+    count: ModelCount, workload: Mapping[str, Any], channels: int, size: Size
+) -> list[tuple[int, Size]]:
+    """Stem and stages; returns the channels and the size of each stage's output."""
+    block, width = workload["block"], workload["width"]
+    # A norm that is frozen has a scale and a shift that are no parameters.
+    of_norm = 0 if workload["norm"] == "frozen-batch" else 2
+    size = count.convolution(channels, width, 7, size, stride=2)
+    # The gradient of the images.
+    count.training -= count.forward
+    count.parameters += of_norm * width
+    size = _shrunk(size, 2)
+    inputs, stages = width, []
+    for stage, depth in enumerate(workload["depths"]):
+        inner = width * 2**stage
+        outputs = inner * _EXPANSION[block]
+        for number in range(depth):
+            stride = 2 if stage > 0 and number == 0 else 1
+            before = size
+            if block == "bottleneck":
+                count.convolution(inputs, inner, 1, before)
+                size = count.convolution(inner, inner, 3, before, stride=stride)
+                count.convolution(inner, outputs, 1, size)
+                norms = 2 * inner + outputs
+            else:
+                size = count.convolution(inputs, inner, 3, before, stride=stride)
+                count.convolution(inner, inner, 3, size)
+                norms = 2 * inner
+            if stride != 1 or inputs != outputs:
+                count.convolution(inputs, outputs, 1, before, stride=stride)
+                norms += outputs
+            count.parameters += of_norm * norms
+            inputs = outputs
+        stages.append((inputs, size))
+    return stages
+
+
+def _shrunk(size: Size, stride: int) -> Size:
+    """What a window that is padded by half of itself makes of an image (H, W)."""
+    return (size[0] - 1) // stride + 1, (size[1] - 1) // stride + 1

@@ -1,0 +1,145 @@
+"""Forgeries of what is ranked: a mean without its bad classes, another model, fields left out, odd numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from forgeries import Bundle, Forgery
+from written_campaign import values
+
+from hpcai500.chain import Event
+
+Change = Callable[[list[Event]], object]
+_CYCLONE = "tropical cyclone"
+
+
+def _one_class(events: list[Event]) -> None:
+    """Three of four classes are left out, and the mean is that of the best one."""
+    for value in values(events, "eval_accuracy"):
+        value.update(per_class={name: 0.9 if name == _CYCLONE else None for name in value["per_class"]}, value=0.9)
+
+
+def _easier_classes(events: list[Event]) -> None:
+    for value in values(events, "eval_accuracy"):
+        value.update(per_class={"weather": 0.9}, value=0.9)
+
+
+def _absent_classes(events: list[Event]) -> None:
+    """The same, and the data set is said to have no other."""
+    _one_class(events)
+    for value in values(events, "dataset"):
+        value["classes_not_evaluated"] = [name for name in values(events, "eval_accuracy")[0]["per_class"]
+                                          if name != _CYCLONE]  # fmt: skip
+
+
+def _no_classes(events: list[Event]) -> None:
+    for value in values(events, "eval_accuracy"):
+        del value["per_class"]
+
+
+def _wider(factor: float) -> Callable[[Bundle], None]:
+    """Another width, which no table of the edition has; operations are told as so many times more."""
+
+    def forge(bundle: Bundle) -> None:
+        bundle.plan_with("workload.width=65")
+
+        def count(events: list[Event]) -> None:
+            for value in values(events, "flops"):
+                value.update(per_sample=value["per_sample"] * factor, forward=value["forward"] * factor)
+
+        bundle.edit_all(count)
+
+    return forge
+
+
+def _without(key: str, field: str) -> Change:
+    def change(events: list[Event]) -> None:
+        for value in values(events, key):
+            value.pop(field, None)
+
+    return change
+
+
+def _one_node(events: list[Event]) -> None:
+    """Sixteen ranks of two nodes, described as one node with eight accelerators."""
+    for key in ("run_start", "run_resume"):
+        for value in values(events, key):
+            value.pop("hosts", None)
+    for value in values(events, "system"):
+        value["nodes"] = value["nodes"][:1]
+
+
+def _forget_package(events: list[Event]) -> None:
+    for value in values(events, "system"):
+        del value["installation"]["package"]["core_sha256"]
+
+
+def _forget_devices(events: list[Event]) -> None:
+    for value in values(events, "system"):
+        for node in value["nodes"]:
+            for device in node["accelerators"]:
+                del device["uuid"]
+
+
+def _qualities(quality: Callable[[int], float]) -> Change:
+    """The quality of each epoch by its number, on the grid of the evaluation set."""
+
+    def change(events: list[Event]) -> None:
+        for value in values(events, "eval_accuracy"):
+            value["value"] = round(quality(value["epoch"]) * value["samples"]) / value["samples"]
+
+    return change
+
+
+def _losses(loss: Callable[[int], float]) -> Change:
+    def change(events: list[Event]) -> None:
+        for value in values(events, "epoch_stop"):
+            value["loss"] = loss(value["epoch"]) + value["loss"] * 1e-6
+
+    return change
+
+
+def _same_qualities(bundle: Bundle) -> None:
+    """Each trial has the qualities of the first."""
+    told: list[dict[str, Any]] = values([*bundle.read(1).events], "eval_accuracy")
+    bundle.edit_all(_qualities(lambda epoch: told[epoch - 1]["value"]))
+
+
+def _slow_alone(events: list[Event]) -> None:
+    for value in values(events, "parallel_efficiency"):
+        value["efficiencies"] = [1.43 * one / 0.94 for one in value["efficiencies"]]
+
+
+def _nothing(bundle: Bundle) -> None:
+    """It is in the honest bundle already."""
+
+
+def _all(change: Change) -> Callable[[Bundle], None]:
+    return lambda bundle: bundle.edit_all(change)
+
+
+FORGERIES = (
+    Forgery("classes-left-out-of-the-mean", _all(_one_class), "classes", campaign="ewa"),
+    Forgery("classes-exchanged", _all(_easier_classes), "classes", campaign="ewa"),
+    Forgery("classes-said-to-be-absent", _all(_absent_classes), "standing", "note", "ewa"),
+    Forgery("classes-untold", _all(_no_classes), "classes", campaign="ewa"),
+    Forgery("model-of-another-width", _wider(9.0), "model", campaign="rankable"),
+    Forgery("hosts-untold-and-a-node-cut", _all(_one_node), "evidence"),
+    Forgery("host-names-untold", _all(_without("run_start", "hosts")), "evidence"),
+    Forgery("parallel-efficiencies-untold", _all(_without("parallel_efficiency", "efficiencies")), "evidence"),
+    Forgery("absent-classes-untold", _all(_without("dataset", "classes_not_evaluated")), "evidence"),
+    Forgery("core-untold", _all(_forget_package), "evidence"),
+    Forgery("devices-without-numbers", _all(_forget_devices), "evidence"),
+    Forgery("all-answers-right", _all(_qualities(lambda epoch: 1.0)), "implausible", "warning", "rankable"),
+    Forgery("quality-of-all-epochs-alike", _all(_qualities(lambda epoch: 0.7634)), "implausible", "warning",
+            "rankable"),
+    Forgery("quality-of-the-last-epoch-from-the-first-on", _all(_qualities(lambda epoch: 0.76 + epoch / 1e4)),
+            "implausible", "warning", "rankable"),
+    Forgery("qualities-of-one-trial-told-for-all", _same_qualities, "implausible", "warning", "rankable"),
+    Forgery("loss-that-rises", _all(_losses(lambda epoch: 900.0 + epoch)), "implausible", "warning", "rankable"),
+    Forgery("loss-below-that-of-the-labels", _all(_losses(lambda epoch: 0.8 - epoch / 1e3)), "loss",
+            campaign="rankable"),
+    Forgery("step-alone-slowed", _all(_slow_alone), "implausible", "warning"),
+    Forgery("starts-thrown-away-once-their-speed-was-seen", _nothing, "short-starts", "warning", "begun-twice"),
+)  # fmt: skip
