@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from forgeries import Bundle, Forgery
-from written_campaign import values
+from written_campaign import edit_journal, values
 
 from hpcai500.chain import Event
+from hpcai500.methodology.model_count import model_count
 
 Change = Callable[[list[Event]], object]
 _CYCLONE = "tropical cyclone"
@@ -51,6 +52,41 @@ def _wider(factor: float) -> Callable[[Bundle], None]:
         bundle.edit_all(count)
 
     return forge
+
+
+def _wider_crops(bundle: Bundle) -> None:
+    """Training images wider than those of the data set, and the operations that they would take."""
+    bundle.plan_with("workload.crop_width=11520")
+    count = model_count("ewa", bundle.read(1).tables["workload"], 4, (768, 1152))
+    assert count
+
+    def tell(events: list[Event]) -> None:
+        for value in values(events, "flops"):
+            value.update(per_sample=float(count.training), forward=float(count.forward))
+
+    bundle.edit_all(tell)
+
+
+def _strange_recipe(bundle: Bundle) -> None:
+    """A value that no recipe may have, in all of them."""
+    for path in bundle.campaign.rglob("recipe.toml"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("image_size = 224", "image_size = 2048"), encoding="utf-8")
+    bundle.name_recipes()
+
+
+def _forget_launcher(bundle: Bundle) -> None:
+    def forget(events: list[Event]) -> None:
+        for value in values(events, "attempt_start"):
+            del value["launcher"]
+            value["slurm_job_id"] = None
+
+    edit_journal(bundle.campaign, forget)
+
+
+def _forget_boots(events: list[Event]) -> None:
+    for value in values(events, "init_start"):
+        value["boot_id"] = None
 
 
 def _without(key: str, field: str) -> Change:
@@ -125,6 +161,10 @@ FORGERIES = (
     Forgery("classes-said-to-be-absent", _all(_absent_classes), "standing", "note", "ewa"),
     Forgery("classes-untold", _all(_no_classes), "classes", campaign="ewa"),
     Forgery("model-of-another-width", _wider(9.0), "model", campaign="rankable"),
+    Forgery("crops-wider-than-the-images", _wider_crops, "model", campaign="ewa"),
+    Forgery("value-that-no-recipe-may-have", _strange_recipe, "recipe-fields"),
+    Forgery("launcher-untold", _forget_launcher, "attempts"),
+    Forgery("machines-unknown", _all(_forget_boots), "evidence", "warning"),
     Forgery("hosts-untold-and-a-node-cut", _all(_one_node), "evidence"),
     Forgery("host-names-untold", _all(_without("run_start", "hosts")), "evidence"),
     Forgery("parallel-efficiencies-untold", _all(_without("parallel_efficiency", "efficiencies")), "evidence"),

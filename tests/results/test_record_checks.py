@@ -66,7 +66,8 @@ def test_another_model_is_counted_by_its_recipe_and_its_own_count_must_be_possib
     assert [severity for severity, _, _ in told] == ["fail", "fail"]
     assert "training takes 5e+09 FLOPs a sample, 5 of forward; expected up to 3" in told[0][2]
     # 990 outputs of 2048 inputs less: weights and biases; two operations a weight, thrice in training.
-    assert f"FLOPs of a sample are 5000000000; those of the recipe's model {24_299_077_632 - 990 * 2048 * 6}" in told[1][2]
+    training = 24_299_077_632 - 990 * 2048 * 6
+    assert f"FLOPs of a sample are 5000000000; those of the recipe's model {training}" in told[1][2]
     assert f"parameters are 25557032; those of the recipe's model {25_557_032 - 990 * 2049}" in told[1][2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from hpcai500 import __version__
 from hpcai500.campaign.binding import folder_reasons
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import SHORT_STARTS, Finding
@@ -17,7 +18,14 @@ _MANY, _SHARE = 3, 0.1
 
 def check_attempts(context: Context) -> Iterator[Finding]:
     """The journal's attempts, one by one, and the folders of the campaign."""
-    found = [*_numbers(context), *_missing(context), *_foreign(context), *_ends(context), *_short(context)]
+    found = [
+        *_untold(context),
+        *_numbers(context),
+        *_missing(context),
+        *_foreign(context),
+        *_ends(context),
+        *_short(context),
+    ]
     yield from found
     if not any(one.severity == "fail" for one in found):
         attempts = context.campaign.attempts
@@ -26,6 +34,23 @@ def check_attempts(context: Context) -> Iterator[Finding]:
         yield note(
             _NAME, f"{len(attempts)} attempts at {len(context.campaign.trials)} planned runs: {told}; all are here"
         )
+
+
+# What this version writes into the journal, event by event.
+_FIELDS = {
+    "campaign_start": ("data", "version", "code_sha256"),
+    "attempt_start": ("command", "launcher", "slurm_job_id"),
+    "attempt_resume": ("command", "launcher", "slurm_job_id"),
+    "attempt_stop": ("exit_code", "head", "reason"),
+}
+
+
+def _untold(context: Context) -> Iterator[Finding]:
+    if context.campaign.start.get("version") != __version__:
+        return
+    for event in context.campaign.events:
+        if missing := [name for name in _FIELDS.get(event["key"], ()) if name not in event["value"]]:
+            yield fail(_NAME, f"line {event['seq'] + 1} of the journal: {event['key']} lacks {', '.join(missing)}")
 
 
 def _numbers(context: Context) -> Iterator[Finding]:

@@ -1,10 +1,14 @@
-"""A recipe states every field that the version which wrote it knows: what is not stated cannot be judged."""
+"""A recipe is one that its version takes, and states every field: what is not stated cannot be judged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from hpcai500 import __version__
+from hpcai500.campaign.reading import RECIPE
+from hpcai500.errors import RecipeError
+from hpcai500.plugins.benchmarks import recipe_type
+from hpcai500.recipe import load_recipe
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail
@@ -14,11 +18,17 @@ _NAME = "recipe-fields"
 
 
 def check_recipe_fields(context: Context) -> Iterator[Finding]:
-    """Fields that joined the reference later, missing from a record whose own version writes them.
+    """Values that this version refuses, and fields that joined the reference later, in what this version wrote.
 
-    An older record does not state them, and they count as no change (`Judgement.absent`): whoever takes one out of a
-    recipe of today hides a change of it.
+    An older record does not state these fields, and they count as no change (`Judgement.absent`): whoever takes one out
+    of a recipe of today hides a change of it.
     """
+    if context.campaign.start.get("version") == __version__ and recipe_type(context.campaign.benchmark) is not None:
+        try:
+            load_recipe(context.campaign.path / RECIPE)
+        except RecipeError as error:
+            told = str(error).replace(f"{context.campaign.path}/", "")
+            yield fail(_NAME, f"hpcai500 {__version__} does not take the campaign's recipe: {told}")
     for name, judgement in context.claimed.judgements.items():
         if judgement.absent and __version__ in versions_of(context.records[name]):
             yield fail(

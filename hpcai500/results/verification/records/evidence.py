@@ -21,7 +21,7 @@ _OF_DATASET = {
     "ewa": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated", "grid"),
 }
 _OF_PACKAGE = ("version", "code_sha256", "core_sha256")
-_OF_NODE = ("host", "processor", "memory", "accelerators", "software", "environment")
+_OF_NODE = ("host", "processor", "memory", "accelerators", "software", "environment", "container")
 _OF_ACCELERATOR = ("name", "memory_bytes", "uuid")
 
 
@@ -30,6 +30,7 @@ def check_evidence(run: Run) -> Iterator[Finding]:
     if not run.log.leaves_evidence:
         return
     yield from judged(_NAME, [*_before_training(run), *_untold(run)], fail)
+    yield from judged(_NAME, _unknown(run), warning)
     expected = [key for key in _AT_THE_END if key != "communication" or run.log.companies[-1].world_size > 1]
     told = [moment.key for moment in run.log.moments if moment.key in expected]
     if told == expected:
@@ -54,6 +55,16 @@ def _before_training(run: Run) -> Iterator[str]:
         for key in ("rehearsal", *(() if talks else ("parallel_efficiency",))):
             if company.world_size > 1 and key not in told:
                 yield f"line {session[0].line}: {company.world_size} ranks, and no event {key} of this process"
+
+
+def _unknown(run: Run) -> Iterator[str]:
+    """What this version finds out on every machine that we know."""
+    for number, start in enumerate(run.log.starts, 1):
+        if start.version == __version__ and start.boot_id is None:
+            yield f"start {number} does not know which start of its machine it is of, so clocks are not compared"
+    for node in run.record.system["nodes"] if run.log.starts[-1].version == __version__ else []:
+        if any(device.get("uuid") is None for device in node["accelerators"]):
+            yield f"{node['host']} does not know which accelerators it has (uuid): one may be told twice"
 
 
 def _untold(run: Run) -> Iterator[str]:

@@ -26,6 +26,8 @@ def check_model(run: Run) -> Iterator[Finding]:
     workload = {**run.rules.get("reference", {}).get("workload", {}), **run.record.tables["workload"]}
     classes = len(run.rules.get("class_names", [])) or dataset.classes or run.rules.get("classes", 0)
     height, width = dataset.grid or run.rules.get("grid") or (0, 0)
+    if workload.get("crop_width", 0) > width:
+        yield fail(_NAME, f"workload.crop_width is {workload['crop_width']}; the images have {width} columns")
     expected = model_count(str(run.record.tables.get("benchmark")), workload, classes, (height, width))
     if expected is None:
         yield skipped(_NAME, f"a plug-in's model: {counted.per_sample:.6g} FLOPs a sample are the run's own count")
