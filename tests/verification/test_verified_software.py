@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from written_campaign import edit_journal, edit_record, values
 import hpcai500
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import LeftOut
-from hpcai500.results.verification.checks.levels import level_of
+from hpcai500.results.verification.checks.levels import level_of, not_compared
 from hpcai500.results.verification.code_changes import LAYERS, TRUSTED, layer_of
 from hpcai500.system.versions import code_hash
 
@@ -100,6 +101,22 @@ def test_a_changed_file_forces_the_level_of_its_layer(
     assert failed(found) == ({"level"} if level == "free" else set())
     honestly_claimed = _with_code(reference, tmp_path / "claimed", file, level=level)
     assert not failed(all_findings(honestly_claimed))
+
+
+def test_a_run_that_began_with_other_code_has_no_level(reference: Submission, tmp_path: Path) -> None:
+    """Only the code that its last process ran is there to be compared."""
+
+    def begin(events: Events) -> None:
+        place = next(number for number, event in enumerate(events) if event["key"] == "system")
+        events.insert(place, copy.deepcopy(events[place]))
+        events[place]["value"]["installation"]["package"]["code_sha256"] = "ab" * 32
+
+    assert level_of(changed(reference, tmp_path / "one")) == "hardware"
+    context = changed(reference, tmp_path / "two", _each(["trial-01"], begin))
+    assert level_of(context) is None
+    assert not_compared(context) == (
+        "trial-01: went on with other code than it had begun with, and only one of them is here"
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,13 @@ def values(record: Record, key: str) -> list[Facts]:
 
 
 def package(record: Record) -> Facts:
-    """The version and hashes of the package that ran."""
-    return _table(_table(record.system.get("installation")).get("package"))
+    """The version and hashes of the package that ran, as the last process tells them."""
+    return _package(record.system)
+
+
+def packages(record: Record) -> list[Facts]:
+    """The same as each process of the run tells it, in order."""
+    return [_package(_table(event.get("value"))) for event in iterate(record.events, "system")]
 
 
 def image(record: Record) -> Facts:
@@ -74,6 +79,10 @@ def _required(event: Event) -> Facts:
     if not isinstance(value, dict):
         raise TypeError(f"event {event['seq']}, {event['key']}: expected a table as value, got {str(value)[:60]}")
     return value
+
+
+def _package(system: Facts) -> Facts:
+    return _table(_table(system.get("installation")).get("package"))
 
 
 def _table(value: Any) -> Facts:

@@ -43,7 +43,8 @@ class Verification:
         manifest: what the submission says of itself; None where it cannot be read.
         results: by record (its name in the campaign), computed from its events.
         metrics: over the trials, computed from the results.
-        level: lowest level that allows what differs from the reference; None where none does.
+        level: lowest level that allows what differs from the reference, in recipes and code; None where none does, or
+            where the code could not be compared.
         rankable: whether the rules of the edition are kept.
         reasons: why it is not.
         signer: fingerprint of the key that signed it, and its owner where one is known.

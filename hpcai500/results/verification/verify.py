@@ -14,7 +14,7 @@ from hpcai500.progress import Progress, Tracker, silent
 from hpcai500.results.submission.archive import open_submission
 from hpcai500.results.submission.signature import require_signers
 from hpcai500.results.verification.checks import CHECKS
-from hpcai500.results.verification.checks.levels import level_of
+from hpcai500.results.verification.checks.levels import level_of, not_compared
 from hpcai500.results.verification.context import Check, Context, Question
 from hpcai500.results.verification.finding import IMPLAUSIBLE, WORST_FIRST, Finding, Verification
 from hpcai500.results.verification.folding import folded
@@ -132,7 +132,9 @@ def _standing(context: Context) -> _Stands:
     """Whether the campaign may be ranked, under the rules that were asked for."""
     standing = context.asked.standing
     reasons = list(standing.reasons) if standing else ["whether it may be ranked cannot be found out"]
-    if level_of(context) is None:
+    if uncompared := not_compared(context):
+        reasons.append(uncompared)
+    elif level_of(context) is None:
         reasons.append("no level allows what was changed")
     short = (one_line(reason.replace(f"{context.submission.folder}/", "")) for reason in reasons)
     return {"rankable": not reasons, "reasons": tuple(dict.fromkeys(short))}

@@ -8,6 +8,7 @@ from hpcai500.results.verification.code_changes import Changed
 from hpcai500.results.verification.context import Context, Scored
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note, skipped
+from hpcai500.results.verification.software import codes_of
 
 _NAME = "level"
 _NONE = "none that allows what was changed"
@@ -39,11 +40,25 @@ def check_levels(context: Context) -> Iterator[Finding]:
 
 
 def level_of(context: Context) -> str | None:
-    """The level of the submission: what is needed, or a higher one where that is claimed."""
-    if not context.asked.judgements:
+    """The level of the submission: what is needed, or a higher one where that is claimed.
+
+    None where no level allows what was changed, and where the code was not compared.
+    """
+    if not context.asked.judgements or not_compared(context):
         return None
     order = _order(context.asked)
     return _highest([context.submission.manifest.claim.level, needed_level(context, context.asked)], order)
+
+
+def not_compared(context: Context) -> str | None:
+    """Why nobody here can tell what the code changes, and so which level it needs; None where it was compared."""
+    if context.code_changes is None:
+        return (
+            f"its code is of version {context.submission.manifest.code.version}, which could not be compared here: "
+            "install that version and verify with it"
+        )
+    mixed = next((name for name, record in context.done.items() if len(codes_of(record)) > 1), None)
+    return f"{mixed}: went on with other code than it had begun with, and only one of them is here" if mixed else None
 
 
 def needed_level(context: Context, scored: Scored) -> str | None:
