@@ -12,7 +12,6 @@ from written_record import write_record
 
 from hpcai500.results.acceptance.junit import junit_xml
 from hpcai500.results.acceptance.page import acceptance_page
-from hpcai500.results.acceptance.rankability import loud
 from hpcai500.results.acceptance.requirements import Requirement
 from hpcai500.results.acceptance.spec import load_contract
 from hpcai500.results.acceptance.text import acceptance_lines
@@ -51,7 +50,7 @@ def test_a_gamed_benchmark_is_not_accepted_by_a_contract_that_says_nothing_of_ru
 def test_with_the_opt_out_every_output_says_loudly_that_it_is_no_result(gamed: Path) -> None:
     made = judge(gamed, "[require]\nrankable = false\n")
     assert made.exit_code == 0
-    line = loud(made.not_rankable)
+    line = made.loud
     assert line.startswith(LOUD)
     assert line.endswith(f"(and {len(made.not_rankable) - 1} more)")
     assert [said for said in acceptance_lines(made) if LOUD in said] == [f"HPCAI500 NOTE {line}"]

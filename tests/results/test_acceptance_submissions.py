@@ -7,21 +7,26 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import forgeries_of_evidence
 import pytest
+from forgeries import Bundle, copy_of, unpack
 from typer.testing import CliRunner
-from written_campaign import SHORT, write_campaign
+from written_campaign import SHORT, edit_record, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.cli.commands import app
 from hpcai500.errors import UsageError, WrongAnswerError
 from hpcai500.results.acceptance.junit import junit_xml
 from hpcai500.results.acceptance.page import acceptance_page
+from hpcai500.results.acceptance.requirements import Requirement
 from hpcai500.results.acceptance.spec import load_contract
 from hpcai500.results.acceptance.submissions import Trust
 from hpcai500.results.acceptance.text import acceptance_lines
 from hpcai500.results.acceptance.verdict import Acceptance, Request, accept
 from hpcai500.results.submission.pack import SubmitRequest, pack
+from hpcai500.results.verification.verify import verify_submission
 from hpcai500.system.versions import package_code_hash
 
 CRITERION = '[[criteria]]\nmetric = "flops"\nreference = 1\nunit = "TFLOPS"\nlower = 0.0\n'
@@ -94,3 +99,104 @@ def test_a_refused_submission_ends_with_2_and_its_first_finding(folder: Path, tm
     document = json.loads(ended.stdout)
     assert (ended.exit_code, document["verdict"]) == (2, "FAIL")
     assert "broken.zip: refused: archive: " in document["error"]
+
+
+STRICT = 'rankable = true\nlevel = "hardware"\nruns = 10\n'
+
+
+@pytest.fixture(scope="module")
+def rankable(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """An honest submission of ten reference runs, unpacked for forgers."""
+    here = tmp_path_factory.mktemp("rankable")
+    campaign = write_campaign(here / "campaign", trials=10, package_code=package_code_hash())
+    pack(SubmitRequest(campaign, here / "honest.zip", "System", "Organisation", key=folder / "key"))
+    return unpack(here / "honest.zip", here / "unpacked", folder / "key")
+
+
+def strictly(path: Path) -> Acceptance:
+    """Judged by a contract that demands all that is of rank and level."""
+    contract = path.parent / "strict.toml"
+    contract.write_text(f'title = "t"\n[require]\n{STRICT}{CRITERION}', encoding="utf-8")
+    return accept(Request(load_contract(contract), [path]))
+
+
+def of(made: Acceptance, name: str) -> Requirement:
+    return next(one for one in made.requirements if one.name == name)
+
+
+def change_optimizer(bundle: Bundle) -> Bundle:
+    bundle.rewrite_code("optim/sgd.py", "import torch\n", "import torch\n\n_FASTER = True\n")
+    return bundle
+
+
+def test_an_honest_submission_is_of_the_level_that_verification_finds(rankable: Bundle, tmp_path: Path) -> None:
+    made = strictly(copy_of(rankable, tmp_path / "honest").pack(tmp_path / "honest.zip"))
+    assert (made.exit_code, made.not_rankable) == (0, ())
+    assert {record["level"] for record in made.document()["records"]} == {"hardware"}
+
+
+def test_changed_code_counts_for_the_level_as_it_does_for_verification(rankable: Bundle, tmp_path: Path) -> None:
+    bundle = change_optimizer(copy_of(rankable, tmp_path / "changed"))
+    bundle.claims = lambda claim: claim.update(level="free")
+    file = bundle.pack(tmp_path / "changed.zip")
+    found = verify_submission(file)
+    assert (found.verdict, found.level) == ("verified", "free")
+    made = strictly(file)
+    assert (of(made, "level").verdict, made.exit_code) == ("fail", 2)
+    assert of(made, "level").detail == f"{file}/trial-01: free (hpcai500 verify {file} says why)"
+    assert {record["level"] for record in made.document()["records"]} == {"free"}
+
+
+def test_a_level_that_its_code_does_not_keep_is_refused(rankable: Bundle, tmp_path: Path) -> None:
+    file = change_optimizer(copy_of(rankable, tmp_path / "strict")).pack(tmp_path / "strict.zip")
+    with pytest.raises(WrongAnswerError, match=r"strict.zip: refused: level: claimed is hardware; needed is free"):
+        strictly(file)
+
+
+def test_a_folder_whose_code_is_another_has_no_level_and_no_rank(rankable: Bundle, tmp_path: Path) -> None:
+    bundle = change_optimizer(copy_of(rankable, tmp_path / "changed"))
+    said = (
+        "its code is not that of this installation: level hardware by its recipe alone; give the submission "
+        "(`hpcai500 submit`) and let verification compare the sources"
+    )
+    for given, name in ((bundle.campaign, bundle.record(1)), (bundle.record(1), bundle.record(1))):
+        made = strictly(given)
+        assert {one.name for one in made.requirements if one.verdict == "fail"} == {"level", "rankable"}
+        assert of(made, "level").detail == of(made, "rankable").detail == f"{name}: {said}"
+        assert made.not_rankable[-1] == f"{given}: {said}"
+        assert {record["level"] for record in made.document()["records"]} == {None}
+        free = judge(tmp_path, given, demands='level = "free"\n')
+        assert of(free, "level").verdict == "fail", "no level allows another stopwatch"
+
+
+def test_code_that_a_run_only_began_with_counts_as_well(rankable: Bundle, tmp_path: Path) -> None:
+    """It went on with the code that is here, which is what its last process tells."""
+    bundle = copy_of(rankable, tmp_path / "begun")
+
+    def begin_with_other_code(events: list[dict[str, Any]]) -> None:
+        place = next(number for number, event in enumerate(events) if event["key"] == "system")
+        events.insert(place, json.loads(json.dumps(events[place])))
+        events[place]["value"]["installation"]["package"]["code_sha256"] = "ab" * 32
+
+    edit_record(bundle.record(1), begin_with_other_code)
+    made = strictly(bundle.record(1))
+    assert of(made, "level").verdict == "fail"
+    assert "its code is not that of this installation" in of(made, "level").detail
+
+
+def test_code_that_nobody_could_compare_has_neither_level_nor_rank(rankable: Bundle, tmp_path: Path) -> None:
+    forgery = next(one for one in forgeries_of_evidence.FORGERIES if one.name == "version-of-nobody")
+    bundle = copy_of(rankable, tmp_path / "nobody")
+    forgery.forge(bundle)
+    file = bundle.pack(tmp_path / "nobody.zip")
+    found = verify_submission(file)
+    said = "its code is of version 0.0.9, which could not be compared here: install that version and verify with it"
+    assert (found.verdict, found.rankable, found.reasons, found.level) == ("verified", False, (said,), None)
+    made = strictly(file)
+    assert {one.name for one in made.requirements if one.verdict == "fail"} == {"level", "rankable"}
+    assert of(made, "rankable").detail == f"{file}/trial-01: {said}"
+    assert made.not_rankable == (f"{file}: {said}",)
+    ranked = CliRunner().invoke(app, ["rank", str(file), "--json"])
+    document = json.loads(ranked.stdout)
+    assert document["entries"] == []
+    assert [(one["status"], one["reason"]) for one in document["unverified"]] == [("not-rankable", said)]

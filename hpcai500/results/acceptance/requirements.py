@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hpcai500.results.acceptance.evidence import Evidence, Run
 from hpcai500.results.acceptance.spec import RequireTable
 from hpcai500.results.acceptance.subjects import edition_target
-from hpcai500.results.acceptance.submissions import Trust, Verified
+from hpcai500.results.acceptance.submissions import Trust
 from hpcai500.results.report.words import count, short
 from hpcai500.results.score import why_no_mean
 
@@ -44,7 +44,6 @@ def judge_requirements(
     require: RequireTable,
     evidence: Evidence,
     reasons: Sequence[str] = (),
-    submissions: Sequence[Verified] = (),
     trust: Trust | None = None,
 ) -> list[Requirement]:
     """Each demand of a contract; whole records, right answers and runs that belong together are always demanded.
@@ -53,14 +52,13 @@ def judge_requirements(
         require: what the contract demands.
         evidence: the runs.
         reasons: why they are not rankable (`not_rankable`).
-        submissions: the files that they came in.
-        trust: what these were held against.
+        trust: what the submissions were held against.
     """
     found = [_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
     if require.verified:
-        found.append(_verified(evidence, submissions))
+        found.append(_verified(evidence))
     if trust and trust.registered:
-        found.append(_registered(trust.registered, evidence, submissions))
+        found.append(_registered(trust.registered, evidence))
     if require.edition:
         found.append(_edition(require.edition, evidence.runs))
     if require.level:
@@ -106,9 +104,9 @@ def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
     return _of_all("right answers", required, broken, len(runs))
 
 
-def _verified(evidence: Evidence, submissions: Sequence[Verified]) -> Requirement:
+def _verified(evidence: Evidence) -> Requirement:
     """Whatever is no submission was signed by nobody."""
-    folders = {one.campaign for one in submissions}
+    folders = {one.campaign for one in evidence.submissions}
     broken = [
         f"{run.name}: of no submission: give the file that `hpcai500 submit` wrote"
         for run in evidence.runs
@@ -117,9 +115,9 @@ def _verified(evidence: Evidence, submissions: Sequence[Verified]) -> Requiremen
     return _of_all("verified", "submission files that are verified", broken, len(evidence.runs))
 
 
-def _registered(identity: str, evidence: Evidence, submissions: Sequence[Verified]) -> Requirement:
+def _registered(identity: str, evidence: Evidence) -> Requirement:
     """Verification has compared those of submissions, also where names of hosts were replaced in them."""
-    good = {one.campaign for one in submissions}
+    good = {one.campaign for one in evidence.submissions}
     good |= {campaign.path for campaign in evidence.campaigns if campaign.identity == identity}
     own = {campaign.path: campaign.identity for campaign in evidence.campaigns}
     broken = [
@@ -147,16 +145,12 @@ def _edition(edition: str, runs: Sequence[Run]) -> Requirement:
 
 def _level(level: str, runs: Sequence[Run]) -> Requirement:
     allowed = LEVELS[: LEVELS.index(level) + 1]
-    broken = [
-        f"{run.name}: {run.result.level or 'of no level'} (hpcai500 rules {run.name} says why)"
-        for run in runs
-        if run.result.level not in allowed
-    ]
+    broken = [f"{run.name}: {run.level_told}" for run in runs if run.level not in allowed]
     return _of_all("level", level if level == LEVELS[0] else f"{level}, or stricter", broken, len(runs))
 
 
 def _rankable(evidence: Evidence, reasons: Sequence[str]) -> Requirement:
-    broken = [f"{run.name}: {run.result.reasons[0]}" for run in evidence.runs if not run.result.rankable]
+    broken = [f"{run.name}: {run.reasons[0]}" for run in evidence.runs if run.reasons]
     kept = _of_all("rankable", "yes", broken, len(evidence.runs))
     if reasons and not broken:
         return Requirement(kept.name, kept.required, "the campaign is not", "fail", short(reasons[0]))

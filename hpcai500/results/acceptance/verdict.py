@@ -16,15 +16,15 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.results.acceptance.baseline import judge_against
 from hpcai500.results.acceptance.ceilings import read_ceilings
 from hpcai500.results.acceptance.criteria import Judged, judge_criteria
-from hpcai500.results.acceptance.evidence import Evidence, read_evidence
+from hpcai500.results.acceptance.evidence import Evidence, not_rankable, read_evidence
 from hpcai500.results.acceptance.measuring import Sources
 from hpcai500.results.acceptance.naming import renamed, renamed_text
-from hpcai500.results.acceptance.rankability import loud, not_rankable
 from hpcai500.results.acceptance.requirements import Requirement, judge_requirements
 from hpcai500.results.acceptance.spec import Contract, RequireTable
 from hpcai500.results.acceptance.subjects import Subject, subjects
 from hpcai500.results.acceptance.submissions import Trust, Verified, is_submission, open_verified, paths_shown
 from hpcai500.results.acceptance.worst_node import WorstNode, worst_node
+from hpcai500.results.report.words import short
 from hpcai500.scratch import scratch_folder
 
 
@@ -59,7 +59,6 @@ class Acceptance:
         request: what was judged by what.
         evidence: the runs.
         subjects: what they did, on what.
-        submissions: the files that they came in, where they did.
         not_rankable: why they are no results of HPC AI500; none if they are.
         requirements: what must hold of every run.
         criteria: what was contracted.
@@ -70,12 +69,16 @@ class Acceptance:
     request: Request
     evidence: Evidence
     subjects: tuple[Subject, ...]
-    submissions: tuple[Verified, ...]
     not_rankable: tuple[str, ...]
     requirements: tuple[Requirement, ...]
     criteria: tuple[Judged, ...]
     worst: WorstNode
     made: datetime
+
+    @property
+    def submissions(self) -> tuple[Verified, ...]:
+        """The files that the runs came in, where they did."""
+        return self.evidence.submissions
 
     @property
     def exit_code(self) -> int:
@@ -95,8 +98,11 @@ class Acceptance:
     @property
     def loud(self) -> str:
         """That these are no results of HPC AI500; empty where they are, or where that is a requirement anyway."""
-        demanded = any(one.name == "rankable" for one in self.requirements)
-        return "" if demanded else loud(self.not_rankable)
+        reasons = self.not_rankable
+        if not reasons or any(one.name == "rankable" for one in self.requirements):
+            return ""
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        return f"these runs are not HPC AI500 results: {short(reasons[0], 300)}{more}"
 
     @property
     def sentence(self) -> str:
@@ -146,8 +152,8 @@ class Acceptance:
                     "last_event": run.head,
                     "benchmark": run.result.benchmark,
                     "edition": run.result.edition,
-                    "level": run.result.level,
-                    "rankable": run.result.rankable,
+                    "level": run.level,
+                    "rankable": not run.reasons,
                     "nodes": run.result.nodes,
                     "ranks": run.result.world_size,
                 }
@@ -226,7 +232,7 @@ def _accept(
     request: Request, records: Sequence[Path], submissions: tuple[Verified, ...], trust: Trust, now: datetime
 ) -> Acceptance:
     """The verdict on `records`, of which some may be campaigns of `submissions` that lie open."""
-    evidence = read_evidence(records)
+    evidence = read_evidence(records, submissions)
     spec = request.contract.spec if request.contract else None
     # Without a contract nobody has demanded the rules; that they are not kept is said all the same.
     require = spec.require if spec else RequireTable(rankable=False)
@@ -242,9 +248,8 @@ def _accept(
         request=request,
         evidence=evidence,
         subjects=subjects(evidence),
-        submissions=submissions,
         not_rankable=reasons,
-        requirements=tuple(judge_requirements(require, evidence, reasons, submissions, trust)),
+        requirements=tuple(judge_requirements(require, evidence, reasons, trust)),
         criteria=tuple(criteria),
         worst=worst_node([run for runs in judged for run in runs], files),
         made=now,
