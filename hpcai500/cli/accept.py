@@ -98,8 +98,11 @@ def _request(
 
     if ratio is not None and baseline is None:
         raise UsageError("--min-ratio: of what? give --baseline OLD as well")
-    if ratio is not None and not 0 < ratio <= 100:
-        raise UsageError(f"--min-ratio {ratio:g}: expected a number above 0; 0.90 lets nothing become 10 % worse")
+    if ratio is not None and not 0.5 <= ratio <= 100:
+        raise UsageError(
+            f"--min-ratio {ratio:g}: expected a number from 0.5, below which nothing is ever missed, to 100; 0.90 lets "
+            "nothing become 10 % worse"
+        )
     # Records are folders or submissions: without a contract, all that is named is judged by the baseline.
     has_contract = baseline is None or not (what[0].is_dir() or is_submission(what[0]))
     contract = load_contract(find_contract(what[0])) if has_contract else None

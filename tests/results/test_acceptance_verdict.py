@@ -245,6 +245,27 @@ def test_efficiency_comes_from_runs_on_fewer_nodes(campaign: Path, tmp_path: Pat
     assert len(one.values) == RUNS
 
 
+def test_more_efficiency_than_there_is_fails_and_says_why(campaign: Path, tmp_path: Path) -> None:
+    """As if the runs that are the base had been slowed, so that what is judged looks well beside them."""
+    slowed = write_campaign(
+        tmp_path / "one", *SHORT, "hardware.nodes=1", trials=2, quality=0.77, images_per_second=14_000.0
+    )
+    contracted = ("parallel_efficiency", 90, "%")
+    for more in ({}, {"statistic": "every"}, {"statistic": "median"}):
+        made = judge(campaign, slowed, text=criterion(*contracted, lower=0.0, nodes=2, **more))
+        assert (only(made).verdict, made.exit_code) == ("fail", 5)
+        assert only(made).measured == pytest.approx(1.43, abs=0.01)
+        assert "the runs that it is compared with may have been slowed" in only(made).note
+    agreed = judge(campaign, slowed, text=criterion(*contracted, lower=0.0, upper=0.6, nodes=2))
+    assert agreed.exit_code == 0
+    assert "may have been slowed" in only(agreed).note
+    told = {"nodes": 2, "processes": 16, "parallel_efficiency": 1.43}
+    file = tmp_path / "scale.json"
+    file.write_text(json.dumps({"points": [{"nodes": 1, "processes": 8, "parallel_efficiency": 1.0}, told]}))
+    written = only(judge(campaign, text=criterion(*contracted, lower=0.0, nodes=2), scaling=file))
+    assert (written.verdict, written.measured) == ("fail", 1.43)
+
+
 def test_efficiency_of_a_scaling_file_is_computed_again_from_its_records(tmp_path: Path) -> None:
     one = write_record(tmp_path / "procs-1", "os.threads=1", *ranks(1), seconds=10.0)
     two = write_record(tmp_path / "procs-2", "os.threads=1", *ranks(2, nodes=2), seconds=6.25, costs=None)

@@ -35,6 +35,14 @@ TABLES: dict[str, type[BaseModel]] = {
 HEAD = 'title = "t"\n'
 CRITERION = '[[criteria]]\nmetric = "vflops"\nreference = 1.5\nunit = "PFLOPS"\nlower = -0.05\n'
 VARIATION = '[[criteria]]\nmetric = "variation of vflops"\nreference = 2\nunit = "%"\nupper = 0.0\n'
+WAIT = '[[criteria]]\nmetric = "data_wait_fraction"\nreference = {reference}\nunit = "{unit}"\nupper = {upper}\n'
+EFFICIENCY = """[[criteria]]
+metric = "parallel_efficiency"
+reference = {reference}
+unit = "%"
+lower = -0.1
+nodes = 2
+"""
 
 
 def contract(folder: Path, text: str) -> Contract:
@@ -93,6 +101,13 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
     assert (one.limits.lowest, one.limits.highest) == (pytest.approx(1.425e15), None)
 
 
+def test_an_efficiency_has_an_upper_limit_of_its_own_unless_the_contract_gives_one(tmp_path: Path) -> None:
+    (one,) = contract(tmp_path, HEAD + EFFICIENCY.format(reference=90)).spec.criteria
+    assert (one.limits.lowest, one.limits.highest) == (pytest.approx(0.81), pytest.approx(1.05))
+    (other,) = contract(tmp_path, HEAD + EFFICIENCY.format(reference=110) + "upper = 0.2").spec.criteria
+    assert other.limits.highest == pytest.approx(1.32)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -107,11 +122,19 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
             HEAD + CRITERION + "lowr = 0.0",
             r"my.toml:7: \[\[criteria\]\] 1 \(vflops\).lowr: unknown key; did you mean lower\? allowed: metric",
         ),
-        (HEAD + CRITERION.replace("-0.05", "0.05"), r"expected a fraction of the reference from -1 to 0: "),
+        (HEAD + CRITERION.replace("-0.05", "0.05"), r"expected a fraction of the reference from -0.5 to 0: "),
         (HEAD + CRITERION.replace("-0.05", "-5"), r"my.toml:6: .* 1 \(vflops\).lower: expected .* got -5"),
         (HEAD + CRITERION + "upper = 5", r"my.toml:7: .* 1 \(vflops\).upper: expected .* from 0 to 1: .*got 5"),
         (HEAD + CRITERION.replace("lower = -0.05", ""), "vflops: higher is better, so give lower = 0.0, or a"),
-        (HEAD + CRITERION.replace("-0.05", "-1"), "vflops: lower = -1 accepts everything"),
+        (HEAD + CRITERION.replace("-0.05", "-0.999999"), r"expected .* -0.5 to 0: .* contracts a lower reference"),
+        (HEAD + CRITERION.replace("-0.05", "-0.51") + "upper = 0.0", r"\.lower: expected .* -0.5 to 0: .*got -0.51"),
+        (HEAD + CRITERION.replace("-0.05", "nan"), r"\.lower: expected a finite number"),
+        (HEAD + CRITERION.replace("-0.05", "-inf"), r"\.lower: expected"),
+        (HEAD + CRITERION + "upper = inf", r"\.upper: expected"),
+        (HEAD + WAIT.format(reference=50, unit="%", upper=1.0), "up to 100 % is accepted, and it is never above 100 %"),
+        (HEAD + WAIT.format(reference=5, unit="fraction", upper=0.0), 'give a lower reference; unit = "%" where'),
+        (HEAD + VARIATION.replace("2", "100"), "variation of vflops: up to 100 % is accepted"),
+        (HEAD + EFFICIENCY.format(reference=110), r"reference: a parallel_efficiency above 1.05 is not accepted where"),
         (
             HEAD + CRITERION.replace("vflops", "seconds").replace("PFLOPS", "h"),
             r"my.toml:2: \[\[criteria\]\] 1 \(seconds\): seconds: lower is better, so give upper = 0.0, or a tolerance",

@@ -9,9 +9,13 @@ from typing import Any, Literal
 from hpcai500.methodology.tolerance import Limits, Statistic, judged_interval, judged_value
 from hpcai500.results.acceptance.measuring import Measured, Sources, measure
 from hpcai500.results.acceptance.metrics import QUALITY, Metric
-from hpcai500.results.acceptance.spec import CriterionTable
+from hpcai500.results.acceptance.spec import MOST_EFFICIENCY, CriterionTable
 
 Verdict = Literal["pass", "fail", "missing"]
+_TOO_EFFICIENT = (
+    f"above {MOST_EFFICIENCY:g}, which more processes do not bring about: the runs that it is compared with may have "
+    "been slowed"
+)
 _MORE_RUNS = "the limit lies within the 95 % confidence interval: more runs would tell"
 
 
@@ -112,6 +116,8 @@ def judge(
     value = judged_value(measured.values, statistic or "every", limits)
     interval = measured.interval or (judged_interval(measured.values, statistic) if statistic else None)
     notes = [measured.note] if measured.note else []
+    if metric.kind == "efficiency" and value > MOST_EFFICIENCY:
+        notes.append(_TOO_EFFICIENT)
     if interval and limits.within(*interval):
         notes.append(_MORE_RUNS)
     return Judged(

@@ -25,6 +25,11 @@ DEFAULT_STATISTIC: Statistic = "mean"
 # Nothing that is measured is further from 1 than these, and arithmetic stays exact.
 _LEAST, _MOST = 1e-12, 1e30
 _MOST_CRITERIA = 1000
+# Who accepts less than half of what was contracted, or more than twice of it, has contracted nothing.
+_LOOSEST_LOWER, _LOOSEST_UPPER = -0.5, 1.0
+# Parallel efficiency is 1 at most but for the noise of the runs, a few per cent (V2.0 section 7.4). More than that is
+# had by base runs that were slowed as well as by any other means.
+MOST_EFFICIENCY = 1.05
 
 
 def _line(text: str) -> str:
@@ -68,19 +73,19 @@ def _reference(value: float) -> float:
 
 
 def _lower(fraction: float) -> float:
-    if not -1 <= fraction <= 0:
+    if not _LOOSEST_LOWER <= fraction <= 0:
         raise ValueError(
-            f"expected a fraction of the reference from -1 to 0: -0.05 accepts what is 5 % lower, 0.0 nothing lower; "
-            f"got {fraction:g}"
+            f"expected a fraction of the reference from {_LOOSEST_LOWER:g} to 0: -0.05 accepts what is 5 % lower, 0.0 "
+            f"nothing lower; got {fraction:g}; whoever accepts less contracts a lower reference"
         )
     return fraction
 
 
 def _upper(fraction: float) -> float:
-    if not 0 <= fraction <= 1:
+    if not 0 <= fraction <= _LOOSEST_UPPER:
         raise ValueError(
-            f"expected a fraction of the reference from 0 to 1: 0.05 accepts what is 5 % higher, 0.0 nothing higher; "
-            f"got {fraction:g}"
+            f"expected a fraction of the reference from 0 to {_LOOSEST_UPPER:g}: 0.05 accepts what is 5 % higher, 0.0 "
+            f"nothing higher; got {fraction:g}; whoever accepts more contracts a higher reference"
         )
     return fraction
 
@@ -156,8 +161,11 @@ class CriterionTable(_Table):
 
     @property
     def limits(self) -> Limits:
-        """What is accepted, in the metric's own unit."""
-        return Limits(self.reference * self.factor, self.lower, self.upper)
+        """What is accepted, in the metric's own unit; no parallel efficiency above 1.05 but where `upper` says so."""
+        reference, upper = self.reference * self.factor, self.upper
+        if upper is None and self.subject.kind == "efficiency":
+            upper = MOST_EFFICIENCY / reference - 1
+        return Limits(reference, self.lower, upper)
 
     @property
     def over_runs(self) -> Statistic | None:
@@ -189,8 +197,13 @@ class CriterionTable(_Table):
         needed = "lower" if self.subject.better == "higher" else "upper"
         if getattr(self, needed) is None:
             raise ValueError(f"{self.metric}: {self.subject.better} is better, so give {needed} = 0.0, or a tolerance")
-        if self.lower == -1 and self.upper is None:
-            raise ValueError(f"{self.metric}: lower = -1 accepts everything; -0.05 accepts what is 5 % lower")
+        # What is a part of a whole is never more than all of it; a variation of 100 % is none that anybody measures.
+        most = self.limits.highest
+        if needed == "upper" and self.subject.unit == "fraction" and most is not None and most >= 1:
+            raise ValueError(
+                f"{self.metric}: up to {most * 100:g} % is accepted, and it is never above 100 %: give a lower "
+                'reference; unit = "%" where it is in per cent'
+            )
         return self
 
     @model_validator(mode="after")
@@ -198,6 +211,11 @@ class CriterionTable(_Table):
         kind = self.subject.kind
         if kind == "efficiency" and self.nodes is None:
             raise ValueError(f"nodes: {EFFICIENCY} is that of a number of nodes: nodes = 16")
+        if kind == "efficiency" and self.upper is None and self.reference * self.factor > MOST_EFFICIENCY:
+            raise ValueError(
+                f"reference: a {EFFICIENCY} above {MOST_EFFICIENCY:g} is not accepted where no upper is given: give a "
+                'lower reference (unit = "%" where it is in per cent), or upper'
+            )
         if kind == "micro" and (self.nodes or self.benchmark):
             raise ValueError(f"{self.metric}: leave nodes and benchmark out, it is measured by hpcai500 micro")
         if kind == "variation" and self.statistic:
