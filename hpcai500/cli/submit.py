@@ -139,7 +139,7 @@ def _lines(checked: Checked) -> list[str]:
         f"submission  {packed.path} ({packed.bytes} bytes, {len(manifest.files)} files)",
         f"campaign    {manifest.campaign}",
         f"system      {manifest.system}: {manifest.accelerators}; {manifest.framework}",
-        f"level       {claim.level or 'none: no level allows what was changed'}",
+        f"level       {checked.verification.level or 'none: no level allows what was changed'}",
         f"runs        {vflops.runs if vflops else 0} of {manifest.trials} planned, {manifest.attempts} attempts",
         *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),
         f"rankable    {'yes' if claim.rankable else 'no'}",

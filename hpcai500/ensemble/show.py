@@ -97,7 +97,7 @@ def summary_lines(result: EnsembleResult) -> Iterator[str]:
         f"{result.scale} accelerators"
     )
     if result.level_changes is not None:
-        yield f"level       {result.level or 'none'}"
+        yield f"level       {result.level or 'none'} by its recipe"
     if result.quality.achieved is not None:
         yield from _quality_lines(result)
     if result.flops is not None:

@@ -1,4 +1,7 @@
-"""`hpcai500 rules`: the level that a recipe, a record or a campaign qualifies for, and what forces it there."""
+"""`hpcai500 rules`: the level that a recipe, a record or a campaign qualifies for, and what forces it there.
+
+It is that of the recipe: what the code of a run changes is told by the verification of its submission.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from hpcai500.methodology.rules import Judgement, judge
 from hpcai500.recipe import load_recipe
 from hpcai500.record import Record, read_record
 from hpcai500.results.score import score_record
+from hpcai500.results.verification.software import other_code
 from hpcai500.rulebook import rulebook
+from hpcai500.system.versions import package_code_hash
 
 Kind = Literal["recipe", "record", "campaign"]
 
@@ -34,6 +39,7 @@ class RulesReport:
         conduct: what a run's events show; None for what is no complete run.
         reasons: why no result of it can be ranked; empty where it can.
         asked: the level that was asked for.
+        other_code: of a record whose code is not what is installed here: why its level is not known; else None.
     """
 
     subject: str
@@ -45,6 +51,7 @@ class RulesReport:
     conduct: tuple[Observation, ...] | None
     reasons: tuple[str, ...]
     asked: str | None = None
+    other_code: str | None = None
 
     @property
     def obstacles(self) -> tuple[str, ...]:
@@ -59,7 +66,7 @@ class RulesReport:
         )
         problems = (problem for rule in self.conduct or () for problem in rule.problems)
         unknown = ("the run has not come to its end",) if self.kind == "record" and self.conduct is None else ()
-        return (*changes, *problems, *unknown)
+        return (*changes, *problems, *unknown, *([self.other_code] if self.other_code else []))
 
     @property
     def exit_code(self) -> ExitCode:
@@ -125,6 +132,7 @@ def ask_rules(
         conduct=observed,
         reasons=_reasons_of_record(record, name) if record else _reasons_of_recipe(judgement, name),
         asked=level,
+        other_code=other_code(record, judgement.level, package_code_hash()) if record else None,
     )
 
 

@@ -23,7 +23,9 @@ def report_lines(report: RulesReport) -> Iterator[str]:
     yield f"{report.kind:11} {_printable(report.subject, 200)}"
     yield f"benchmark   {report.benchmark}, edition {report.edition}"
     forcing = [_printable(change.field) for change in judgement.forcing]
-    yield f"level       {judgement.level or _NONE}" + (f" (forced by {_named(forcing)})" if forcing else "")
+    by = "" if report.kind == "recipe" else " by its recipe"
+    yield f"level       {judgement.level or _NONE}{by}" + (f" (forced by {_named(forcing)})" if forcing else "")
+    yield from ([f"            {report.other_code}"] if report.other_code else [])
     held = "its recipe can be ranked; a result needs runs too" if report.kind == "recipe" else "yes"
     yield "rankable    " + (f"no: {_printable(report.reasons[0], 200)}" if report.reasons else held)
     yield from (f"            {_printable(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
@@ -43,7 +45,9 @@ def report_lines(report: RulesReport) -> Iterator[str]:
             yield from (f"      {_printable(problem, 200)}" for problem in rule.problems)
     if report.asked is not None:
         yield ""
-        yield f"qualifies for {report.asked}: " + ("no" if report.obstacles else "yes")
+        yield f"qualifies for {report.asked}{'' if report.kind == 'recipe' else ' by its recipe'}: " + (
+            "no" if report.obstacles else "yes"
+        )
         yield from (f"  {_printable(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
 
 

@@ -67,12 +67,12 @@ def summary_lines(result: Result) -> Iterator[str]:
 
 
 def _level_line(result: Result) -> Iterator[str]:
-    """The level, and what forces it; nothing where the edition does not know the benchmark."""
+    """The recipe's level, and what forces it; nothing where the edition does not know the benchmark."""
     if result.level_changes is None:
         return
     more = len(result.level_changes) - _MOST_NAMES
     named = ", ".join(result.level_changes[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    yield f"level       {result.level or 'none'}" + (f" ({named})" if named else "")
+    yield f"level       {result.level or 'none'} by its recipe" + (f" ({named})" if named else "")
 
 
 def _power_lines(result: Result) -> Iterator[str]:

@@ -196,13 +196,22 @@ def test_made_years_are_told_with_the_line_that_makes_them_again(submitted: Side
 
 
 def test_another_level_is_not_replicated(original: Path, tmp_path: Path) -> None:
-    side = _repeated(tmp_path, _OWN_SEEDS)
-    results = tuple(result.model_copy(update={"level": "free"}) for result in side.results)
-    first = read_side(original)
-    own = tuple(result.model_copy(update={"level": "hardware"}) for result in first.results)
-    found = compare_sides(dataclasses.replace(first, results=own), dataclasses.replace(side, results=results))
+    first, side = read_side(original), _repeated(tmp_path, _OWN_SEEDS)
+    found = compare_sides(dataclasses.replace(first, level="hardware"), dataclasses.replace(side, level="free"))
     assert found.verdict == "not replicated"
     assert found.reasons == ("the level is hardware in the original, free in the repetition",)
+
+
+def test_a_level_that_nobody_can_tell_is_no_proof(submitted: Side, tmp_path: Path) -> None:
+    """Other code may have changed anything, and so may that of the original."""
+    other = _repeated(tmp_path, _OWN_SEEDS, package_code="ef" * 32)
+    found = compare_sides(submitted, other)
+    assert (found.verdict, other.level) == ("inconclusive", None)
+    assert found.reasons == (
+        f"{other.path}: its code is not that of this installation: level none by its recipe alone; give the submission "
+        "(`hpcai500 submit`) and let verification compare the sources",
+    )
+    assert "level unknown" in "\n".join(replication_lines(found))
 
 
 def test_runs_of_the_original_are_no_repetition_of_it(original: Path, tmp_path: Path) -> None:

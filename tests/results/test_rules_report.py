@@ -90,6 +90,17 @@ def test_a_record_is_judged_by_its_events_too(campaign: Path) -> None:
     assert "6 synchronous SGD          holds          V2.0 5.1.4" in told
 
 
+def test_a_record_of_other_code_qualifies_for_no_level_that_is_asked_for(tmp_path: Path) -> None:
+    record = write_campaign(tmp_path / "campaign", trials=1, package_code="ef" * 32) / "trial-01"
+    report = ask_rules(str(record), level="free")
+    said = "its code is not that of this installation: level hardware by its recipe alone"
+    assert report.exit_code == 2
+    assert report.obstacles[0].startswith(said)
+    told = text(str(record))
+    assert "level       hardware by its recipe\n" in told
+    assert said in told
+
+
 def test_a_record_whose_ranks_drifted_apart_qualifies_for_no_level_that_is_asked_for(campaign: Path) -> None:
     record = campaign / "trial-01"
     edit_record(record, lambda events: [value.update(digest=None) for value in values(events, "replicas")])
@@ -147,11 +158,11 @@ def test_a_record_cannot_be_changed_by_set(campaign: Path) -> None:
 
 def test_a_score_shows_the_level_and_what_forces_it(campaign: Path) -> None:
     record = campaign / "trial-01"
-    assert "level       hardware" in list(summary_lines(score_record(record)))
+    assert "level       hardware by its recipe" in list(summary_lines(score_record(record)))
     rewrite_recipe(record, "hyperparameters.momentum=0.9", "hyperparameters.weight_decay=1e-4")
     edit_record(record, lambda events: None)
     told = list(summary_lines(score_record(record)))
-    assert "level       free (hyperparameters.momentum, hyperparameters.weight_decay)" in told
+    assert "level       free by its recipe (hyperparameters.momentum, hyperparameters.weight_decay)" in told
 
 
 def test_a_level_that_there_is_not_is_told_with_those_that_exist() -> None:

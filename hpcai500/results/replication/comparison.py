@@ -71,9 +71,8 @@ class Replication:
         """Why the verdict is not `replicated`."""
         if self.obstacles:
             return self.obstacles
-        level = self._level_reason()
         rows = [row for row in self.rows if row.decides and row.found.verdict != REPLICATED]
-        return (*level, *(f"{row.metric.name}: {row.found.verdict}" for row in rows))
+        return (*self._level_reasons(), *(f"{row.metric.name}: {row.found.verdict}" for row in rows))
 
     @property
     def verdict(self) -> Overall:
@@ -81,9 +80,10 @@ class Replication:
         if self.obstacles:
             return NO_REPETITION
         verdicts = [row.found.verdict for row in self.rows if row.decides]
-        if NOT_REPLICATED in verdicts or self._level_reason():
+        unknown = self.one.no_level or self.other.no_level
+        if NOT_REPLICATED in verdicts or (not unknown and self.one.level != self.other.level):
             return NOT_REPLICATED
-        return REPLICATED if verdicts and set(verdicts) == {REPLICATED} else INCONCLUSIVE
+        return REPLICATED if set(verdicts) == {REPLICATED} and not unknown else INCONCLUSIVE
 
     @property
     def exit_code(self) -> int:
@@ -106,9 +106,13 @@ class Replication:
             "notes": list(self.notes),
         }
 
-    def _level_reason(self) -> tuple[str, ...]:
-        ours, theirs = self.one.level, self.other.level
-        return () if ours == theirs else (f"the level is {ours} in the original, {theirs} in the repetition",)
+    def _level_reasons(self) -> tuple[str, ...]:
+        """That the levels are not the same, or that nobody can tell."""
+        ours, theirs = self.one, self.other
+        unknown = [f"{side.path}: {side.no_level}" for side in (ours, theirs) if side.no_level]
+        if unknown or ours.level == theirs.level:
+            return tuple(unknown)
+        return (f"the level is {ours.level} in the original, {theirs.level} in the repetition",)
 
 
 def compare_sides(

@@ -18,10 +18,13 @@ from hpcai500.record import Record
 from hpcai500.results.global_batch import global_batch
 from hpcai500.results.submission.claim import level_of
 from hpcai500.results.submission.manifest import Manifest
+from hpcai500.results.verification.checks.levels import not_compared
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding, Verification
+from hpcai500.results.verification.software import other_code
 from hpcai500.results.verification.verify import verify_submission
 from hpcai500.rulebook import rulebook
+from hpcai500.system.versions import package_code_hash
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Side:
         records: of the runs that came to their end, in order of their trials.
         results: theirs, computed from their events.
         reasons: why the campaign cannot be ranked.
+        level: the lowest level that allows all runs: as verification found it in a submission, of a campaign on disk by
+            its recipes; None where none does, or where nobody can tell.
+        no_level: why nobody can tell; None where the code of the runs was compared with that of this installation.
         verification: what was found in the submission; None for a campaign on disk, which is one's own.
         manifest: of the submission.
     """
@@ -43,6 +49,8 @@ class Side:
     records: tuple[Record, ...]
     results: tuple[Result, ...]
     reasons: tuple[str, ...]
+    level: str | None
+    no_level: str | None = None
     verification: Verification | None = None
     manifest: Manifest | None = None
 
@@ -50,11 +58,6 @@ class Side:
     def tables(self) -> Mapping[str, Any]:
         """The recipe, with the seed of the first trial."""
         return self.campaign.tables
-
-    @property
-    def level(self) -> str | None:
-        """The lowest level that allows all runs."""
-        return level_of(self.results)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -104,13 +107,16 @@ def read_submission(path: Path, signers: Path | None = None, tracker: Tracker = 
     context = kept[0]
     results = verification.results
     scored = [(record, results[name]) for name, record in context.done.items() if name in results]
-    return _side(path, context.campaign, scored, verification.reasons, verification)
+    return _side(path, context.campaign, scored, verification.reasons, not_compared(context), verification)
 
 
 def _of_campaign(campaign: Campaign) -> Side:
     rules = rulebook(campaign.edition, campaign.benchmark)
     outcomes = [read_outcome(campaign, attempt, rules) for attempt in campaign.done()]
-    return _side(campaign.path, campaign, [_scored(one) for one in outcomes], standing(campaign).reasons)
+    scored = [_scored(one) for one in outcomes]
+    level, ours = level_of([result for _, result in scored]), package_code_hash()
+    unknown = next((told for record, _ in scored if (told := other_code(record, level, ours))), None)
+    return _side(campaign.path, campaign, scored, standing(campaign).reasons, unknown)
 
 
 def _scored(outcome: Outcome) -> tuple[Record, Result]:
@@ -124,13 +130,16 @@ def _side(
     campaign: Campaign,
     scored: Sequence[tuple[Record, Result]],
     reasons: Sequence[str],
+    no_level: str | None,
     verification: Verification | None = None,
 ) -> Side:
     if not scored:
         raise UsageError(f"{path}: no run has come to its end: there is nothing to compare")
     records, results = (tuple(one) for one in zip(*scored, strict=True))
     manifest = verification.manifest if verification else None
-    side = Side(path, campaign, records, results, tuple(reasons), verification, manifest)
+    level = verification.level if verification else level_of(results)
+    known = None if no_level else level
+    side = Side(path, campaign, records, results, tuple(reasons), known, no_level, verification, manifest)
     try:
         # What is looked at later: a recipe that is read as plain tables may hold anything.
         for record in records:

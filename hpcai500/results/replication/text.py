@@ -47,7 +47,8 @@ def _wrapped(name: str, text: str) -> list[str]:
 def _side_lines(name: str, side: Side) -> list[str]:
     who = f"{side.manifest.organisation}, {side.manifest.system}" if side.manifest else "a campaign on disk"
     runs = f"{len(side.results)} of {len(side.campaign.trials)} runs, {len(side.campaign.attempts)} attempts"
-    return _wrapped(name, f"{side.path}: {who}; {runs}; level {side.level or 'none'}")
+    level = "unknown" if side.no_level else (side.level or "none") + ("" if side.verification else " by its recipe")
+    return _wrapped(name, f"{side.path}: {who}; {runs}; level {level}")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
