@@ -197,7 +197,7 @@ class CriterionTable(_Table):
         needed = "lower" if self.subject.better == "higher" else "upper"
         if getattr(self, needed) is None:
             raise ValueError(f"{self.metric}: {self.subject.better} is better, so give {needed} = 0.0, or a tolerance")
-        # What is a part of a whole is never more than all of it; a variation of 100 % is none that anybody measures.
+        # A part of a whole is never more than all of it, and runs do not vary by 100 %.
         most = self.limits.highest
         if needed == "upper" and self.subject.unit == "fraction" and most is not None and most >= 1:
             raise ValueError(
