@@ -51,8 +51,8 @@ def init(
 ) -> None:
     """Fix a campaign in DIR: recipe, number of runs, seeds. Nothing is run.
 
-    Printed is its identity. Whoever is told of it before the first run can check later that no other campaign was run
-    and thrown away: register it with your committee.
+    Printed is its identity: register it with your committee. Whoever is told of it before the first run can check
+    later that this plan was made first. That it is not the better of two copies is shown by heads: campaign heads.
 
     Plan for the ranks that will run it: `--procs N` on one machine; for a cluster, `--set hardware.nodes=4 --set
     hardware.accelerators_per_node=8 --set communication.backend=torch`, or call this by the launcher of the runs.
@@ -88,7 +88,8 @@ def run(
     """Run what is not done yet, one run after the other; the same command goes on after whatever has stopped it.
 
     Each attempt is in the campaign's journal before it begins. One that was stopped or killed is gone on with; one that
-    ended before there was anything to go on with is kept, and another attempt is made.
+    ended before there was anything to go on with is kept, and another attempt is made. As each attempt begins and
+    ends, stderr gets a line HPCAI500 HEAD: send it to your committee at once (docs/campaigns.md).
 
     On several machines, start it by a launcher, as `ic`: srun hpcai500 campaign run DIR (docs/launching.md).
     """
@@ -119,3 +120,17 @@ def status(folder: Folder, as_json: Json = False) -> None:
     campaign = settle(campaign, rulebook(campaign.edition, campaign.benchmark))
     shown = CampaignStatus(campaign, standing(campaign))
     print(json.dumps(shown.document()) if as_json else "\n".join(shown.lines()))  # noqa: T201
+
+
+@app.command(short_help="What the committee is sent while it runs.")
+def heads(folder: Folder) -> None:
+    """Print the head of each line of the journal: HPCAI500 HEAD, identity, number of the line, hash.
+
+    A committee that was sent each of them when its line was written sees that this copy of the campaign was not chosen
+    by its results: `hpcai500 verify FILE --heads HEADS` (docs/campaigns.md).
+    """
+    from hpcai500.campaign.heads import heads_of  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.campaign.reading import read_campaign  # noqa: PLC0415
+
+    for head in heads_of(read_campaign(folder)):
+        print(head)  # noqa: T201

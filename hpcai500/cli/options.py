@@ -69,3 +69,7 @@ Power = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Heads = Annotated[
+    Path | None,
+    typer.Option("--heads", metavar="FILE", help="Heads of journals, as they were given while campaigns ran."),
+]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.cli.options import Json
+from hpcai500.cli.options import Heads, Json
 from hpcai500.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def rank(
     signers: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keys that are vouched for (OpenSSH's allowed signers).")
     ] = None,
+    heads: Heads = None,
     level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Print the lists of hardware, system or free only.")
     ] = None,
@@ -44,7 +45,7 @@ def rank(
         raise UsageError("rank: name submissions: hpcai500 rank FILE... (or --published for the published systems)")
     known_level, known_benchmark = _level(level), _benchmark(benchmark)
     if files or html:
-        _ranking(files or [], published, html, signers, known_level, known_benchmark, as_json)
+        _ranking(files or [], published, html, signers, heads, known_level, known_benchmark, as_json)
     else:
         _published(as_json)
 
@@ -71,18 +72,21 @@ def _ranking(
     published: bool,
     html: Path | None,
     signers: Path | None,
+    heads: Path | None,
     level: Level | None,
     benchmark: str | None,
     as_json: bool,
 ) -> None:
-    from hpcai500.progress import track  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.campaign.heads import read_heads  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.progress import track  # noqa: PLC0415
     from hpcai500.results.ranking.documents import ranking_document  # noqa: PLC0415
     from hpcai500.results.ranking.making import make_ranking  # noqa: PLC0415
     from hpcai500.results.ranking.published import published_page  # noqa: PLC0415
     from hpcai500.results.ranking.published_words import published_document, published_lines  # noqa: PLC0415
     from hpcai500.results.ranking.text import ranking_lines  # noqa: PLC0415
 
-    ranking = make_ranking(files, site=html, signers=signers, tracker=track, told=_tell)
+    given = read_heads(heads) if heads else None
+    ranking = make_ranking(files, site=html, signers=signers, heads=given, tracker=track, told=_tell)
     if html:
         print(f"hpcai500: {html / 'index.html'}: written", file=sys.stderr)  # noqa: T201
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpcai500.cli.options import Json
+from hpcai500.cli.options import Heads, Json
 from hpcai500.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def verify(
     registered: Annotated[
         str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
     ] = None,
+    heads: Heads = None,
     edition: Annotated[
         str | None, typer.Option(metavar="NAME", help="Score under these rules.  [default: those that are claimed]")
     ] = None,
@@ -49,7 +50,8 @@ def verify(
     from the events; clocks, samples, rates and ceilings of each run; the sources that ran, file by file. Exit code 0
     if all of it holds, 2 if anything does not.
     """
-    from hpcai500.progress import track  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.campaign.heads import read_heads  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.progress import track  # noqa: PLC0415
     from hpcai500.results.verification.show import verification_lines  # noqa: PLC0415
     from hpcai500.results.verification.verify import verify_submission  # noqa: PLC0415
 
@@ -61,6 +63,7 @@ def verify(
         file,
         signers=signers,
         registered=_identity(registered),
+        heads=read_heads(heads) if heads else None,
         edition=edition,
         replay=_replays(replay, replay_trials, device),
         tracker=track,
@@ -71,6 +74,7 @@ def verify(
         verification,
         replayed=replay is not None,
         registered=registered is not None,
+        heads=heads is not None,
         width=shutil.get_terminal_size((100, 24)).columns,
     )
     print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201

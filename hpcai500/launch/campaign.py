@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.campaign.attempts import Invocation, begin_attempt, is_written, resume_attempt, stop_attempt
+from hpcai500.campaign.heads import last_head
 from hpcai500.campaign.outcome import read_outcome
 from hpcai500.campaign.reading import RECIPE, Attempt, Campaign, Trial, read_campaign
 from hpcai500.campaign.turns import turn_at
@@ -132,7 +133,7 @@ def _settled(campaign: Campaign, trial: Trial, rules: Mapping[str, Any]) -> tupl
     if last is not None and last.status == "running":
         if is_written(campaign.record(last)):
             raise _busy(campaign.path, trial)
-        campaign, _ = stop_attempt(campaign, last, None, rules)
+        campaign = _stop(campaign, last, None, rules)
         last = campaign.attempts_at(trial.trial)[-1]
     return campaign, last
 
@@ -156,14 +157,26 @@ def _go_on(work: _Work, campaign: Campaign, attempt: Attempt) -> Outcome:
 
 
 def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[str | Path]) -> Outcome:
+    _tell_head(campaign, attempt)
     try:
         code = work.crew.run(work.recipe, arguments)
     except BaseException:
         # Ctrl-C at a moment when the job could not catch it, or ranks that did not come.
-        stop_attempt(campaign, attempt, None, work.rules)
+        _stop(campaign, attempt, None, work.rules)
         raise
-    stop_attempt(campaign, attempt, code, work.rules)
+    _stop(campaign, attempt, code, work.rules)
     return Outcome(campaign.record(attempt), code)
+
+
+def _stop(campaign: Campaign, attempt: Attempt, code: int | None, rules: Mapping[str, Any]) -> Campaign:
+    campaign, _ = stop_attempt(campaign, attempt, code, rules)
+    _tell_head(campaign, attempt)
+    return campaign
+
+
+def _tell_head(campaign: Campaign, attempt: Attempt) -> None:
+    """Print what the committee is to be sent now, as a line of its own."""
+    print(last_head(campaign, attempt), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _busy(folder: Path, trial: Trial) -> RecordError:

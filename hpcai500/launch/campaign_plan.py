@@ -53,8 +53,9 @@ class Plan:
         yield f"recipe      {campaign.start['recipe_hash']}"
         yield f"trials      {len(seeds)}, seeds {seeds[0]} to {seeds[-1]}{wanted}"
         yield f"data        {campaign.start['data'] or 'made by hpcai500'}"
-        yield "Register the identity: whoever knows it before the first run knows that no other campaign was run and"
-        yield f"thrown away. Then: hpcai500 campaign run {campaign.path}"
+        yield "Register the identity before the first run: it shows that the plan was made before the runs. It does not"
+        yield "show that these are not the better of two copies: for that, send each line HPCAI500 HEAD as it comes."
+        yield f"Then: hpcai500 campaign run {campaign.path}"
 
     def document(self) -> dict[str, Any]:
         """For programs."""

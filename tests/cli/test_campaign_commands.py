@@ -52,7 +52,8 @@ def test_a_plan_is_told_before_anything_is_run(images: Path, tmp_path: Path) -> 
     lines = ended.stdout.splitlines()
     assert f"identity    {identity}" in lines
     assert "trials      3, seeds 1 to 3; edition v2.0 wants 10 at least" in lines
-    assert lines[-1] == "thrown away. Then: hpcai500 campaign run c"
+    assert lines[-1] == "Then: hpcai500 campaign run c"
+    assert "It does not show that these are not the better of two copies" in " ".join(lines)
     assert ended.stderr.splitlines() == [
         "hpcai500: warning: 3 runs are fewer than the 10 that edition v2.0 wants: not rankable",
         "hpcai500: warning: problem.dataset is synthetic-tiny; edition v2.0 fixes imagenet-1k: not rankable "
@@ -83,7 +84,7 @@ def test_data_that_cannot_be_made_must_be_named(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("command", ["status", "run"])
+@pytest.mark.parametrize("command", ["status", "run", "heads"])
 def test_no_campaign_is_exit_code_64(tmp_path: Path, command: str) -> None:
     ended = hpcai500("campaign", command, "c", cwd=tmp_path)
     assert ended.returncode == 64
@@ -180,9 +181,24 @@ def test_the_status_shows_every_attempt_the_means_and_the_reasons(story: Mapping
     assert not [reason for reason in document["reasons"] if "attempt" in reason]
 
 
+def test_heads_are_printed_when_lines_are_written_and_told_again_when_asked_for(story: Mapping[str, Any]) -> None:
+    """Those of the second command, which went on with what was killed, ran what had failed again, and then the rest."""
+    printed = [line for line in story["ended"].stderr.splitlines() if line.startswith("HPCAI500 HEAD ")]
+    told_again = hpcai500("campaign", "heads", "c", cwd=story["cwd"]).stdout.splitlines()
+    identity, events = read_campaign(story["cwd"] / "c").identity, read_campaign(story["cwd"] / "c").events
+    assert [line.split()[:4] for line in told_again] == [
+        ["HPCAI500", "HEAD", identity, str(number)] for number in range(2, len(events) + 1)
+    ]
+    assert printed == told_again[-len(printed) :]
+    assert len(printed) == 6
+
+
 def test_help_teaches_and_starts_fast(tmp_path: Path) -> None:
-    texts = {name: hpcai500("campaign", name, "--help", cwd=tmp_path).stdout for name in ("init", "run", "status")}
+    names = ("init", "run", "status", "heads")
+    texts = {name: hpcai500("campaign", name, "--help", cwd=tmp_path).stdout for name in names}
     texts = {name: " ".join(text.split()) for name, text in texts.items()}
     assert "two more than the edition's least runs" in texts["init"]
     assert "srun hpcai500 campaign run DIR" in texts["run"]
     assert "whether the campaign can be ranked, or why not" in texts["status"]
+    assert "send it to your committee at once" in texts["run"]
+    assert "hpcai500 verify FILE --heads HEADS" in texts["heads"]

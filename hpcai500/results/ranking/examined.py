@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcai500.campaign.heads import GivenHeads
 from hpcai500.campaign.reading import Campaign
 from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, UsageError
 from hpcai500.progress import Tracker, silent
@@ -64,6 +65,7 @@ def examine(
     files: Sequence[Path],
     *,
     signers: Path | None = None,
+    heads: GivenHeads | None = None,
     make_report: ReportMaker | None = None,
     tracker: Tracker = silent,
     told: Callable[[Examined], None] = lambda _: None,
@@ -73,6 +75,7 @@ def examine(
     Args:
         files: what `hpcai500 submit` wrote, or something that says so.
         signers: OpenSSH file of keys that are vouched for.
+        heads: of journals, as they were given while campaigns ran.
         make_report: writes the page about a campaign while its submission is open.
         tracker: shows how far each is.
         told: is called with each file when it was looked at.
@@ -88,7 +91,7 @@ def examine(
         raise UsageError(f"{files[0]}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
     found = []
     for path in files:
-        found.append(_examined(path, signers, make_report, tracker))
+        found.append(_examined(path, signers, heads, make_report, tracker))
         told(found[-1])
     return found
 
@@ -104,12 +107,14 @@ def facts_of(manifest: bytes, tables: Mapping[str, Any]) -> Facts:
     )
 
 
-def _examined(path: Path, signers: Path | None, make_report: ReportMaker | None, tracker: Tracker) -> Examined:
+def _examined(
+    path: Path, signers: Path | None, heads: GivenHeads | None, make_report: ReportMaker | None, tracker: Tracker
+) -> Examined:
     from hpcai500.results.verification.verify import verify_submission  # noqa: PLC0415 - --published needs none of it
 
     collector = _Collector(make_report)
     try:
-        verification = verify_submission(path, signers=signers, more_checks=(collector,), tracker=tracker)
+        verification = verify_submission(path, signers=signers, heads=heads, more_checks=(collector,), tracker=tracker)
     except (EnvironmentLacksError, RunError):
         # A full disk here, for instance: it would be the same with all others, and is nobody's fault who submitted.
         raise

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from hpcai500.campaign.heads import GivenHeads
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.ranking.examined import Examined, ReportMaker, examine
 from hpcai500.results.ranking.ranking import Ranking, rank
@@ -16,6 +17,7 @@ def make_ranking(
     *,
     site: Path | None = None,
     signers: Path | None = None,
+    heads: GivenHeads | None = None,
     tracker: Tracker = silent,
     told: Callable[[Examined], None] = lambda _: None,
 ) -> Ranking:
@@ -25,6 +27,7 @@ def make_ranking(
         files: what `hpcai500 submit` wrote, or something that says so.
         site: a folder that is free, or holds a site of ours.
         signers: OpenSSH file of keys that are vouched for.
+        heads: of journals, as they were given while campaigns ran.
         tracker: shows how far each verification is.
         told: is called with each file when it was looked at.
 
@@ -34,7 +37,7 @@ def make_ranking(
         RunError: the disk is full.
     """
     report = _ready(site) if site else None
-    ranking = rank(examine(files, signers=signers, make_report=report, tracker=tracker, told=told))
+    ranking = rank(examine(files, signers=signers, heads=heads, make_report=report, tracker=tracker, told=told))
     if site:
         from hpcai500.results.ranking.site.pages import site_files  # noqa: PLC0415 - only a site needs Markdown
         from hpcai500.results.ranking.site.writing import write_site  # noqa: PLC0415

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcai500.campaign.heads import GivenHeads
 from hpcai500.campaign.reading import Attempt, Campaign
 from hpcai500.campaign.standing import Standing
 from hpcai500.methodology.result import Result
@@ -30,11 +31,13 @@ class Question:
         signers: OpenSSH file of the keys that are vouched for (ssh-keygen's ALLOWED SIGNERS).
         registered: identity of the campaign as it was registered before its first run.
         edition: rules to score under; None: those that are claimed.
+        heads: of journals, as they were given while campaigns ran; None: they were not collected.
     """
 
     signers: Path | None = None
     registered: str | None = None
     edition: str | None = None
+    heads: GivenHeads | None = None
 
 
 @dataclass(frozen=True)

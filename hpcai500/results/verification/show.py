@@ -21,7 +21,13 @@ _INDENT = " " * 12
 
 
 def verification_lines(
-    path: Path, verification: Verification, *, replayed: bool = False, registered: bool = False, width: int = 100
+    path: Path,
+    verification: Verification,
+    *,
+    replayed: bool = False,
+    registered: bool = False,
+    heads: bool = False,
+    width: int = 100,
 ) -> Iterator[str]:
     """The verdict first; then a table of findings by severity.
 
@@ -30,6 +36,7 @@ def verification_lines(
         verification: what was found in it.
         replayed: whether a replay was asked for.
         registered: whether it was compared with a registered identity.
+        heads: whether its journal was compared with heads that were given while it was written.
         width: of a line, in characters.
     """
     width = max(width, _LEAST_WIDTH)
@@ -47,18 +54,23 @@ def verification_lines(
             yield from _rows(found, names, width)
     if verification.verdict == "verified":
         yield ""
-        yield from _wrapped("", _not_shown(replayed=replayed, registered=registered), width)
+        yield from _wrapped("", _not_shown(replayed=replayed, registered=registered, heads=heads), width)
 
 
-def _not_shown(*, replayed: bool, registered: bool) -> str:
+def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
     """Whatever is in a file, its makers could have written it so: this much is left to people."""
     made = "that the runs were made at all (watch one, or --replay DATA)"
     open_questions = ["that these weights come from these runs (watch one)" if replayed else made]
     if not registered:
         open_questions.append(
-            "that no other campaign was thrown away (register its identity before the first run, then "
+            "that the plan was made before the runs (register its identity before the first one, then "
             "--registered HASH)"
         )
+    if not heads:
+        open_questions.append(
+            "that no other copy of the campaign was run (collect heads while it runs, then --heads FILE)"
+        )
+    open_questions.append("that nothing was run outside of the campaign (ask the site for its accounting)")
     return f"not shown by any file: {', '.join(open_questions)}: docs/verification.md"
 
 

@@ -27,6 +27,7 @@ from hpcai500.rulebook import rulebook
 from hpcai500.scratch import scratch_folder
 
 if TYPE_CHECKING:
+    from hpcai500.campaign.heads import GivenHeads
     from hpcai500.results.submission.archive import Submission
     from hpcai500.results.submission.signature import Signer
 
@@ -41,6 +42,7 @@ def verify_submission(
     *,
     signers: Path | None = None,
     registered: str | None = None,
+    heads: GivenHeads | None = None,
     edition: str | None = None,
     more_checks: Sequence[Check] = (),
     replay: Check | None = None,
@@ -52,6 +54,7 @@ def verify_submission(
         path: what `hpcai500 submit` wrote, or something that says so.
         signers: OpenSSH file of keys that are vouched for; without one, no key is trusted, and none refused.
         registered: identity of the campaign as it was registered before its first run.
+        heads: of journals, as they were given while campaigns ran (`campaign.heads.read_heads`).
         edition: rules to score under; those that are claimed where it is None.
         more_checks: looked at while the submission is open, after those that need nothing but it.
         replay: evaluates weights of the submission; made last, and only if nothing failed before.
@@ -65,7 +68,7 @@ def verify_submission(
         require_signers(signers)
     if edition is not None:
         rulebook(edition, "ic")
-    question = Question(signers, registered, edition)
+    question = Question(signers, registered, edition, heads)
     with scratch_folder(os.environ, Path.cwd()) as folder:
         try:
             submission = open_submission(path, Path(folder, "submission"), tracker)

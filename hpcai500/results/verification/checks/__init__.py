@@ -14,6 +14,7 @@ from hpcai500.results.verification.checks.code import check_code
 from hpcai500.results.verification.checks.copies import check_copies
 from hpcai500.results.verification.checks.core import check_core
 from hpcai500.results.verification.checks.dates import check_dates
+from hpcai500.results.verification.checks.heads import check_heads
 from hpcai500.results.verification.checks.images import check_images
 from hpcai500.results.verification.checks.levels import check_levels
 from hpcai500.results.verification.checks.manifest import check_manifest
@@ -34,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     check_attempts,
     check_binding,
     check_registration,
+    check_heads,
     check_seeds,
     check_recipes,
     check_recipe_fields,

@@ -1,4 +1,4 @@
-"""The campaign is the one that was registered before its first run."""
+"""The campaign is the one that was registered before its first run: its plan was made first."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NAME = "registered"
 
 
 def check_registration(context: Context) -> Iterator[Finding]:
-    """The identity that was asked for with that of the campaign; all attempts of another campaign would stay unseen."""
+    """The identity that was asked for with that of the campaign. All copies of one campaign have it: `check_heads`."""
     asked, anonymised = context.question.registered, context.submission.manifest.anonymised
     identity = anonymised.original_campaign if anonymised else context.campaign.identity
     if asked is None:
         yield skipped(
             _NAME,
-            f"not compared: a second campaign of the same system would not be seen. With the identity from before the "
-            f"first run: --registered HASH (here {identity})",
+            "not compared: a plan that was made after its runs, or chosen among several, would not be seen. With the "
+            f"identity from before the first run: --registered HASH (here {identity})",
         )
     elif asked != identity:
         yield fail(_NAME, f"{asked} was registered, and this campaign is {identity}")
