@@ -12,13 +12,15 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from written_run import Clock, Story, begin, chained, train_epoch, write_story
 
 from hpcai500 import __version__
-from hpcai500.campaign.reading import JOURNAL, SCHEMA
+from hpcai500.campaign.heads import Head, heads_of
+from hpcai500.campaign.reading import JOURNAL, SCHEMA, read_campaign
 from hpcai500.chain import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events
 from hpcai500.layers import Recipe
 from hpcai500.methodology.energy import Window
@@ -63,6 +65,7 @@ def write_campaign(
     spread: float = 0.0015,
     failing: Collection[int] = (),
     done: int | None = None,
+    idle_s: float = 0.0,
     **story: Any,
 ) -> Path:
     """A rankable campaign of the reference recipe on 16 made-up accelerators, made by nobody.
@@ -76,6 +79,7 @@ def write_campaign(
         spread: most that a trial's quality differs from that.
         failing: trials whose first attempt ended by an error in its second epoch.
         done: how many trials were run (all).
+        idle_s: seconds from the plan to the first run, beyond two minutes; a copy of a campaign differs in it.
         story: what else of `Story` is not its default: hosts, images_per_second, start_s, watts, dataset, …
     """
     batch, rate, usual = ABILITY[recipe.partition("/")[0]]
@@ -88,6 +92,7 @@ def write_campaign(
     journal = Clock(first.start_s - 600)
     journal.add("campaign_start", _start(resolved, trials, first.package_code))
     chained(journal.events)
+    journal.wait(idle_s)
     plan = _Plan(folder, first, line_hash(event_line(journal.events[0])))
     for trial in range(1, (trials if done is None else done) + 1):
         # Neither in order of the trials nor at random.
@@ -297,6 +302,24 @@ def _rename(record: Path, told: Mapping[str, Any]) -> None:
     for start in starts:
         start["campaign"] = dict(told)
     rewrite_record(record, events)
+
+
+def heads_given(campaign: Path, after_s: float = 5.0) -> dict[Head, int]:
+    """The heads of the campaign in this folder, as if each was received so long after its line was written."""
+    read = read_campaign(campaign)
+    return {
+        head: event["time_ms"] + round(1000 * after_s)
+        for head, event in zip(heads_of(read), read.events[1:], strict=True)
+    }
+
+
+def write_heads(path: Path, heads: Mapping[Head, int]) -> Path:
+    """A committee's file of heads; it has whole seconds."""
+    moments = {
+        head: datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for head, ms in heads.items()
+    }
+    path.write_text("".join(f"{head} {moment}\n" for head, moment in moments.items()), encoding="utf-8")
+    return path
 
 
 def copy_campaign(campaign: Path, folder: Path) -> Path:

@@ -114,6 +114,10 @@ class Clock:
             }
         )
 
+    def wait(self, seconds: float) -> None:
+        """Nothing happens for so long."""
+        self._elapsed_s += seconds
+
     @property
     def now_s(self) -> float:
         """UNIX seconds of the last event."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from written_campaign import SHORT, write_campaign
+from written_campaign import SHORT, heads_given, write_campaign, write_heads
 
 from hpcai500.cli.commands import app
 from hpcai500.errors import HpcAi500Error
@@ -80,10 +80,14 @@ def test_metrics_have_units(folder: Path) -> None:
 
 @pytest.mark.parametrize("replayed", [True, False])
 @pytest.mark.parametrize("registered", [True, False])
-def test_the_last_sentence_advises_nothing_that_was_done(replayed: bool, registered: bool) -> None:
+@pytest.mark.parametrize("heads", [True, False])
+def test_the_last_sentence_advises_nothing_that_was_done(replayed: bool, registered: bool, heads: bool) -> None:
     verified = Verification((Finding("archive", "note", "fine"),))
-    said = list(verification_lines(Path("s.zip"), verified, replayed=replayed, registered=registered, width=1000))[-1]
-    assert ("--replay" in said, "--registered" in said) == (not replayed, not registered)
+    done = {"replayed": replayed, "registered": registered, "heads": heads}
+    said = list(verification_lines(Path("s.zip"), verified, **done, width=1000))[-1]
+    advised = {"--replay": not replayed, "--registered": not registered, "--heads": not heads}
+    assert {option: option in said for option in advised} == advised
+    assert "that nothing was run outside of the campaign" in said
     assert said.endswith("docs/verification.md")
 
 
@@ -182,6 +186,17 @@ def test_the_registered_identity_is_compared(folder: Path) -> None:
     assert "was registered, and this campaign is" in " ".join(said.split())
 
 
+def test_heads_of_a_committee_are_compared(folder: Path, tmp_path: Path) -> None:
+    heads = write_heads(tmp_path / "heads", heads_given(folder / "campaign"))
+    code, said = _verify(folder / "signed.zip", "--heads", heads)
+    assert code == 0, said
+    assert "4 heads of this campaign were given" in " ".join(said.split())
+    copy = write_campaign(tmp_path / "copy", *SHORT, trials=2, idle_s=3600.0)
+    code, said = _verify(folder / "signed.zip", "--heads", write_heads(heads, heads_given(copy)))
+    assert code == 2
+    assert "another copy of the campaign was run" in " ".join(said.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -192,6 +207,7 @@ def test_the_registered_identity_is_compared(folder: Path) -> None:
         (["signed.zip", "--registered", "xyz"], "'x' is no hex digit; expected 64 hex digits"),
         (["signed.zip", "--registered", "A" * 63], "has 63 hex digits; expected 64 hex digits"),
         (["signed.zip", "--signers", "key.pub"], "key.pub:1: no line"),
+        (["signed.zip", "--heads", "key.pub"], "--heads key.pub:1: expected `HPCAI500 HEAD IDENTITY LINE HASH"),
         (["signed.zip", "--edition", "v9"], "v9"),
         (["signed.zip", "--replay-trials", "1"], "add --replay DATA"),
         (["signed.zip", "--replay", "nowhere"], "no such folder"),

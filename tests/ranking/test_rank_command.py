@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_campaign import write_campaign
+from written_campaign import heads_given, write_campaign, write_heads
 
 from hpcai500.results.submission.pack import SubmitRequest, pack
 
@@ -72,6 +72,16 @@ def test_published_alone_prints_nine_systems() -> None:
     assert "Fujitsu" in text.stdout
     _, _, explanations = text.stdout.partition("VFLOPS = ")
     assert max(map(len, explanations.splitlines())) <= 100
+
+
+def test_with_heads_only_what_was_told_of_is_ranked(packed: Packed, tmp_path: Path) -> None:
+    heads = write_heads(tmp_path / "heads", heads_given(packed["quick"].parent / "quick"))
+    document = json.loads(rank(packed["quick"], packed["few"], "--heads", heads, "--json").stdout)
+    assert [entry["system"] for entry in document["entries"]] == ["System <b>quick</b>"]
+    [refused] = document["unverified"]
+    assert refused["status"] == "unverified"
+    assert refused["reason"].startswith("heads: no head of the campaign ")
+    assert rank(packed["quick"], "--heads", tmp_path / "nowhere").returncode == 64
 
 
 def test_a_ranking_of_nothing_is_a_ranking(packed: Packed) -> None:

@@ -42,6 +42,7 @@ class Forgery:
             of Extreme Weather Analytics; or one each of whose trials was begun twice.
         signers: whether the committee has a list of keys.
         registered: whether the campaign's identity was registered before its first run.
+        heads: whether the committee got the heads of the honest campaign while it ran.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Forgery:
     campaign: Kind = "short"
     signers: bool = False
     registered: bool = False
+    heads: bool = False
 
 
 @dataclass

@@ -249,8 +249,18 @@ def _overlap(bundle: Bundle) -> None:
 
 def _plan_anew(bundle: Bundle) -> None:
     """The campaign went badly; another one is planned, run and shown instead."""
+    _show_instead(bundle, start_s=1_717_500_000.0)
+
+
+def _run_copy(bundle: Bundle) -> None:
+    """The campaign went badly; a copy of its plan is run a day later, and shown instead."""
+    _show_instead(bundle, idle_s=86_400.0)
+
+
+def _show_instead(bundle: Bundle, **story: float) -> None:
+    """Another campaign of three trials, which went better."""
     shutil.rmtree(bundle.campaign)
-    write_campaign(bundle.folder / CAMPAIGN, *SHORT, trials=3, start_s=1_717_500_000.0, quality=0.77, watts=4000.0)
+    write_campaign(bundle.folder / CAMPAIGN, *SHORT, trials=3, quality=0.77, watts=4000.0, **story)
     for path in bundle.campaign.glob("*/checkpoints/epoch-0003*.pt"):
         path.unlink()
     for trial in range(1, 4):
@@ -312,10 +322,13 @@ FORGERIES = (
     Forgery("two-runs-at-once", _overlap, "overlap"),
     Forgery("accelerators-renamed", lambda b: b.manifest.update(accelerators="32 x B200"), "manifest"),
     Forgery("campaign-planned-anew-though-registered", _plan_anew, "registered", registered=True),
+    Forgery("campaign-run-twice", _run_copy, "heads", registered=True, heads=True),
+    Forgery("failed-attempt-forgotten-though-its-head-was-given", _forget_attempt_and_renumber, "heads", heads=True),
     # Not to be seen in a bundle.
     Forgery("campaign-invented", _nothing, None),
     Forgery("other-code-ran-than-is-told", _nothing, None),
     Forgery("campaign-planned-anew", _plan_anew, None),
+    Forgery("campaign-run-twice-without-heads", _run_copy, None, registered=True),
     Forgery("failed-attempt-forgotten-and-renumbered", _forget_attempt_and_renumber, None),
     Forgery("trial-copied-and-jittered", _copy_and_jitter, None),
     Forgery("power-samples-lowered-everywhere", _lower_samples_everywhere, None),

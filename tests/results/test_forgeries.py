@@ -15,7 +15,7 @@ import forgeries_of_restarts
 import pytest
 from forgeries import Bundle, Forgery, copy_of, unpack
 from forgeries_of_campaigns import account
-from written_campaign import SHORT, write_campaign
+from written_campaign import SHORT, heads_given, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.record import read_record
@@ -80,11 +80,12 @@ def verified(bundle: Bundle, forgery: Forgery | None, honest: Bundle, tmp_path: 
     assert honest.key
     public = honest.key.with_suffix(".pub").read_text().split()
     signers.write_text(f'site namespaces="hpcai500" {public[0]} {public[1]}\n')
-    # Only who has neither a list of keys nor a registered identity can be deceived by an honest-looking bundle.
+    # Only who has no list of keys, no registered identity and no heads can be deceived by an honest-looking bundle.
     asks = forgery is None or forgery.signers
     registered = honest.manifest["campaign"] if forgery is None or forgery.registered else None
+    heads = heads_given(honest.campaign) if forgery is None or forgery.heads else None
     submission = bundle.pack(tmp_path / "submission.zip")
-    return verify_submission(submission, signers=signers if asks else None, registered=registered)
+    return verify_submission(submission, signers=signers if asks else None, registered=registered, heads=heads)
 
 
 def against(findings: tuple[Finding, ...]) -> list[Finding]:

@@ -131,7 +131,7 @@ def _not_checked(trust: Trust, accounting: bool) -> Iterator[str]:
         yield "whose the key is: give --signers ALLOWED_SIGNERS"
     if trust.registered is None:
         yield "no registration was compared, so the plan may have been made after its runs: give --registered HASH"
-    yield "no heads were compared, so a copy of the campaign may have been run, too: hpcai500 verify FILE --heads HEADS"
+    yield "no heads were compared, so it may be the better of two copies: hpcai500 verify FILE --heads HEADS"
     yield "no checkpoint was evaluated again: hpcai500 verify FILE --replay DATA"
     if not accounting:
         yield "no Slurm accounting is in it: nobody but the records tells when and where they ran"

@@ -1,4 +1,4 @@
-"""No other copy of the campaign was run: its journal is the one whose lines the committee knew as they were written."""
+"""The campaign is no copy that was chosen by its results: the committee knew its journal, line by line, before them."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def check_heads(context: Context) -> Iterator[Finding]:
     if given is None:
         yield skipped(
             _NAME,
-            "not compared: another copy of this campaign, of which this is the better, would not be seen. With the "
-            "heads that were given while it ran: --heads FILE",
+            "not compared: that this is the better of two copies of the campaign would not be seen. With the heads "
+            "that were given while it ran: --heads FILE",
         )
         return
     journal = _journal(context)
@@ -88,7 +88,7 @@ def _journal(context: Context) -> _Journal:
 
 
 def _foreign(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
-    """Where heads of this campaign are not of this journal, the first; after it all of another copy differ."""
+    """The first head of this campaign that is not of its journal: once two copies have parted, all lines differ."""
     if not ours:
         yield fail(_NAME, f"no head of the campaign {journal.identity} was given; expected those of all its lines")
     known = dict(journal.hashes)

@@ -1,0 +1,255 @@
+"""Heads: who was given those of one copy of a campaign tells it from every other, and sees what was told too late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opened import all_findings, changed, evidence, failed, honest
+from written_campaign import SHORT, edit_journal, edit_record, heads_given, values, write_campaign, write_heads
+
+from hpcai500.campaign.heads import Head, heads_of, last_head, read_heads
+from hpcai500.campaign.reading import read_campaign
+from hpcai500.chain import Event, line_hash
+from hpcai500.errors import UsageError
+from hpcai500.results.submission.archive import Submission, open_submission
+from hpcai500.results.submission.pack import SubmitRequest, pack
+from hpcai500.results.verification.checks.heads import check_heads
+from hpcai500.results.verification.context import Context, Question
+from hpcai500.results.verification.finding import Finding
+from hpcai500.results.verification.guard import guarded
+from hpcai500.results.verification.reading import read_context
+
+A_DAY_S = 86_400.0
+Given = Mapping[Head, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A submission that was opened, and the campaign that it was made of."""
+
+    campaign: Path
+    submission: Submission
+    context: Context
+
+    def found(self, heads: Given | None) -> list[Finding]:
+        """What is found with these heads."""
+        asked = replace(self.context, question=Question(heads=heads))
+        return guarded("heads", lambda: check_heads(asked))
+
+    def told(self, heads: Given, severity: str = "fail") -> str:
+        """The same in words."""
+        return evidence(self.found(heads), "heads", severity)
+
+    def given(self, after_s: float = 5.0) -> dict[Head, int]:
+        """The heads of the campaign, as if each was received so long after its line was written."""
+        return heads_given(self.campaign, after_s)
+
+
+def case(folder: Path, **story: Any) -> Case:
+    submission = honest(folder, failing=(2,), **story)
+    return Case(folder / "campaign", submission, changed(submission, folder / "changed"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Three trials; the second one's first attempt lost a node after its first evaluation."""
+    return case(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A copy of the same plan, which was run a day later."""
+    return case(tmp_path_factory.mktemp("copy"), quality=0.77, idle_s=A_DAY_S)
+
+
+@pytest.fixture(scope="module")
+def anonymous(base: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The base without names of hosts, and so with other hashes."""
+    folder = tmp_path_factory.mktemp("anonymous")
+    pack(SubmitRequest(base.campaign, folder / "s.zip", "System", "Us", anonymise=True))
+    submission = open_submission(folder / "s.zip", folder / "opened")
+    return Case(base.campaign, submission, read_context(submission, Question(), lambda: None))
+
+
+def test_heads_are_the_hashes_of_the_lines(base: Case) -> None:
+    campaign = read_campaign(base.campaign)
+    lines = (base.campaign / "campaign.jsonl").read_bytes().splitlines()
+    assert [(one.line, one.hash) for one in heads_of(campaign)] == [
+        (number, line_hash(line)) for number, line in enumerate(lines, 1) if number > 1
+    ]
+    first, last = campaign.attempts[0], campaign.attempts[-1]
+    assert (last_head(campaign, first).line, last_head(campaign, last).line) == (3, len(lines))
+
+
+def test_a_copy_has_the_registered_identity_and_other_heads(base: Case, copy: Case) -> None:
+    registered = Question(registered=base.context.campaign.identity)
+    for one in (base, copy):
+        assert not failed(all_findings(replace(one.context, question=registered)))
+    assert not failed(base.found(base.given()))
+    said = copy.told(base.given())
+    assert "line 2 of the journal (trial 1, attempt 1 begun): " in said
+    assert "another copy of the campaign was run" in said
+
+
+def test_what_holds_is_told_with_how_soon_lines_were_told(base: Case) -> None:
+    said = base.told(base.given(12.0), "note")
+    assert "8 heads of this campaign were given" in said
+    assert "each line was told within 12" in said
+    assert "--heads FILE" in evidence(base.found(None), "heads", "skipped")
+
+
+def test_heads_of_both_copies_refuse_both(base: Case, copy: Case) -> None:
+    for one in (base, copy):
+        assert "another copy" in one.told(base.given() | copy.given())
+
+
+def test_a_campaign_of_which_nobody_was_told_is_refused(base: Case) -> None:
+    strangers = {Head("0" * 64, head.line, head.hash): ms for head, ms in base.given().items()}
+    assert f"no head of the campaign {base.context.campaign.identity} was given" in base.told(strangers)
+
+
+def test_other_campaigns_of_the_file_are_named(base: Case) -> None:
+    others = {Head(digit * 64, 2, "a" * 64): 0 for digit in "12"}
+    said = base.found(base.given() | others)
+    assert not failed(said)
+    assert "heads of 2 other campaigns, too (111111111111…, 222222222222…)" in evidence(said, "heads", "note")
+
+
+def test_lines_after_the_last_head_are_refused(base: Case) -> None:
+    heads = {head: ms for head, ms in base.given().items() if head.line < 8}
+    words = "line 8 of the journal (trial 3, attempt 1 begun), and 1 line after it: no head was given"
+    assert words in base.told(heads)
+
+
+@pytest.mark.parametrize("lost", [2, 3, 4])
+def test_the_head_of_a_later_line_stands_for_one_that_was_lost(base: Case, lost: int) -> None:
+    """Within two minutes here: soon enough for each line."""
+    heads = {head: ms for head, ms in base.given().items() if head.line != lost}
+    assert not failed(base.found(heads))
+
+
+def test_a_begin_that_was_told_after_the_end_is_refused(base: Case) -> None:
+    said = base.told(base.given(A_DAY_S))
+    assert "line 2 of the journal (trial 1, attempt 1 begun): no head of it or of a later line was given before" in said
+    assert "and the attempt had ended at" in said
+
+
+def test_an_end_that_was_told_after_the_time_of_another_run_is_for_people_to_judge(base: Case) -> None:
+    heads = base.given()
+    heads[max(heads, key=lambda head: head.line)] += 3_600_000
+    said = base.found(heads)
+    assert not failed(said)
+    assert "line 9 of the journal (trial 3, attempt 1 ended)" in evidence(said, "heads", "warning")
+    assert "time for another run" in evidence(said, "heads", "warning")
+
+
+def test_an_attempt_without_a_quality_may_be_told_late(base: Case, tmp_path: Path) -> None:
+    """Nothing was seen of it that could be chosen by."""
+
+    def late(campaign: Path) -> dict[Head, int]:
+        """The failed attempt at trial 2 and its end were told when the next one began."""
+        heads = heads_given(campaign)
+        return {head: ms for head, ms in heads.items() if head.line not in (4, 5)}
+
+    def forget(events: list[Event]) -> None:
+        events[:] = [event for event in events if event["key"] != "eval_accuracy"]
+
+    def unseen(opened: Path) -> None:
+        edit_record(opened / "campaign/trial-02", forget)
+
+    assert "line 4 of the journal (trial 2, attempt 1 begun)" in base.told(late(base.campaign))
+    context = changed(base.submission, tmp_path, unseen)
+    asked = replace(context, question=Question(heads=late(context.campaign.path)))
+    assert not failed(check_heads(asked))
+
+
+def test_a_head_that_was_known_before_its_line_was_written_tells_of_a_wrong_clock(base: Case) -> None:
+    assert "a clock is wrong, or times were changed" in base.told(base.given(-3600.0), "warning")
+
+
+def test_a_head_beyond_the_end_of_the_journal_is_of_another_copy(base: Case) -> None:
+    more = {Head(base.context.campaign.identity, 12, "a" * 64): max(base.given().values())}
+    assert f"line 12: {'a' * 64} was given" in base.told(base.given() | more)
+
+
+def test_a_journal_that_was_written_anew_is_refused(base: Case, tmp_path: Path) -> None:
+    """The forger made all hashes fit each other again, but for those that the committee has."""
+
+    def forge(opened: Path) -> None:
+        edit_journal(opened / "campaign", lambda events: values(events, "attempt_start")[2].update(slurm_job_id="7"))
+
+    said = check_heads(changed(base.submission, tmp_path, forge, question=Question(heads=base.given())))
+    assert "line 6 of the journal (trial 2, attempt 2 begun)" in evidence(said, "heads")
+
+
+def test_without_names_the_end_of_the_journal_is_compared(base: Case, copy: Case, anonymous: Case) -> None:
+    said = anonymous.found(base.given())
+    assert not failed(said)
+    assert "ask for the original journal" in evidence(said, "heads", "warning")
+    assert "line 9 of the journal (trial 3, attempt 1 ended)" in anonymous.told(copy.given())
+    of_the_copy = {head: ms for head, ms in copy.given().items() if head.line == 4}
+    assert "line 4 of the journal" in anonymous.told(base.given() | of_the_copy)
+
+
+def test_a_file_is_read_with_the_first_receipt_of_each_head(base: Case, tmp_path: Path) -> None:
+    """Whoever mails all heads each hour sends the early ones many times."""
+    path = write_heads(tmp_path / "heads", base.given())
+    first = path.read_text()
+    late = write_heads(tmp_path / "late", base.given(A_DAY_S)).read_text()
+    path.write_text(f"{late}\n\n{first}".replace("\n", "\r\n").replace(" ", "\t"))
+    assert read_heads(path) == {head: ms // 1000 * 1000 for head, ms in base.given().items()}
+
+
+IDENTITY, HASH = "a" * 64, "b" * 64
+MOMENT = "2026-11-22T03:00:05Z"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH}", "when was it received? Add that at the end of the line, in UTC"),
+        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} yesterday", "expected the time of receipt in UTC"),
+        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} 2026-13-22T03:00:05Z", "expected the time of receipt in UTC"),
+        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} 2026-11-22T03:00:05+01:00", "expected the time of receipt in UTC"),
+        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH} {MOMENT} x", "expected `HPCAI500 HEAD IDENTITY LINE HASH"),
+        (f"HPCAI500 HEAD {IDENTITY} 0 {HASH} {MOMENT}", "expected `HPCAI500 HEAD IDENTITY LINE HASH"),
+        (f"HPCAI500 HEAD {IDENTITY} 9999999999 {HASH} {MOMENT}", "expected `HPCAI500 HEAD"),
+        (f"HPCAI500 HEAD {IDENTITY} \uff12 {HASH} {MOMENT}", "expected `HPCAI500 HEAD"),
+        (f"HPCAI500 HEAD {IDENTITY} 2 {HASH.upper()} {MOMENT}", "expected `HPCAI500 HEAD"),
+        (f"hpcai500: HPCAI500 HEAD {IDENTITY} 2 {HASH} {MOMENT}", "expected `HPCAI500 HEAD"),
+        ("\x1b[2J\u202eodd" + "x" * 100_000, "got "),
+    ],
+)
+def test_a_line_that_is_no_head_is_told_with_its_number(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "heads"
+    path.write_text(f"HPCAI500 HEAD {IDENTITY} 2 {HASH} {MOMENT}\n{line}\n", encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        read_heads(path)
+    said = str(caught.value)
+    assert f"--heads {path}:2: " in said
+    assert words in said
+    assert said.isprintable()
+    assert len(said) < 400 + len(str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\0" * (2**24 + 1)])
+def test_a_file_without_heads_or_without_end_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "heads"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"no head; expected lines|more than 16 MiB"):
+        read_heads(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        read_heads(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="no file"):
+        read_heads(tmp_path)
+
+
+def test_a_campaign_that_was_not_begun_has_no_heads(tmp_path: Path) -> None:
+    assert heads_of(read_campaign(write_campaign(tmp_path / "c", *SHORT, trials=2, done=0))) == ()
