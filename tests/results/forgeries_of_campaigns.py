@@ -257,7 +257,7 @@ def _run_copy(bundle: Bundle) -> None:
     _show_instead(bundle, idle_s=86_400.0)
 
 
-def _show_instead(bundle: Bundle, **story: float) -> None:
+def _show_instead(bundle: Bundle, **story: Any) -> None:
     """Another campaign of three trials, which went better."""
     shutil.rmtree(bundle.campaign)
     write_campaign(bundle.folder / CAMPAIGN, *SHORT, trials=3, quality=0.77, watts=4000.0, **story)

@@ -57,7 +57,7 @@ def test_a_submission_is_verified_and_every_output_names_signer_and_what_was_not
     assert "us@site.example" in document["signer"]
     assert document["findings"]["fail"] == 0
     assert document["findings"]["note"] > 0
-    assert [said.split(" ")[1] for said in document["not_checked"]] == ["registration", "checkpoint", "Slurm"]
+    assert [said.split(" ")[1] for said in document["not_checked"]] == ["registration", "heads", "checkpoint", "Slurm"]
     page = html.unescape(acceptance_page(made))
     for said in ("us@site.example", *made.submissions[0].not_checked, document["manifest_sha256"]):
         assert said in page

@@ -177,6 +177,7 @@ def _held(context: Context, journal: _Journal, heads: int, told_ms: Mapping[int,
             f"says that its journal ended in {journal.hashes[len(journal.events)]}, as was given, before host names "
             "were replaced: ask for the original journal, whose last line has that hash",
         )
-    longest_ms = max([0, *(ms - journal.events[line - 1]["time_ms"] for line, ms in told_ms.items())])
+    # Receipts are in whole seconds.
+    longest_ms = max([1000, *(ms - journal.events[line - 1]["time_ms"] for line, ms in told_ms.items())])
     told = f"{count(heads, 'head')} of this campaign were given, and each is of its line in this journal"
     return note(_NAME, f"{told}; each line was told within {duration(longest_ms / 1000)}")
