@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcai500.methodology.result import Quality, Result
 from hpcai500.results.ranking.examined import Examined, facts_of
+from hpcai500.results.same_runs import Runs
 from hpcai500.results.score import summarise_trials
 from hpcai500.results.submission.manifest import Manifest
 from hpcai500.results.verification.finding import Finding, Verification
@@ -68,23 +69,25 @@ def verified(
     file: str | None = None,
     result: dict[str, Any] | None = None,
     report: str | None = None,
+    signer: str = "SHA256:abc (someone@lab.example)",
+    runs: Runs | None = None,
     **manifest: Any,
 ) -> Examined:
-    """A file that was verified; `result` changes its runs, what else is named its manifest."""
+    """A file that was verified: `result` changes its results, `runs` are what they tell, all else is its manifest's."""
     said = a_manifest(**manifest)
     steps = [(index - (trials - 1) / 2) / trials for index in range(trials)]
-    runs = [a_result(vflops * (1 + spread * step), benchmark=said.benchmark, **(result or {})) for step in steps]
+    results = [a_result(vflops * (1 + spread * step), benchmark=said.benchmark, **(result or {})) for step in steps]
     return Examined(
         Path(file or f"{said.system.split('/')[0] or 'x'}.zip"),
         Verification(
             findings=findings,
             manifest=said,
-            results={f"trial-{index:02}": run for index, run in enumerate(runs, 1)},
-            metrics=summarise_trials(runs),
+            results={f"trial-{index:02}": run for index, run in enumerate(results, 1)},
+            metrics=summarise_trials(results),
             level=level,
             rankable=not reasons and level is not None,
             reasons=reasons,
-            signer="SHA256:abc (someone@lab.example)",
+            signer=signer,
         ),
         facts=replace(
             facts_of(
@@ -92,6 +95,7 @@ def verified(
                 {"accelerator": {"precision": precision}, "communication": {"compression": compression}},
             ),
             report=report,
+            runs=runs or {},
         ),
     )
 

@@ -96,7 +96,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
     def answer(path: Path, *, more_checks: Any, **_: object) -> Verification:
         tables = {"accelerator": {"precision": "bf16"}, "communication": {"compression": "int8"}}
         context = SimpleNamespace(
-            campaign=SimpleNamespace(tables=tables), submission=SimpleNamespace(manifest_bytes=path.name.encode())
+            campaign=SimpleNamespace(tables=tables),
+            submission=SimpleNamespace(manifest_bytes=path.name.encode()),
+            done={},
         )
         assert [one for check in more_checks for one in check(context)] == []
         return Verification(findings, a_manifest())

@@ -116,8 +116,20 @@ def test_the_same_campaign_is_ranked_once_and_its_doubles_are_named() -> None:
     again = verified(system="Aurora II", campaign=CAMPAIGN, file="again.zip", created="2026-11-21T10:00:00Z")
     for files in ([first, again], [again, first]):
         ranking = rank(files)
-        assert places(ranking, "hardware") == [(1, "Aurora")]
-        assert reasons(ranking) == {"again.zip": ("duplicate", "the same campaign as first.zip, which is ranked")}
+        assert places(ranking, "hardware") == [(1, "Aurora II")]
+        assert reasons(ranking) == {
+            "first.zip": (
+                "duplicate",
+                "the same campaign as again.zip, which is ranked because it is newer (2026-11-21T10:00:00Z)",
+            )
+        }
+
+
+def test_one_campaign_of_two_organisations_with_one_key_names_both() -> None:
+    one = verified(campaign=CAMPAIGN, organisation="The laboratory", file="one.zip")
+    two = verified(campaign=CAMPAIGN, organisation="Its vendor", file="two.zip", created="2026-12-01T00:00:00Z")
+    [(_, reason)] = reasons(rank([one, two])).values()
+    assert "that one is of Its vendor, this one of The laboratory" in reason
 
 
 def test_of_one_campaign_the_bundle_that_shows_most_attempts_stands() -> None:
@@ -131,12 +143,25 @@ def test_of_one_campaign_the_bundle_that_shows_most_attempts_stands() -> None:
     )
 
 
-def test_someone_elses_copy_does_not_take_the_place_of_the_first() -> None:
-    own = verified(campaign=CAMPAIGN, organisation="The laboratory", file="own.zip")
-    copy = verified(campaign=CAMPAIGN, organisation="A thief", file="a-copy.zip", created="2026-12-01T00:00:00Z")
-    [(name, (_, reason))] = reasons(rank([copy, own])).items()
-    assert name == "a-copy.zip"
-    assert "that one is of The laboratory, this one of A thief" in reason
+def test_a_campaign_that_two_keys_have_signed_is_disputed() -> None:
+    """Whoever copies one can write any date into it, or show one attempt more: neither tells whose it is."""
+    own = verified(campaign=CAMPAIGN, file="own.zip", signer="SHA256:own")
+    copy = verified(
+        campaign=CAMPAIGN, file="a-copy.zip", signer="SHA256:thief", attempts=13, created="2026-11-01T00:00:00Z"
+    )
+    for files in ([own, copy], [copy, own]):
+        ranking = rank(files)
+        assert not ranking.groups
+        assert {name: status for name, (status, _) in reasons(ranking).items()} == {
+            "own.zip": "disputed",
+            "a-copy.zip": "disputed",
+        }
+        assert "the same campaign as own.zip, signed with SHA256:own" in reasons(ranking)["a-copy.zip"][1]
+
+
+def test_a_copy_by_a_key_that_is_refused_disputes_nothing() -> None:
+    copy = refused(campaign=CAMPAIGN, file="a-copy.zip", signer="SHA256:thief")
+    assert places(rank([verified(campaign=CAMPAIGN), copy]), "hardware") == [(1, "Aurora")]
 
 
 def test_a_refused_double_is_only_refused() -> None:

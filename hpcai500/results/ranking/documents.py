@@ -65,6 +65,7 @@ def _entry_document(ranked: Ranked, group: Group, level: Level) -> dict[str, Any
         "campaign": entry.manifest.campaign,
         "manifest_sha256": facts.manifest_sha256 if facts else None,
         "signer": verification.signer if verification else None,
+        "claimed_by": list(ranked.claimed_by),
         "warnings": sum(one.severity == "warning" for one in verification.findings) if verification else 0,
         "file": shown(entry.examined.file, _MOST_PATH),
     }

@@ -17,7 +17,7 @@ from hpcai500.results.verification.finding import Verification
 Level = Literal["hardware", "system", "free"]
 # From the strictest: whoever keeps the rules of one keeps those of all after it (V2.0 section 3.1).
 LEVELS: tuple[Level, ...] = ("hardware", "system", "free")
-Status = Literal["unverified", "not-rankable", "duplicate"]
+Status = Literal["unverified", "not-rankable", "disputed", "duplicate"]
 _MOST_REASON = 400
 # In this order rankings show them; plug-ins come after them.
 _TITLES = {"ic": "Image Classification", "ewa": "Extreme Weather Analytics"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, Usag
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.ranking.cleaning import shown
 from hpcai500.results.report.words import table
+from hpcai500.results.same_runs import Runs, run_facts
 from hpcai500.results.submission.signature import require_signers
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding, Verification
@@ -32,6 +33,7 @@ class Facts:
         compression: of gradients between ranks (layer 3); None where there is none.
         report: the page about its runs; None where none was asked for, or there is none.
         report_problem: why there is none although one was asked for.
+        runs: what its done runs tell that no others do, by their names.
     """
 
     manifest_sha256: str
@@ -39,6 +41,7 @@ class Facts:
     compression: str | None = None
     report: str | None = None
     report_problem: str | None = None
+    runs: Runs = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,13 +142,14 @@ class _Collector:
         self.facts: Facts | None = None
 
     def __call__(self, context: Context) -> Iterable[Finding]:
-        self.facts = facts_of(context.submission.manifest_bytes, context.campaign.tables)
+        runs = {name: run_facts(record) for name, record in context.done.items()}
+        self.facts = replace(facts_of(context.submission.manifest_bytes, context.campaign.tables), runs=runs)
         if self._make_report:
             self.facts = replace(self.facts, **_reported(context.campaign, self._make_report))
         return ()
 
 
-def _reported(campaign: Campaign, make_report: ReportMaker) -> dict[str, str]:
+def _reported(campaign: Campaign, make_report: ReportMaker) -> dict[str, Any]:
     try:
         return {"report": make_report(campaign)}
     except Exception as error:  # noqa: BLE001 - a page that cannot be made is no finding against a submission

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcai500.campaign.heads import GivenHeads
 from hpcai500.progress import Tracker, silent
+from hpcai500.results.ranking.disputes import read_shown
 from hpcai500.results.ranking.examined import Examined, ReportMaker, examine
 from hpcai500.results.ranking.ranking import Ranking, rank
 
@@ -32,12 +33,14 @@ def make_ranking(
         told: is called with each file when it was looked at.
 
     Raises:
-        UsageError: none of the files exists, or the folder is not ours to replace.
+        UsageError: none of the files exists, the folder is not ours to replace, or what it has shown cannot be read.
         EnvironmentLacksError: the documentation, which a site shows, is not installed.
         RunError: the disk is full.
     """
     report = _ready(site) if site else None
-    ranking = rank(examine(files, signers=signers, heads=heads, make_report=report, tracker=tracker, told=told))
+    shown = read_shown(site) if site else ()
+    examined = examine(files, signers=signers, heads=heads, make_report=report, tracker=tracker, told=told)
+    ranking = rank(examined, shown)
     if site:
         from hpcai500.results.ranking.site.pages import site_files  # noqa: PLC0415 - only a site needs Markdown
         from hpcai500.results.ranking.site.writing import write_site  # noqa: PLC0415

@@ -11,19 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hpcai500.results.ranking.cleaning import shown
+from hpcai500.results.ranking.disputes import Kept, Shown, fingerprint, settled, shown_as
 from hpcai500.results.ranking.entries import LEVELS, Entry, Level, Unranked, benchmark_order, judged
 from hpcai500.results.ranking.examined import Examined
-
-_MOST_PATH = 200
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """An entry with its place in each list that it stands in."""
+    """An entry with its place in each list that it stands in, and who else claims its runs, a sentence each."""
 
     entry: Entry
     ranks: Mapping[Level, int]
+    claimed_by: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -46,71 +45,65 @@ class Group:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All groups, and the files without a place."""
+    """All groups, the files without a place, and all that the site has shown, now or before."""
 
     groups: Sequence[Group]
     unranked: Sequence[Unranked]
+    shown: Sequence[Shown] = ()
 
 
-def rank(files: Iterable[Examined]) -> Ranking:
-    """The ranking of `files`, in whatever order they come."""
+def rank(files: Iterable[Examined], shown: Sequence[Shown] = ()) -> Ranking:
+    """The ranking of `files`, in whatever order they come.
+
+    Args:
+        files: all of them.
+        shown: what the site has shown until now.
+    """
     verdicts = [judged(one) for one in files]
-    kept, doubles = _without_doubles([one for one in verdicts if isinstance(one, Entry)])
-    unranked = [one for one in verdicts if isinstance(one, Unranked)] + doubles
+    rejected = [one for one in verdicts if isinstance(one, Unranked)]
+    before = _still_shown(shown, rejected)
+    kept, without = settled([one for one in verdicts if isinstance(one, Entry)], before)
     groups = [
         Group(benchmark, edition, _ranked(list(members)))
         for ((_, benchmark), edition), members in groupby(sorted(kept, key=_group), key=_group)
     ]
-    return Ranking(groups, sorted(unranked, key=lambda one: str(one.examined.file)))
+    now = [shown_as(one.entry) for one in kept]
+    known = {one.key for one in now}
+    return Ranking(
+        groups,
+        sorted([*rejected, *without], key=lambda one: str(one.examined.file)),
+        [*now, *(one for one in before if one.key not in known)],
+    )
 
 
-def _group(entry: Entry) -> tuple[tuple[int, str], str]:
-    return benchmark_order(entry.benchmark), entry.edition
+def _still_shown(shown: Sequence[Shown], rejected: Sequence[Unranked]) -> list[Shown]:
+    """Without what is refused by now, such as what a key has signed that is vouched for no more."""
+    refused = {
+        (facts.manifest_sha256, fingerprint(verification.signer))
+        for one in rejected
+        if one.status == "unverified" and (facts := one.examined.facts) and (verification := one.examined.verification)
+    }
+    return [one for one in shown if one.key not in refused]
 
 
-def _ranked(entries: Sequence[Entry]) -> list[Ranked]:
+def _group(kept: Kept) -> tuple[tuple[int, str], str]:
+    return benchmark_order(kept.entry.benchmark), kept.entry.edition
+
+
+def _ranked(members: Sequence[Kept]) -> list[Ranked]:
     """By VFLOPS. Equals share a rank, and the next one counts all before it: 1, 1, 3."""
-    ordered = sorted(entries, key=_order)
+    ordered = sorted(members, key=lambda one: _order(one.entry))
     places: list[dict[Level, int]] = [{} for _ in ordered]
     for level in LEVELS:
-        standing = [index for index, one in enumerate(ordered) if LEVELS.index(one.level) <= LEVELS.index(level)]
+        standing = [index for index, one in enumerate(ordered) if LEVELS.index(one.entry.level) <= LEVELS.index(level)]
         for place, index in enumerate(standing, 1):
             before = standing[place - 2] if place > 1 else None
-            tied = before is not None and ordered[before].vflops == ordered[index].vflops
+            tied = before is not None and ordered[before].entry.vflops == ordered[index].entry.vflops
             places[index][level] = places[before][level] if tied and before is not None else place
-    return [Ranked(entry, ranks) for entry, ranks in zip(ordered, places, strict=True)]
+    return [Ranked(one.entry, ranks, one.claimed_by) for one, ranks in zip(ordered, places, strict=True)]
 
 
 def _order(entry: Entry) -> tuple[float, float, str, str]:
     """VFLOPS decide. Among equals, who was at the quality first stands above; names only settle the order of lines."""
     seconds = entry.mean("time_to_quality_seconds")
     return -entry.vflops, float("inf") if seconds is None else seconds, entry.system, str(entry.examined.file)
-
-
-def _without_doubles(entries: Sequence[Entry]) -> tuple[list[Entry], list[Unranked]]:
-    """One submission of each campaign: that which shows most attempts, and of those the earliest.
-
-    A bundle that leaves attempts out so never replaces the first. Whose bundle it is, only `--signers` can tell.
-    """
-    kept: dict[str, Entry] = {}
-    doubles = []
-    for entry in sorted(entries, key=_precedence):
-        other = kept.setdefault(entry.manifest.campaign, entry)
-        if other is not entry:
-            doubles.append(Unranked(entry.examined, "duplicate", _why_double(entry, other)))
-    return list(kept.values()), doubles
-
-
-def _precedence(entry: Entry) -> tuple[int, str, str]:
-    return -entry.manifest.attempts, entry.manifest.created, str(entry.examined.file)
-
-
-def _why_double(entry: Entry, other: Entry) -> str:
-    said = f"the same campaign as {shown(other.examined.file.name, _MOST_PATH)}, which is ranked"
-    if entry.manifest.attempts != other.manifest.attempts:
-        said += f" because it shows {other.manifest.attempts} attempts, this one {entry.manifest.attempts}"
-    if entry.organisation != other.organisation:
-        said += f"; that one is of {other.organisation}, this one of {entry.organisation}"
-    if entry.vflops != other.vflops:
-        said += f"; the VFLOPS differ: {other.vflops:.6g} there, {entry.vflops:.6g} here"
-    return said

@@ -67,8 +67,9 @@ def _group_lines(group: Group, levels: Sequence[Level]) -> Iterator[str]:
             for line, one in zip(lines, standing, strict=True):
                 yield f"  {line}"
                 yield f"{_INDENT}{_means(one.entry)}"
-                for doubt in _doubts(one.entry):
-                    yield from wrap(doubt, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+                claims = [f"also claimed by {claim}" for claim in one.claimed_by]
+                for told in (*_doubts(one.entry), *claims):
+                    yield from wrap(told, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
         yield ""
         before = standing
 

@@ -18,7 +18,9 @@ from hpcai500.results.report.blocks import Chart, Tile
 from hpcai500.results.report.words import count, duration, plain, quantity, share, short
 
 _MOST_PATH = 120
-_STATUS = {"unverified": "unverified", "not-rankable": "not rankable", "duplicate": "duplicate"}
+_STATUS = {
+    "unverified": "unverified", "not-rankable": "not rankable", "disputed": "disputed", "duplicate": "duplicate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

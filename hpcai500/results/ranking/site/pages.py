@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+from hpcai500.results.ranking.disputes import RUNS, shown_text
 from hpcai500.results.ranking.documents import ranking_document
 from hpcai500.results.ranking.examined import Examined
 from hpcai500.results.ranking.published import published_page
@@ -33,6 +34,7 @@ def site_files(ranking: Ranking, made: date, docs: Path | None = None) -> dict[s
         "index.html": index_page(ranking, made),
         "published.html": published_systems_page(published_page(), made),
         SCRIPT: site_script(),
+        RUNS: shown_text(ranking.shown),
         "ranking.json": json.dumps(ranking_document(ranking), indent=1) + "\n",
         **method_pages(docs or docs_folder(), made),
         **dict(_submissions(ranking, made)),
@@ -58,7 +60,7 @@ def _without_folders(ranking: Ranking) -> Ranking:
         )
         for group in ranking.groups
     ]
-    return Ranking(groups, unranked)
+    return replace(ranking, groups=groups, unranked=unranked)
 
 
 def _submissions(ranking: Ranking, made: date) -> Iterator[tuple[str, str]]:

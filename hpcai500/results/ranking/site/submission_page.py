@@ -55,7 +55,7 @@ def ranked_page(ranked: Ranked, group: Group, made: date) -> str:
         sign="✓",
         word=f"VERIFIED, RANK {ranked.rank}",
         sentence=_verified(verification),
-        places=places,
+        places=[*places, *(f"also claimed by {claim}" for claim in ranked.claimed_by)],
         report=report_name(entry.examined),
         report_problem=facts.report_problem,
         sections=list(_sections(entry.manifest, verification, facts)),
@@ -69,7 +69,10 @@ def unranked_page(one: Unranked, made: date) -> str:
     assert verification.manifest is not None
     assert facts is not None
     manifest = verification.manifest
-    word = {"unverified": "REFUSED", "not-rankable": "VERIFIED, NOT RANKABLE", "duplicate": "VERIFIED, A DUPLICATE"}
+    word = {
+        "unverified": "REFUSED", "not-rankable": "VERIFIED, NOT RANKABLE", "disputed": "VERIFIED, DISPUTED",
+        "duplicate": "VERIFIED, A DUPLICATE",
+    }  # fmt: skip
     return site_page(
         "submission.html.j2",
         above="../",

@@ -54,6 +54,23 @@ def write_site(folder: Path, files: Mapping[str, str]) -> None:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}; give --html another folder") from error
 
 
+def content_before(folder: Path, name: str) -> bytes | None:
+    """The file `name` of the site of ours in `folder`; None where there is no such site, or it has no such file.
+
+    Raises:
+        UsageError: the site has it, and it cannot be read.
+    """
+    if name not in (_ours(folder) or ()):
+        return None
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{folder / name}: {error.strerror}, and the site was written with it; put back a copy of it, or give "
+            "--html a new folder"
+        ) from error
+
+
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
     """A new folder beside `folder`, of the same file system, which is gone in the end."""

@@ -23,14 +23,14 @@ _FINE_GRID = 1000
 
 
 @dataclass(frozen=True)
-class _Fact:
+class Fact:
     """Something that an epoch tells of itself.
 
     Attributes:
         what: in words.
         key: the event.
         field: of it.
-        most: so many epochs of two trials may tell the same.
+        most: so many epochs of two runs may tell the same.
         most_share: as many as this share of their epochs may, too.
     """
 
@@ -40,15 +40,19 @@ class _Fact:
     most: int = 0
     most_share: float = 0.0
 
+    def copied(self, shared: int, epochs: int) -> bool:
+        """Whether two runs, of which the shorter one has `epochs` of them, tell the same in too many epochs."""
+        return shared > max(self.most, self.most_share * epochs)
 
-_FACTS = (
+
+FACTS = (
     # Means of thousands of numbers in full precision: one that is equal is chance, a second one is none.
-    _Fact("losses", "epoch_stop", "loss", most=1),
+    Fact("losses", "epoch_stop", "loss", most=1),
     # Written in microseconds; those of short epochs meet now and then.
-    _Fact("times", "epoch_stop", "seconds", most_share=0.5),
+    Fact("times", "epoch_stop", "seconds", most_share=0.5),
     # Hashes of all weights: not even one.
-    _Fact("weights", "replicas", "digest"),
-    _Fact("checkpoints", "checkpoint", "sha256"),
+    Fact("weights", "replicas", "digest"),
+    Fact("checkpoints", "checkpoint", "sha256"),
 )
 
 
@@ -57,11 +61,11 @@ def check_copies(context: Context) -> Iterator[Finding]:
     found = []
     # Two attempts at one trial have one seed: a machine that computes alike gives them the same losses.
     runs = {name: context.attempts[name].trial for name in context.records}
-    for fact in _FACTS:
-        series = {name: _series(record, fact) for name, record in context.records.items()}
+    for fact in FACTS:
+        series = {name: series_of(record, fact) for name, record in context.records.items()}
         for (name, other), shared in _shared(series, runs).items():
             least = min(len(series[name]), len(series[other]))
-            if shared > max(fact.most, fact.most_share * least):
+            if fact.copied(shared, least):
                 found.append(fail(_NAME, f"{name} and {other}: {shared} of {least} {fact.what} of epochs are the same"))
         if fact.what == "times" and not found:
             found += _of_one_shape(series)
@@ -75,37 +79,37 @@ def check_copies(context: Context) -> Iterator[Finding]:
         yield note(_NAME, f"{len(context.records)} records: no two have losses, times or weights in common")
 
 
-def _shared(series: Mapping[str, Sequence[object]], runs: Mapping[str, int]) -> Counter[tuple[str, str]]:
-    """How many values each series has in common with the first one that has them at the same place."""
+def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int]) -> Counter[tuple[str, str]]:
+    """How many values each series has in common with the first one that has them at the same epoch."""
     first: dict[tuple[int, object], str] = {}
     shared: Counter[tuple[str, str]] = Counter()
     for name, told in series.items():
-        for place, value in enumerate(told):
-            other = first.setdefault((place, value), name)
+        for epoch, value in told.items():
+            other = first.setdefault((epoch, value), name)
             if runs[other] != runs[name]:
                 shared[name, other] += 1
     return shared
 
 
-def _qualities(record: Record) -> list[object]:
+def _qualities(record: Record) -> dict[int, object]:
     """The quality of each epoch, where so many samples were judged that two runs seldom have as many right."""
-    told = {value["epoch"]: value["value"] for value in values(record, "eval_accuracy")}
-    fine = all(value["samples"] >= _FINE_GRID for value in values(record, "eval_accuracy"))
-    return [told[epoch] for epoch in sorted(told)] if fine else []
+    told = values(record, "eval_accuracy")
+    fine = all(value["samples"] >= _FINE_GRID for value in told)
+    return {value["epoch"]: value["value"] for value in told} if fine else {}
 
 
-def _of_one_shape(series: Mapping[str, Sequence[object]]) -> Iterator[Finding]:
-    shapes = {name: _standardised(told) for name, told in series.items() if len(told) >= _LEAST_EPOCHS}
+def _of_one_shape(series: Mapping[str, Mapping[int, object]]) -> Iterator[Finding]:
+    shapes = {name: _standardised(list(told.values())) for name, told in series.items() if len(told) >= _LEAST_EPOCHS}
     for (name, one), (other, two) in combinations(shapes.items(), 2):
         if len(one) == len(two) and all(abs(a - b) < _SAME_SHAPE for a, b in zip(one, two, strict=True)):
             yield fail(_NAME, f"{name} and {other}: the times of their epochs are the same but for a scale")
             return
 
 
-def _series(record: Record, fact: _Fact) -> list[object]:
-    """One value an epoch, as it was last told, in the order of epochs."""
+def series_of(record: Record, fact: Fact) -> dict[int, object]:
+    """The value of each epoch that has one, as it was last told, in the order of epochs."""
     told = {value["epoch"]: value.get(fact.field) for value in values(record, fact.key)}
-    return [told[epoch] for epoch in sorted(told) if _says_something(told[epoch])]
+    return {epoch: told[epoch] for epoch in sorted(told) if _says_something(told[epoch])}
 
 
 def _says_something(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -24,13 +24,27 @@ _FUTURE_MS = 600_000
 
 @dataclass(frozen=True)
 class Stretch:
-    """A record's time from one start of its job to the last event before the next one."""
+    """A record's time from one start of its job to the last event before the next one.
+
+    Attributes:
+        name: of the record.
+        hosts: all that the record ever ran on.
+        devices: UUIDs of the accelerators; empty where there is none, or one has no UUID.
+        start_ms: wall clock of the first event.
+        stop_ms: wall clock of the last one.
+        boot: names the start of the machine that the first rank ran on.
+        boot_start_ms: time since then, at the first event.
+        boot_stop_ms: the same at the last one.
+    """
 
     name: str
     hosts: frozenset[str]
     devices: frozenset[str]
     start_ms: int
     stop_ms: int
+    boot: str | None
+    boot_start_ms: float
+    boot_stop_ms: float
 
 
 def check_dates(context: Context) -> Iterator[Finding]:
@@ -99,7 +113,7 @@ def _overlaps(context: Context) -> Iterator[Finding]:
     for one in stretches:
         for host in sorted(one.hosts):
             before = latest.get(host)
-            if before and before.stop_ms > one.start_ms and not _are_apart(before, one):
+            if before and before.stop_ms > one.start_ms and not are_apart(before.devices, one.devices):
                 until = in_words(before.stop_ms)
                 yield fail(
                     _OVERLAP, f"{host}: {before.name} ran until {until}, {one.name} from {in_words(one.start_ms)} on"
@@ -115,12 +129,23 @@ def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
     told = [device.get("uuid") for node in nodes(record) for device in node.get("accelerators") or []]
     devices = frozenset(map(str, told)) if None not in told else frozenset()
     for start, stop in pairwise([*starts, len(record.events)]):
-        yield Stretch(name, where, devices, record.events[start]["time_ms"], record.events[stop - 1]["time_ms"])
+        begun, ended = record.events[start], record.events[stop - 1]
+        boot = begun["value"].get("boot_id")
+        yield Stretch(
+            name=name,
+            hosts=where,
+            devices=devices,
+            start_ms=begun["time_ms"],
+            stop_ms=ended["time_ms"],
+            boot=None if boot is None else str(boot),
+            boot_start_ms=1000 * begun["clock_s"],
+            boot_stop_ms=1000 * ended["clock_s"],
+        )
 
 
-def _are_apart(one: Stretch, other: Stretch) -> bool:
-    """Whether two jobs on one node had each its own accelerators."""
-    return bool(one.devices and other.devices) and not one.devices & other.devices
+def are_apart(devices: Set[str], others: Set[str]) -> bool:
+    """Whether two jobs on one node, with these accelerators, had each its own."""
+    return bool(devices and others) and not devices & others
 
 
 def _boots(context: Context) -> Iterator[Finding]:

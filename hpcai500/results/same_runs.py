@@ -1,0 +1,180 @@
+"""Which runs of several submissions are the same runs, whatever names, journals and signatures are around them.
+
+Two runs that were made never tell the same losses, times or weights in more epochs than chance allows
+(`checks/copies.py`), and never have one machine or one accelerator at the same time (`checks/dates.py`). All of that is
+kept as hashes of 8 bytes, which a site can publish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hpcai500.record import Record
+from hpcai500.results.verification.checks.copies import FACTS, series_of
+from hpcai500.results.verification.checks.dates import SKEW_MS, Stretch, are_apart, stretches_of
+
+_DIGITS = 16
+# Of a system with thousands of accelerators, those with the lowest hashes: two runs on all of it keep the same ones.
+_MOST_DEVICES = 16
+_AT_ONCE = "moments on one machine"
+_KINDS = (*(fact.what for fact in FACTS), _AT_ONCE)
+# A machine that computes alike repeats losses and weights from one seed; it repeats neither times nor moments.
+_MEASURED = frozenset({"times", _AT_ONCE})
+
+Digest = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{_DIGITS}}}$")]
+
+
+class Part(BaseModel):
+    """Of a document of ours: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Job(Part):
+    """Where and when a run was, from one of its starts to the next."""
+
+    devices: list[Digest]
+    start_ms: int
+    stop_ms: int
+    boot: Digest | None
+    boot_start_ms: float
+    boot_stop_ms: float
+
+
+class RunFacts(Part):
+    """What one run tells that no other run does: of each `Fact` a hash for each epoch, and its jobs."""
+
+    told: dict[str, list[Digest]]
+    jobs: list[Job]
+
+
+Runs = Mapping[str, RunFacts]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What one submission has in common with another one.
+
+    Attributes:
+        runs: those of its runs that the other one shows too, by their names.
+        every: whether these are all of its runs.
+        what: is the same, in words.
+    """
+
+    runs: frozenset[str]
+    every: bool
+    what: tuple[str, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether times or moments are the same, which no machine repeats even with the same seed."""
+        return not _MEASURED.isdisjoint(self.what)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A machine or a device in the hands of the run at `place`, by a clock of its own."""
+
+    place: int
+    devices: frozenset[str]
+    start_ms: float
+    stop_ms: float
+
+
+def run_facts(record: Record) -> RunFacts:
+    """Those of one run.
+
+    Raises:
+        KeyError, TypeError: an event is not what hpcai500 writes.
+    """
+    told = {
+        fact.what: [_digest(fact.what, epoch, value) for epoch, value in series_of(record, fact).items()]
+        for fact in FACTS
+    }
+    return RunFacts(told=told, jobs=[_job(one) for one in stretches_of(record.path.name, record)])
+
+
+def shared_runs(submissions: Sequence[Runs]) -> dict[int, dict[int, Shared]]:
+    """Of each of `submissions`, by its place, those that show some of its runs too, by theirs."""
+    owners = [(number, name) for number, runs in enumerate(submissions) for name in runs]
+    facts = [one for runs in submissions for one in runs.values()]
+    same: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for what, (one, other) in (*_told_alike(facts), *((_AT_ONCE, pair) for pair in _at_once(facts))):
+        # Within a submission, verification has looked already.
+        if owners[one][0] != owners[other][0]:
+            same[one, other].add(what)
+            same[other, one].add(what)
+    runs: dict[tuple[int, int], set[str]] = defaultdict(set)
+    kinds: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for (one, other), told in same.items():
+        pair = owners[one][0], owners[other][0]
+        runs[pair].add(owners[one][1])
+        kinds[pair] |= told
+    found: dict[int, dict[int, Shared]] = {number: {} for number in range(len(submissions))}
+    for (number, other), names in runs.items():
+        alike = tuple(kind for kind in _KINDS if kind in kinds[number, other])
+        found[number][other] = Shared(frozenset(names), len(names) == len(submissions[number]), alike)
+    return found
+
+
+def _told_alike(facts: Sequence[RunFacts]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """What two of the runs tell alike in too many epochs, with their places."""
+    for fact in FACTS:
+        told = [run.told.get(fact.what, []) for run in facts]
+        holders: dict[str, list[int]] = defaultdict(list)
+        for place, digests in enumerate(told):
+            for digest in digests:
+                holders[digest].append(place)
+        equal = Counter(pair for places in holders.values() for pair in combinations(places, 2))
+        for (one, other), number in equal.items():
+            if fact.copied(number, min(len(told[one]), len(told[other]))):
+                yield fact.what, (one, other)
+
+
+def _at_once(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
+    """Places of two runs that had one machine, by its own clock, or one accelerator, by the wall clock, at one time."""
+    held: dict[str, list[_Held]] = defaultdict(list)
+    for place, run in enumerate(facts):
+        for job in run.jobs:
+            devices = frozenset(job.devices)
+            for device in devices:
+                held[device].append(_Held(place, devices, job.start_ms, job.stop_ms))
+            if job.boot:
+                held[job.boot].append(_Held(place, devices, job.boot_start_ms, job.boot_stop_ms))
+    for stretches in held.values():
+        running: list[_Held] = []
+        for one in sorted(stretches, key=lambda one: one.start_ms):
+            running = [before for before in running if before.stop_ms > one.start_ms]
+            for before in running:
+                if _is_long(before, one) and not are_apart(before.devices, one.devices):
+                    yield before.place, one.place
+            running.append(one)
+
+
+def _is_long(before: _Held, one: _Held) -> bool:
+    """Whether both have it for longer than clocks of nodes are apart, or for most of so short a job."""
+    both = min(before.stop_ms, one.stop_ms) - one.start_ms
+    shorter = min(before.stop_ms - before.start_ms, one.stop_ms - one.start_ms)
+    return both > min(SKEW_MS, shorter / 2)
+
+
+def _job(stretch: Stretch) -> Job:
+    return Job(
+        devices=sorted(_digest("device", device) for device in stretch.devices)[:_MOST_DEVICES],
+        start_ms=stretch.start_ms,
+        stop_ms=stretch.stop_ms,
+        boot=None if stretch.boot is None else _digest("boot", stretch.boot),
+        boot_start_ms=float(stretch.boot_start_ms),
+        boot_stop_ms=float(stretch.boot_stop_ms),
+    )
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:_DIGITS]
