@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from written_campaign import SHORT, copy_campaign, write_campaign
+from written_campaign import SHORT, copy_campaign, edit_journal, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.chain import Event
@@ -219,10 +219,17 @@ def test_runs_of_the_original_are_no_repetition_of_it(original: Path, tmp_path: 
         compare_sides(read_side(original), read_side(original))
     with pytest.raises(UsageError, match="a repetition needs runs of its own"):
         compare_sides(read_side(original), read_side(copy_campaign(original, tmp_path / "copy")))
+    edit_journal(tmp_path / "copy", lambda events: events[0]["value"].update(data="/data/of-the-repetition"))
+    with pytest.raises(
+        UsageError, match=r"copy: 12 of 12 runs are those of .*campaign \(the same losses, times, weights"
+    ):
+        compare_sides(read_side(original), read_side(tmp_path / "copy"))
 
 
 def test_shared_seeds_and_other_software_are_noted(original: Path, tmp_path: Path) -> None:
-    found = compare_sides(read_side(original), _repeated(tmp_path, trials=5, package_code="ef" * 32))
+    found = compare_sides(
+        read_side(original), _repeated(tmp_path, trials=5, images_per_second=40_100.0, package_code="ef" * 32)
+    )
     assert any(note.startswith("5 seeds are the same") for note in found.notes)
     assert any(note.startswith("code: ") and "efefef" in note for note in found.notes)
     assert any(note.startswith("the repetition is not rankable: 5 finished runs") for note in found.notes)

@@ -21,6 +21,7 @@ from hpcai500.methodology.result import DEFAULT_EXPONENT
 from hpcai500.results.compare import Metric, metrics_of
 from hpcai500.results.replication.likeness import likeness
 from hpcai500.results.replication.side import Side
+from hpcai500.results.same_runs import shared_runs
 from hpcai500.results.score import TRIAL_METRICS
 from hpcai500.rulebook import rulebook
 
@@ -132,8 +133,13 @@ def compare_sides(
     for number in (tolerance, tolerance_of_quality):
         if number is not None and not 0 < number < 1:
             raise UsageError(f"tolerance: expected a share between 0 and 1, got {number}")
-    if one.campaign.identity == other.campaign.identity or one.runs & other.runs:
-        raise UsageError(f"{other.path}: holds runs of {one.path}: a repetition needs runs of its own")
+    same = shared_runs([one.runs, other.runs])[1].get(0)
+    # With the original's seeds a machine that computes alike repeats losses and weights, but no times.
+    if same and same.measured:
+        raise UsageError(
+            f"{other.path}: {len(same.runs)} of {len(other.records)} runs are those of {one.path} (the same "
+            f"{', '.join(same.what)}): a repetition needs runs of its own"
+        )
     alike = likeness(one, other)
     rules = rulebook(one.campaign.edition, one.campaign.benchmark)
     exponent = float(rules.get("exponent", DEFAULT_EXPONENT))

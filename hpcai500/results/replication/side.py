@@ -10,12 +10,12 @@ from typing import Any
 from hpcai500.campaign.outcome import ODD, Outcome, read_outcome
 from hpcai500.campaign.reading import Campaign, is_campaign, read_campaign
 from hpcai500.campaign.standing import standing
-from hpcai500.chain import event_line, line_hash
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import Result
 from hpcai500.progress import Tracker, silent
 from hpcai500.record import Record
 from hpcai500.results.global_batch import global_batch
+from hpcai500.results.same_runs import Runs, run_facts
 from hpcai500.results.submission.claim import level_of
 from hpcai500.results.submission.manifest import Manifest
 from hpcai500.results.verification.checks.levels import not_compared
@@ -65,9 +65,9 @@ class Side:
         return tuple(int(record.tables["hyperparameters"]["seed"]) for record in self.records)
 
     @property
-    def runs(self) -> frozenset[str]:
-        """Hashes of the first events: what names a run, wherever it lies."""
-        return frozenset(line_hash(event_line(record.events[0])) for record in self.records)
+    def runs(self) -> Runs:
+        """What the finished runs tell that no others do, by the names of their records."""
+        return {record.path.name: run_facts(record) for record in self.records}
 
 
 def read_side(path: Path, signers: Path | None = None, tracker: Tracker = silent) -> Side:
