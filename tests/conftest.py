@@ -119,6 +119,13 @@ def _no_signal_of_another_test() -> None:
         stopping.Stopped.last = None
 
 
+@pytest.fixture(autouse=True)
+def _no_new_start_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command starts its process again where that imports from the current folder, as pytest's does."""
+    with contextlib.suppress(ImportError):  # the core is not built: a test of the set-up
+        monkeypatch.setattr("hpcai500.cli.isolate", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small image set in ImageNet's layout."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from hpcai500.errors import ExitCode
-from hpcai500.stopping import Stopped, loaded, unwinding_on_signals
+from hpcai500.interpreter import isolate
 
 
 def main() -> int:
     """The `hpcai500` command; returns its exit code."""
+    isolate()
+    from hpcai500.errors import ExitCode  # noqa: PLC0415 - what is imported before `isolate` may be a stranger's
+    from hpcai500.stopping import Stopped, loaded, unwinding_on_signals  # noqa: PLC0415
+
     # Signals first: loading the commands takes a third of a second, and on a busy machine several.
     with unwinding_on_signals():
         from hpcai500.cli.commands import run  # noqa: PLC0415

@@ -38,7 +38,8 @@ from hpcai500.cli.telling import tell
 from hpcai500.cli.timeline import timeline
 from hpcai500.cli.verify import verify
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
-from hpcai500.launch.in_job import become, module_command
+from hpcai500.interpreter import module_command
+from hpcai500.launch.in_job import become
 from hpcai500.launch.slurm_cli import app as slurm
 from hpcai500.placement import find_placement
 from hpcai500.plugins.finding import TAKEN

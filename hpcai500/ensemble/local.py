@@ -18,10 +18,10 @@ from hpcai500.ensemble.reading import FAILURES, OUTPUT, Ensemble
 from hpcai500.ensemble.retrying import may_be_tried_again
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError
+from hpcai500.interpreter import module_command
 from hpcai500.launch.affinity import neighbours_together, share
 from hpcai500.launch.child import SignalRelay, start_child
 from hpcai500.launch.devices import VARIABLE, visible_devices
-from hpcai500.launch.in_job import module_command
 
 # Of its output's end, where the last line is looked for.
 _LAST_LINE_BYTES = 1024

@@ -13,7 +13,8 @@ from hpcai500.campaign.outcome import ODD
 from hpcai500.ensemble.examining import Member
 from hpcai500.ensemble.reading import RECIPE, VOTE, Ensemble
 from hpcai500.errors import RecordError, RunError
-from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.interpreter import module_command
+from hpcai500.launch.in_job import run_to_end
 from hpcai500.record import json_object
 from hpcai500.scratch import scratch_folder
 

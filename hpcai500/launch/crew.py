@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcai500.errors import UsageError
+from hpcai500.interpreter import module_command
 from hpcai500.launch.affinity import cores_for, cores_of_launched
 from hpcai500.launch.child import Patience
 from hpcai500.launch.conductor import Conductor
 from hpcai500.launch.devices import visible_devices
 from hpcai500.launch.fitting import World, fitting_overrides, in_words, require_full_rows
 from hpcai500.launch.horovod_ranks import run_horovod_ranks
-from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.local_ranks import run_local_ranks
 from hpcai500.layers import Recipe
 from hpcai500.placement import OVERSUBSCRIBE, Placement

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from hpcai500 import __version__
 from hpcai500.errors import ExitCode, RunError
+from hpcai500.interpreter import module_command
 from hpcai500.launch.affinity import cores_of_launched
 from hpcai500.launch.child import Patience
-from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.meeting import Hello, Job, meeting_point, receive, send
 from hpcai500.placement import LISTEN_FD, RENDEZVOUS, Placement
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode
+from hpcai500.interpreter import module_command, python_command
 from hpcai500.launch.child import Patience, SignalRelay, start_child
-from hpcai500.launch.in_job import module_command, told_code, wait_for
+from hpcai500.launch.in_job import told_code, wait_for
 from hpcai500.launch.launchers import Layout, horovodrun, mpirun
 from hpcai500.placement import without_placement
 from hpcai500.scratch import with_temporary_folder
@@ -59,11 +60,11 @@ def run_horovod_ranks(
     )
     layout = Layout(nodes=1, per_node=size)
     if launcher != "horovodrun" and shutil.which("mpirun"):
-        tokens = mpirun(layout, command, as_root=os.geteuid() == 0, oversubscribe=True)
+        name, tokens = "mpirun", mpirun(layout, command, as_root=os.geteuid() == 0, oversubscribe=True)
         relay, last_will = SignalRelay(_TO_RANKS), signal.SIGUSR1
     elif launcher != "mpirun" and (found := _horovodrun()):
         # It would remember in ~/.horovod which hosts it reached, and there is not always a home.
-        tokens = [found, "--disable-cache", *horovodrun(layout, command)[1:]]
+        name, tokens = "horovodrun", [*found, "--disable-cache", *horovodrun(layout, command)[1:]]
         relay, last_will = SignalRelay(), signal.SIGTERM
     else:
         raise EnvironmentLacksError(
@@ -79,10 +80,13 @@ def run_horovod_ranks(
         code = wait_for(child)
     relay.conclude()
     # A launcher turns a rank's signal into a code of its own.
-    return told_code(code, tokens[0]) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED
+    return told_code(code, name) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED
 
 
-def _horovodrun() -> str | None:
+def _horovodrun() -> list[str] | None:
     """The script beside our Python comes first: it belongs to the Horovod that the ranks import."""
     beside = Path(sys.executable).with_name("horovodrun")
-    return str(beside) if beside.is_file() else shutil.which("horovodrun")
+    if beside.is_file():
+        return [*python_command(), str(beside)]
+    found = shutil.which("horovodrun")
+    return [found] if found else None

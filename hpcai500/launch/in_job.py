@@ -7,17 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from hpcai500.errors import ExitCode
 from hpcai500.launch.child import Patience, SignalRelay, start_child
 from hpcai500.stopping import hold_signals
-
-
-def module_command(module: str, *arguments: str | Path) -> list[str]:
-    """The tokens that run `module` of this package in a Python of its own."""
-    return [sys.executable, "-m", f"hpcai500.{module}", *map(str, arguments)]
 
 
 def become(command: Sequence[str], *, hold: bool = False) -> NoReturn:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode, error_kind
 from hpcai500.files import is_folder
-from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.interpreter import module_command
+from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.measuring import say
 from hpcai500.layers import Recipe
 from hpcai500.scratch import can_be_made, scratch_folder

@@ -7,8 +7,9 @@ import sys
 from typing import NoReturn
 
 from hpcai500.errors import HpcAi500Error
+from hpcai500.interpreter import module_command
 from hpcai500.launch.affinity import cores_for
-from hpcai500.launch.in_job import become, module_command
+from hpcai500.launch.in_job import become
 from hpcai500.placement import find_placement
 
 

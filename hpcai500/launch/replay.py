@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import DataError, ExitCode, WrongAnswerError, error_kind
-from hpcai500.launch.in_job import module_command, run_to_end
+from hpcai500.interpreter import module_command
+from hpcai500.launch.in_job import run_to_end
 from hpcai500.recipe import parse_resolved
 from hpcai500.record import json_object
 from hpcai500.scratch import scratch_folder

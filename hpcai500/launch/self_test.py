@@ -19,9 +19,10 @@ from typing import Any, Literal
 from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
 from hpcai500.findings import Finding, read_findings
+from hpcai500.interpreter import module_command
 from hpcai500.launch.child import Patience, SignalRelay, start_child
 from hpcai500.launch.horovod_ranks import run_horovod_ranks
-from hpcai500.launch.in_job import module_command, wait_for
+from hpcai500.launch.in_job import wait_for
 from hpcai500.launch.local_ranks import run_local_ranks
 from hpcai500.placement import without_placement
 from hpcai500.scratch import VARIABLE, scratch_folder

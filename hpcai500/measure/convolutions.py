@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.interpreter import module_command
 from hpcai500.layers import Recipe
 from hpcai500.methodology.arithmetic import arithmetic_of
 from hpcai500.stopping import end_with_parent
@@ -152,7 +153,7 @@ def wrong_gradients(
         RunError: the other process did not come to its end.
     """
     task = {"setting": asdict(setting), "convolutions": [asdict(convolution) for convolution in convolutions]}
-    command = [sys.executable, "-m", __name__]
+    command = module_command("measure.convolutions")
     found: list[str] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdin

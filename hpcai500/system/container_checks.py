@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.system.checks import Check
 from hpcai500.system.container import IMAGE_FILE, Container, short_image
 
@@ -41,28 +42,13 @@ def image_check(container: Container | None, arguments: Sequence[str]) -> Check:
     )
 
 
-def python_check(container: Container | None, environment: Mapping[str, str], *, user_site: bool) -> Check:
-    """Whether anything of the host gets into the Python of the container.
-
-    Args:
-        user_site: whether Python looks into the user's own folder of packages.
-    """
-    if container is None:
-        return Check("python", "pass", "that of the installation")
-    foreign = [name for name in ("PYTHONPATH", "PYTHONHOME") if environment.get(name)]
-    if foreign:
-        unset = " ".join(f"-u {name}" for name in foreign)
+def python_check(container: Container | None, environment: Mapping[str, str]) -> Check:
+    """Whether somebody may miss packages: the command line heeds no variable that leads to some."""
+    if names := environment.get(NOT_HEEDED):
         return Check(
             "python",
             "warn",
-            f"{foreign[0]}={environment[foreign[0]]} comes from the host: its modules hide those of the image",
-            f"env {unset} {container.program} … (or the option --cleanenv, where no launcher starts the ranks)",
+            f"{names}: not heeded, packages that are found by it are not used (docs/launching.md)",
+            "install them where hpcai500 is installed, or unset it",
         )
-    if user_site:
-        return Check(
-            "python",
-            "warn",
-            "packages in your home folder (~/.local) hide those of the image",
-            f"{container.program} {container.action} --env PYTHONNOUSERSITE=1 …",
-        )
-    return Check("python", "pass", "that of the image alone")
+    return Check("python", "pass", "that of the image alone" if container else "that of the installation alone")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import site
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
     return [
         container_check(container, read_only=folders.is_read_only(Path("/"))),
         image_check(container, arguments),
-        python_check(container, environment, user_site=bool(site.ENABLE_USER_SITE)),
+        python_check(container, environment),
         unless_dead(folders.DATA, lambda: folders.data_check(subject.data, recipe, container, arguments)),
         unless_dead(folders.OUT, lambda: folders.out_check(subject.out, container, arguments)),
         unless_dead(folders.TEMPORARY, lambda: folders.temporary_check(environment, container, work)),

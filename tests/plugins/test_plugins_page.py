@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pythons import python_with
 
 from hpcai500.campaign.likeness import difference
 from hpcai500.record import read_record
@@ -27,23 +27,16 @@ SHORT = ("--set", "problem.epochs=2", "--set", "problem.target_quality=0.01")
 
 @dataclass(frozen=True)
 class Installed:
-    """The example, installed: where, and where its commands are run."""
+    """The example, installed: where, the Python that has it, and where its commands are run."""
 
     site: Path
+    python: Path
     work: Path
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """`hpcai500 WORDS…`, which sees the plug-in."""
-        code = "import sys; from hpcai500.cli import main; sys.exit(main())"
-        environment = {**os.environ, "PYTHONPATH": str(self.site)}
-        return subprocess.run(
-            [sys.executable, "-c", code, *map(str, words)],
-            capture_output=True,
-            text=True,
-            cwd=self.work,
-            env=environment,
-            check=False,
-        )
+        line = [self.python.with_name("hpcai500"), *map(str, words)]
+        return subprocess.run(line, capture_output=True, text=True, cwd=self.work, check=False)
 
     def changed(self, work: Path, file: str, old: str, new: str) -> Installed:
         """Another installation, in which a file differs."""
@@ -53,7 +46,7 @@ class Installed:
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
-        return Installed(site, self.work)
+        return Installed(site, python_with(work / "python", site), self.work)
 
 
 def published(beginning: str) -> Sequence[str]:
@@ -75,7 +68,7 @@ def spirals(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     (line,) = re.findall(r"^    pip (install .*)$", PAGE, re.MULTILINE)
     words = [*shlex.split(line), "--quiet", "--disable-pip-version-check", "--no-index", "--target", "site"]
     subprocess.run([sys.executable, "-m", "pip", *words], cwd=folder, check=True, capture_output=True)
-    return Installed(folder / "site", folder)
+    return Installed(folder / "site", python_with(folder / "python", folder / "site"), folder)
 
 
 def record(spirals: Installed, name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from recipes_of_tests import IMAGE, inside
 
 from hpcai500.errors import EnvironmentLacksError
+from hpcai500.interpreter import without_code
 from hpcai500.system.container import Container, find_container, short_image
 from hpcai500.system.container_checks import container_check, image_check, python_check
 
@@ -112,15 +113,12 @@ def test_a_damaged_description_is_refused(root: Path, text: str) -> None:
         find_container(STARTED, root, root)
 
 
-def test_what_the_host_puts_before_the_images_packages_is_told() -> None:
-    check = python_check(inside(), {"PYTHONPATH": "/home/me/lib"}, user_site=False)
-    assert (check.status, check.fix) == (
-        "warn",
-        "env -u PYTHONPATH apptainer … (or the option --cleanenv, where no launcher starts the ranks)",
-    )
-    assert python_check(inside(), {}, user_site=True).fix == "apptainer run --env PYTHONNOUSERSITE=1 …"
-    assert python_check(inside(), {"PYTHONPATH": ""}, user_site=False).status == "pass"
-    assert python_check(None, {"PYTHONPATH": "/home/me/lib"}, user_site=True).status == "pass"
+def test_packages_that_are_not_heeded_are_told() -> None:
+    check = python_check(inside(), without_code({"PYTHONPATH": "/home/me/lib", "PYTHONHOME": "/usr"}))
+    assert check.status == "warn"
+    assert check.detail.startswith("PYTHONPATH, PYTHONHOME: not heeded")
+    assert python_check(inside(), without_code({"PYTHONPATH": "", "PYTHONSTARTUP": "/x.py"})).status == "pass"
+    assert python_check(None, {}).detail == "that of the installation alone"
 
 
 def test_the_short_form_shows_what_is_known() -> None:

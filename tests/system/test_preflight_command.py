@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from pythons import python_with
 
 from hpcai500.system.preflight import MEASURED
 
@@ -20,13 +21,22 @@ DOCTOR = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.
 ON_CPU = ["--set", "accelerator.device=cpu"]
 
 
-def doctor(folder: Path, *arguments: str, **more: str) -> tuple[int, dict[str, dict[str, Any]], str]:
+def doctor(
+    folder: Path, *arguments: str, python: Path = Path(sys.executable), **more: str
+) -> tuple[int, dict[str, dict[str, Any]], str]:
     """Exit code, checks by name, stderr."""
-    command = [*DOCTOR, *arguments, "--json"]
+    command = [python, *DOCTOR[1:], *arguments, "--json"]
     environment = os.environ | more
     ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended.returncode, {check["name"]: check for check in json.loads(ended.stdout)["checks"]}, ended.stderr
+
+
+def python_with_torch(source: str, folder: Path) -> Path:
+    """The interpreter of an installation whose torch is `source`."""
+    (folder / "packages").mkdir()
+    (folder / "packages" / "torch.py").write_text(source)
+    return python_with(folder / "python", folder / "packages")
 
 
 def test_a_data_set_is_read_and_what_is_broken_in_it_fails_the_command(images: Path, tmp_path: Path) -> None:
@@ -71,9 +81,8 @@ def test_where_the_launcher_tells_nonsense_no_rank_is_started(tmp_path: Path) ->
 
 
 def test_a_broken_environment_is_told_without_importing_torch(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
-    path = str(tmp_path)
-    code, checks, said = doctor(tmp_path, "ic", "--set", "accelerator.device=cuda", PYTHONPATH=path)
+    python = python_with_torch("raise SystemExit('torch was imported')", tmp_path)
+    code, checks, said = doctor(tmp_path, "ic", "--set", "accelerator.device=cuda", python=python)
     assert code == 69
     assert checks["accelerator"]["status"] == "fail"
     assert checks["ranks"] == {
@@ -83,8 +92,8 @@ def test_a_broken_environment_is_told_without_importing_torch(tmp_path: Path) ->
 
 
 def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: cannot open shared object file')")
-    code, checks, _ = doctor(tmp_path, "ic", *ON_CPU, PYTHONPATH=str(tmp_path))
+    python = python_with_torch("raise ImportError('libtorch.so: cannot open shared object file')", tmp_path)
+    code, checks, _ = doctor(tmp_path, "ic", *ON_CPU, python=python)
     assert code == 69
     assert checks["ranks"]["status"] == "fail"
     assert "libtorch.so: cannot open shared object file" in checks["ranks"]["detail"]

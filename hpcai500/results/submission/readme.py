@@ -25,7 +25,7 @@ With standard tools alone:
 
     unzip SUBMISSION.zip -d submission && cd submission
     # each file is the one that the manifest names (prints nothing that is not OK)
-    python3 -c 'import json, hashlib; [print(f["path"], "DIFFERS") for f in json.load(open("{MANIFEST}"))["files"]
+    python3 -I -c 'import json, hashlib; [print(f["path"], "DIFFERS") for f in json.load(open("{MANIFEST}"))["files"]
       if hashlib.sha256(open(f["path"], "rb").read()).hexdigest() != f["sha256"]]'
     # who signed it: compare the fingerprint with the one that the submitter tells you
     ssh-keygen -Y check-novalidate -n {NAMESPACE} -s {SIGNATURE} < {MANIFEST}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from hpcai500.interpreter import module_command
 from hpcai500.system.describe.part import Absent, Host, Part
 from hpcai500.system.describe.pci import PCI_DEVICES, numa_of
 from hpcai500.system.driver import find_traces
 
 # Without the persistence daemon, a node of eight devices needs some seconds to wake them.
 _PATIENCE_SECONDS = 20.0
-_PROBE = (sys.executable, "-m", "hpcai500.system.describe.nvml_probe")
 # Windows' subsystem for Linux shows devices by this one alone.
 _WSL = Path("dev/dxg")
 
@@ -24,7 +23,7 @@ def describe_devices(host: Host) -> Part:
     traces = find_traces(host.root)
     if not traces.any and not (host.root / _WSL).exists():
         return Part({**unknown, "devices": []})
-    answer = host.ask(_PROBE, _PATIENCE_SECONDS)
+    answer = host.ask(module_command("system.describe.nvml_probe"), _PATIENCE_SECONDS)
     if answer.text is None:
         what = f"accelerators ({traces.words or _WSL})"
         return Part(unknown, absent=[Absent(what, "NVML (of NVIDIA's driver)", answer.reason or "")])

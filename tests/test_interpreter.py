@@ -1,0 +1,263 @@
+"""No code of the current folder, or of Python's variables, becomes a part of us: whatever command is called there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from member_runs import member_recipe, written
+from pythons import python_with
+from typer.testing import CliRunner
+from written_campaign import SHORT, write_campaign
+
+from hpcai500.cli.commands import app
+from hpcai500.interpreter import module_command, python_command, without_code
+from hpcai500.results.submission.pack import SubmitRequest, pack
+from hpcai500.system.versions import package_code_hash
+
+PACKAGE = Path(module_command.__code__.co_filename).parent
+# Libraries, the standard library, and what Python imports by itself.
+MODULES = ("pydantic", "typer", "numpy", "torch", "rich", "json", "subprocess", "dataclasses", "ctypes")
+AT_START = ("hpcai500", "sitecustomize", "usercustomize")
+PROGRAMS = ("ssh-keygen", "git", "lscpu", "mpirun", "horovodrun", "sacct", "squeue", "sbatch", "bash", "python")
+
+# Tells which of them was imported or run, and goes on: one finding must not hide the next.
+STRANGER = "import os\nos.write(os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT), b'{name}\\n')\n"
+# What every interpreter of an installation runs first: tells how it was started.
+TELL = """
+import os, sys
+flags = sys.flags
+line = repr([flags.safe_path, flags.ignore_environment, flags.no_user_site, sys.orig_argv])
+os.write(os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT), line.encode() + b"\\n")
+"""
+# Stands for torch: what would compute ends before it begins.
+TORCH = "import os\nos._exit(9)\n"
+
+# What each command is called with, and whether it then starts processes of the in-job half.
+TINY = "--set problem.dataset=synthetic-tiny --data {images}"
+LINES: dict[str, tuple[str, bool]] = {
+    "accept": ("{record} --example", False),
+    "campaign init": ("new --recipe ic/smoke --trials 2", False),
+    "campaign run": ("{planned}", True),
+    "campaign status": ("{campaign}", False),
+    "compare": ("{record} {record} --json", False),
+    "data": ("check ic {images}", True),
+    "doctor": ("ic --set accelerator.device=cpu --data {images}", True),
+    "ensemble cancel": ("{ensemble}", False),
+    "ensemble collect": ("{ensemble} --accept-incomplete", False),
+    "ensemble member": ("{ensemble} --member 1", True),
+    "ensemble plan": ("new --recipe ic/ensemble --members 2", False),
+    "ensemble run": ("{ensemble}", True),
+    "ensemble status": ("{ensemble}", False),
+    "ensemble submit": ("{ensemble}", False),
+    "ewa": ("--recipe ewa/smoke --data {images} --procs 1", True),
+    "export": ("{record} --mllog", False),
+    "flops": ("ic", True),
+    "ic": ("--recipe ic/smoke --out record " + TINY, True),
+    "micro": ("--recipe ic/smoke --seconds 1", True),
+    "profile": ("ic --recipe ic/smoke " + TINY, True),
+    "rank": ("{submission}", False),
+    "replicate": ("{submission} -o again", False),
+    "report": ("{record} -o report.html", False),
+    "roofline": ("{record}", False),
+    "rules": ("ic/reference", False),
+    "scale": ("ic --procs 1,2 --oversubscribe --recipe ic/smoke " + TINY, True),
+    "score": ("{record}", False),
+    "self-test": ("--procs 2", True),
+    "slurm example": ("", False),
+    "slurm render": ("ic --nodes 2", False),
+    "submit": ("{campaign} -o s.zip --system S --organisation O --unsigned", False),
+    "system": ("--procs 1", False),
+    "timeline": ("{record}", False),
+    "verify": ("{submission} --replay {images} --device cpu", True),
+    "version": ("", False),
+}
+
+
+def commands(group: Any = None, before: str = "") -> Iterator[str]:
+    """Every command of the command line."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
+def put_strangers(folder: Path, names: tuple[str, ...], log: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / f"{name}.py").write_text(STRANGER.format(log=str(log), name=name))
+    return folder
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Names of the strangers' files that ran."""
+    path = tmp_path / "strangers"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, log: Path) -> Path:
+    """A folder that a stranger filled."""
+    folder = put_strangers(tmp_path / "here", MODULES + AT_START, log)
+    for name in PROGRAMS:
+        program = folder / name
+        program.write_text(f"#!/bin/sh\necho {name} >> {log}\n")
+        program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, log: Path, here: Path) -> dict[str, str]:
+    """An environment with all that Python heeds, but for what it runs before the first line of any program."""
+    elsewhere = put_strangers(tmp_path / "elsewhere", MODULES, log)
+    cached = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONUSERBASE": str(tmp_path / "user")}
+    at_end = {"PYTHONSTARTUP": str(here / "json.py"), "PYTHONINSPECT": "1", "PYTHONBREAKPOINT": "pydantic.stop"}
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        "PATH": f":.:here:{os.environ['PATH']}",
+        "PYTHONPATH": f":{elsewhere}",
+        **cached,
+        **at_end,
+    }
+
+
+@pytest.fixture(scope="module")
+def places(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What the commands are called with."""
+    folder = tmp_path_factory.mktemp("places")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "us", "-f", folder / "key"], check=True)
+    campaign = write_campaign(folder / "campaign", *SHORT, trials=2, package_code=package_code_hash())
+    pack(SubmitRequest(campaign, folder / "s.zip", "System", "Organisation", key=folder / "key"))
+    member = written(member_recipe("ic"), folder / "member.toml")
+    plan = ["ensemble", "plan", folder / "ensemble", "--recipe", member, "--members", "2", "--data", images]
+    tiny = ["--set", "problem.dataset=synthetic-tiny", "--data", images]
+    for words in (["campaign", "init", folder / "planned", "--recipe", "ic/smoke", "--trials", "2", *tiny], plan):
+        ended = CliRunner().invoke(app, list(map(str, words)))
+        assert ended.exit_code == 0, (ended.output, ended.exception)
+    record = campaign / "trial-01"
+    found = {name: folder / name for name in ("planned", "ensemble")}
+    return {"images": images, "campaign": campaign, "record": record, "submission": folder / "s.zip", **found}
+
+
+@pytest.fixture(scope="module")
+def torchless(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """`hpcai500` of an installation whose interpreters tell how they were started, and where they do."""
+    folder = tmp_path_factory.mktemp("torchless")
+    (folder / "packages").mkdir()
+    (folder / "packages" / "sitecustomize.py").write_text(TELL.format(log=str(folder / "started")))
+    (folder / "packages" / "torch.py").write_text(TORCH)
+    return python_with(folder / "python", folder / "packages").with_name("hpcai500"), folder / "started"
+
+
+def test_every_command_is_tried() -> None:
+    assert sorted(commands()) == sorted(LINES)
+
+
+def test_the_strangers_would_run_if_they_were_let(here: Path, hostile: dict[str, str], log: Path) -> None:
+    python = python_command()[0]
+    subprocess.run([python, "-c", "import numpy"], cwd=here, check=True)
+    subprocess.run([python, "-P", "-c", "import torch"], cwd=here, env=hostile, check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(["sh", "-c", "git"], cwd=here, env=hostile, check=True)
+    assert log.read_text().split() == ["numpy", "sitecustomize", "torch", "git"]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_command_runs_no_strangers_code(
+    name: str,
+    here: Path,
+    hostile: dict[str, str],
+    log: Path,
+    places: dict[str, Path],
+    torchless: tuple[Path, Path],
+) -> None:
+    words, starts_jobs = LINES[name]
+    command, started = torchless
+    started.unlink(missing_ok=True)
+    # Its folder is on PYTHONPATH by an empty entry: what Python itself imports from there comes before any program.
+    for module in AT_START:
+        (here / f"{module}.py").unlink()
+    ended = subprocess.run(
+        [command, *name.split(), *words.format(**places).split()],
+        cwd=here, env=hostile, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert log.read_text() == "", ended.stderr
+    assert "Traceback" not in ended.stderr
+    interpreters = [ast.literal_eval(line) for line in started.read_text().splitlines()]
+    # The first one was started by us, here.
+    assert all(flags == [True, 1, 1] for *flags, _ in interpreters[1:]), interpreters
+    jobs = [words for *_, words in interpreters if "-m" in words]
+    assert bool(jobs) == starts_jobs, ended.stdout + ended.stderr
+
+
+def test_the_current_folder_gives_no_code_even_before_the_first_line(
+    here: Path, log: Path, torchless: tuple[Path, Path]
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([torchless[0], "version"], cwd=here, env=environment, check=True, capture_output=True)
+    assert log.read_text() == ""
+
+
+def test_our_own_interpreters_heed_no_variable_and_no_folder(here: Path, hostile: dict[str, str], log: Path) -> None:
+    hostile["PYTHONPATH"] = str(here)
+    hostile["PYTHONWARNINGS"] = "ignore::pydantic.Old"
+    code = "import sys, json, hpcai500, numpy; assert not sys.flags.interactive; print(json.dumps(sys.path))"
+    words = [*python_command(), "-c", code]
+    ended = subprocess.run(
+        words, cwd=here, env=hostile, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, log.read_text()) == (0, ""), ended.stderr
+    assert not {"", str(here)} & set(json.loads(ended.stdout))
+
+
+def test_interpreters_are_started_in_one_place() -> None:
+    """Whoever starts one anew must not forget the options: probes of single files are isolated besides."""
+    told = [
+        f"{path.relative_to(PACKAGE)}: {line.strip()}"
+        for path in PACKAGE.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if path.name != "interpreter.py" and "sys.executable" in line
+        if not re.search(r'sys\.executable, "-I", |Path\(sys\.executable\)\.with_name', line)
+    ]
+    assert told == []
+
+
+def test_what_does_no_harm_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER"):
+        monkeypatch.delenv(name, raising=False)
+    assert python_command()[1:] == ["-P", "-E", "-s"]
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    assert python_command()[4:] == ["-u", "-X", "faulthandler"]
+    code = "import sys, faulthandler; print(sys.stdout.write_through, faulthandler.is_enabled())"
+    assert subprocess.check_output([*python_command(), "-c", code], text=True).split() == ["True", "True"]
+
+
+def test_an_environment_without_code() -> None:
+    given = {"PYTHONPATH": "/a", "PYTHONSTARTUP": "/b", "PYTHONHASHSEED": "0", "PYTHONHOME": "", "HOME": "/home/me"}
+    folders = {"PATH": ":/bin:.:bin:/sbin", "LD_LIBRARY_PATH": "/lib:"}
+    assert without_code({**given, **folders}) == {
+        "PYTHONHASHSEED": "0", "PYTHONHOME": "", "HOME": "/home/me", "PATH": "/bin:/sbin", "LD_LIBRARY_PATH": "/lib",
+        "HPCAI500_NOT_HEEDED": "PYTHONPATH",
+    }  # fmt: skip
+
+
+def test_an_installation_that_pythonpath_leads_to_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    command = [python_command()[0], "-c", "from hpcai500.cli import main; main()", "version"]
+    ended = subprocess.run(
+        command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (69, "")
+    assert "is found by PYTHONPATH, which is not heeded: install hpcai500 with pip" in ended.stderr
