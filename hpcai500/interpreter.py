@@ -24,7 +24,7 @@ NOT_HEEDED = "HPCAI500_NOT_HEEDED"
 _LEAD_TO_PACKAGES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
 # By each of these Python loads other code, runs code that it would not run, or leaves assertions out. (The categories
 # of PYTHONWARNINGS are imported.)
-_GIVE_CODE = (
+GIVE_CODE = (
     *(*_LEAD_TO_PACKAGES, "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONINSPECT"),
     *("PYTHONBREAKPOINT", "PYTHONWARNINGS", "PYTHONOPTIMIZE"),
 )
@@ -77,7 +77,7 @@ def without_code(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` without what gives Python code, and without the current folder in lists of folders."""
     # Where this package was installed by PYTHONUSERBASE, the variable says where.
     heeded = ("PYTHONUSERBASE",) if _is_in_user_site() else ()
-    lost = [name for name, value in environment.items() if value and name in _GIVE_CODE and name not in heeded]
+    lost = [name for name, value in environment.items() if value and name in GIVE_CODE and name not in heeded]
     kept = {name: value for name, value in environment.items() if name not in lost}
     for name in _FOLDERS:
         if name in kept:

@@ -239,7 +239,7 @@ def system_of(story: Story) -> dict[str, Any]:
             "memory_bytes": 1_622_000_000_000, "kernel": "5.14.0-503.el9.x86_64",
             "operating_system": "Rocky Linux 9.5 (Blue Onyx)", "python": "3.11.7",
             "software": {"hpcai500": __version__, "torch": "2.13.0", "cuda": "13.0", "cudnn": 91300, "nccl": "2.29.2"},
-            "container": None, "environment": {}, "command": ["python", "-m", "hpcai500.train"],
+            "container": None, "environment": {}, "preloaded": [], "command": ["python", "-m", "hpcai500.train"],
             "accelerators": [
                 {**device, "uuid": f"GPU-{_sha256(f'{host} {number}')[:32]}"}
                 for number in range(recipe.hardware.accelerators_per_node)

@@ -48,6 +48,11 @@ def told(events: list[dict[str, Any]]) -> None:
         node = system["nodes"][0]
         node["command"] = ["python", "--master", "tcp://10.11.12.13:29500", "-H", "jzx0097:8,JZX0098:8"]
         node["raw"] = {"ibstat": "CA 'mlx5_0' on\njzx0097\n\tnode jzx0097 HCA-1", "lscpu": "version 10.11.12.13"}
+        node["environment"] = {
+            "LD_PRELOAD": "/home/adelaide/x.so",
+            "LD_LIBRARY_PATH": "/opt/jzx0097:/home/Adelaide/lib",
+        }
+        node["preloaded"] = ["/home/adelaide/x.so"]
         node["software"]["torch_build"] = "built with MKL 10.11.12.14"
     for dataset in values(events, "dataset"):
         dataset["root"] = "/home/adelaide/data/imagenet"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +275,20 @@ def test_machine_modules_and_system_are_named(node: dict[str, Any]) -> None:
 
 
 def test_only_harmless_variables_are_kept(tmp_path: Path) -> None:
-    environment = {"NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "x", "OMP_NUM_THREADS": "8", "PATH": "/bin"}
-    node = describe_node({}, Host(tmp_path, environment, answers()))
-    assert node["environment"] == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"}
+    kept = {"LD_PRELOAD": "/x.so", "NCCL_DEBUG": "INFO", "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": "8"}
+    secret = {"AWS_SECRET_ACCESS_KEY": "x", "HOROVOD_SECRET_KEY": "x", "TORCH_HUB_TOKEN": "x", "UCX_PASSWORD": "x"}
+    own = {"PATH": "/bin", "HOROVOD_RANK": "1", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "PYTHON": "python3"}
+    node = describe_node({}, Host(tmp_path, {**kept, **secret, **own}, answers()))
+    assert node["environment"] == kept
+
+
+def test_a_library_that_was_loaded_before_pythons_own_is_named() -> None:
+    """Also where the variable is gone: a library can take it away as soon as it runs."""
+    code = "from hpcai500.system.describe.environment import preloaded; print(preloaded())"
+    for library, expected in (("", r"\[\]"), ("libresolv.so.2", r"\['/\S*/libresolv.so.2'\]")):
+        environment = {**os.environ, "LD_PRELOAD": library}
+        said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+        assert re.fullmatch(expected, said.strip())
 
 
 def test_a_device_of_an_interface_has_its_link(tmp_path: Path) -> None:

@@ -276,3 +276,62 @@ def test_what_was_left_out_and_replaced_is_said(base: Submission, tmp_path: Path
     document = json.loads(base.manifest_bytes)
     assert document["left_out"]
     assert "of checkpoints only the last one" in evidence(all_findings(changed(base, tmp_path)), "left-out", "skipped")
+
+
+def _nodes(change: Callable[[dict[str, Any]], object]) -> Callable[[Events], None]:
+    return _system(lambda system: [change(node) for node in system["nodes"]])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "effect"),
+    [
+        ("LD_PRELOAD", "/opt/faster.so", "loads code into each process"),
+        ("LD_AUDIT", "/opt/faster.so", "loads code into each process"),
+        ("PYTHONPATH", "/opt/mine", "gives Python other code"),
+        ("NVIDIA_TF32_OVERRIDE", "1", "changes arithmetic"),
+        ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1", "changes arithmetic"),
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", "changes arithmetic"),
+        ("FAKETIME", "-0 x0.5", "changes clocks"),
+    ],
+)
+def test_a_variable_that_changes_arithmetic_clocks_or_code_is_told(
+    base: Submission, tmp_path: Path, variable: str, value: str, effect: str
+) -> None:
+    change = _nodes(lambda node: node["environment"].update({variable: value, "OMP_NUM_THREADS": "8"}))
+    found = all_findings(changed(base, tmp_path, _each(["trial-02"], change)))
+    told = evidence(found, "environment", "warning")
+    assert told.startswith(f"trial-02: {variable}={value}, which {effect}, on ")
+    assert "OMP_NUM_THREADS" not in told
+    assert "environment" not in failed(found)
+
+
+def test_a_preloaded_library_is_told_and_so_is_that_nobody_knows(base: Submission, tmp_path: Path) -> None:
+    change = _nodes(lambda node: node.update(preloaded=["/opt/faster.so"]))
+    found = all_findings(changed(base, tmp_path / "one", _each(["trial-01"], change)))
+    assert "/opt/faster.so, loaded before Python's own libraries" in evidence(found, "environment", "warning")
+    found = all_findings(
+        changed(base, tmp_path / "two", _each(TRIALS, _nodes(lambda node: node.update(preloaded=None))))
+    )
+    assert "trial-03: unknown which libraries were preloaded" in evidence(found, "environment", "warning")
+
+
+def test_variables_that_tune_are_a_note(base: Submission, tmp_path: Path) -> None:
+    tuned = _nodes(lambda node: node["environment"].update(OMP_NUM_THREADS="8", NCCL_ALGO="Ring", LD_LIBRARY_PATH="/x"))
+    found = all_findings(changed(base, tmp_path, _each(TRIALS, tuned)))
+    assert "variables that tune: LD_LIBRARY_PATH, NCCL_ALGO, OMP_NUM_THREADS" in evidence(found, "environment", "note")
+    assert not evidence(found, "environment", "warning")
+
+
+@pytest.mark.parametrize("key", ["environment", "preloaded"])
+def test_a_node_whose_environment_was_taken_out_is_refused(base: Submission, tmp_path: Path, key: str) -> None:
+    found = all_findings(changed(base, tmp_path / "ours", _each(["trial-01"], _nodes(lambda node: node.pop(key)))))
+    assert f"has no `{key}`, which hpcai500 writes of each node" in evidence(found, "environment")
+
+    def by_an_older_one(system: dict[str, Any]) -> None:
+        system["installation"]["package"]["code_sha256"] = "0" * 64
+        for node in system["nodes"]:
+            node.pop(key)
+
+    found = all_findings(changed(base, tmp_path / "older", _each(["trial-01"], _system(by_an_older_one))))
+    assert "written by another version" in evidence(found, "environment", "skipped")
+    assert not evidence(found, "environment")

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcai500.system.describe.devices import capture_matrix, describe_devices
 from hpcai500.system.describe.drivers import describe_drivers
+from hpcai500.system.describe.environment import preloaded
 from hpcai500.system.describe.firmware import describe_firmware
 from hpcai500.system.describe.hwloc import describe_topology
 from hpcai500.system.describe.kernel import describe_kernel
@@ -31,6 +32,7 @@ _ALWAYS: Mapping[str, Any] = {
     "host": None, "cpu": None, "processor": None, "caches": None, "numa": None, "topology": None, "memory": None,
     "machine": None, "devices": None, "device_links": None, "device_software": None, "driver": None, "network": None,
     "infiniband": None, "file_systems": None, "disks": None, "kernel_settings": None, "limits": None,
+    "preloaded": None,
 }  # fmt: skip
 
 Places = Mapping[str, Path | None]
@@ -57,6 +59,7 @@ def describe_node(places: Places, host: Host | None = None) -> dict[str, Any]:
         "network": partial(describe_network, here),
         "storage": partial(describe_storage, here, places),
         "kernel": partial(describe_kernel, here),
+        "preloaded libraries": lambda: Part({"preloaded": preloaded()}),
     }
     return assembled(software, together(looks, _PATIENCE_SECONDS))
 

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import hpcai500
@@ -14,12 +13,11 @@ from hpcai500._core import build_info, cpu_isa
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.system.container import Container, find_container
 from hpcai500.system.dali_plugin import DISTRIBUTION, find_plugin
+from hpcai500.system.describe.environment import recorded
 from hpcai500.system.describe.files import read
 from hpcai500.system.describe.part import Absent, Host, Part
 from hpcai500.system.versions import installed, installed_torch
 
-# What changes how threads, devices and messages behave; nothing that could hold a secret.
-_RECORDED_VARIABLES = ("OMP_", "GOMP_", "MKL_", "CUDA_VISIBLE", "NCCL_", "SLURM_JOB_ID", "SLURM_NNODES", "HPCAI500_ISA")
 # Distributions that compute, move bytes or read data, by what people call them.
 _LIBRARIES = {
     "numpy": "numpy", "horovod": "horovod", "h5py": "h5py", "dali": DISTRIBUTION,
@@ -54,11 +52,6 @@ def describe_software(host: Host) -> Part:
         "command": sys.orig_argv,
     }
     return Part(values, absent=absent)
-
-
-def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a record keeps."""
-    return {name: environment[name] for name in sorted(environment) if name.startswith(_RECORDED_VARIABLES)}
 
 
 def os_name(release: str | None) -> str | None:
