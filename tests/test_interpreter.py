@@ -84,7 +84,8 @@ LINES: dict[str, tuple[str, bool]] = {
 
 def commands(group: Any = None, before: str = "") -> Iterator[str]:
     """Every command of the command line."""
-    for name, command in (group or typer.main.get_command(app)).commands.items():
+    group = group or typer.main.get_command(app)
+    for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{before}{name} ")
         else:

@@ -78,12 +78,12 @@ def _loaded() -> list[str]:
 
     found: list[str] = []
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
     def note(info: ctypes._Pointer[Info], size: int, data: int | None) -> int:
         found.append((info.contents.name or b"").decode(errors="replace"))
         return 0
 
-    ctypes.CDLL(None).dl_iterate_phdr(note, None)
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+    ctypes.CDLL(None).dl_iterate_phdr(callback(note), None)
     return found
 
 

@@ -82,8 +82,8 @@ def software_rows(node: Node) -> Iterator[Row]:
     container = node.get("container")
     yield "container", known(container["program"], container["image"]) if container else "none"
     yield from (node.get("environment") or {}).items()
-    if libraries := node.get("preloaded"):
-        yield "preloaded", ", ".join(libraries)
+    if before := node.get("preloaded"):
+        yield "preloaded", ", ".join(before)
 
 
 def system_rows(nodes: Sequence[Node], installation: Mapping[str, Any] | None) -> Iterator[Row]:
