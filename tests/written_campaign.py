@@ -24,6 +24,7 @@ from hpcai500.campaign.reading import JOURNAL, SCHEMA, read_campaign
 from hpcai500.chain import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events
 from hpcai500.layers import Recipe
 from hpcai500.methodology.energy import Window
+from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.methodology.power import window_of
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import load_recipe, recipe_hash, to_toml
@@ -197,7 +198,7 @@ def _attempt(plan: _Plan, journal: Clock, trial: int, attempt: int, quality: flo
 def _write_record(record: Path, story: Story) -> float:
     """A complete record; returns when it ended (UNIX seconds)."""
     clock = write_story(story)
-    _write_files(record, story, story.recipe.problem.epochs)
+    _write_files(record, story, story.recipe.problem.epochs, clock.events)
     if story.watts is not None:
         _measure_power(record, clock, story)
     rewrite_record(record, clock.events)
@@ -211,16 +212,18 @@ def _write_failed(record: Path, story: Story) -> float:
     train_epoch(clock, story, 1)
     clock.add("epoch_start", {"epoch": 2, "step": 0})
     clock.add("run_error", {"reason": "node-2 was lost"}, after=5.0)
-    _write_files(record, story, 1)
+    _write_files(record, story, 1, clock.events)
     (record / "ERROR").write_text("node-2 was lost\n", encoding="utf-8")
     rewrite_record(record, clock.events)
     return clock.now_s
 
 
-def _write_files(record: Path, story: Story, last_epoch: int) -> None:
+def _write_files(record: Path, story: Story, last_epoch: int, events: Sequence[Event]) -> None:
     (record / "checkpoints").mkdir(parents=True)
     (record / "recipe.toml").write_text(to_toml(story.recipe), encoding="utf-8")
-    for epoch in range(max(2, last_epoch + 2 - _KEPT_CHECKPOINTS), last_epoch + 2):
+    at_target = target_checkpoint(events, story.recipe.problem.target_quality)
+    kept = {*range(max(2, last_epoch + 2 - _KEPT_CHECKPOINTS), last_epoch + 2)}
+    for epoch in sorted(kept | ({at_target["epoch"]} if at_target else set())):
         (record / "checkpoints" / f"epoch-{epoch:04d}-step-0000000.pt").write_bytes(story.checkpoint(epoch))
 
 

@@ -51,8 +51,9 @@ def submit(
 ) -> None:
     """Pack a campaign into one file that holds all that verification needs: docs/submission-format.md.
 
-    Plan, journal, the records of all attempts (failed ones too), the last checkpoint of each finished run, the sources
-    that ran, and what Slurm's accounting says; with the hash of every file in a manifest that your SSH key signs:
+    Plan, journal, the records of all attempts (failed ones too), the last checkpoint of each finished run and the first
+    at its target, the sources that ran, and what Slurm's accounting says; with the hash of every file in a manifest
+    that your SSH key signs:
 
     hpcai500 submit runs/campaign -o mysystem.zip --system "My System" --organisation "My Site" --key ~/.ssh/id_ed25519
 
@@ -130,7 +131,7 @@ def _refused_lines(verification: Verification) -> list[str]:
 
 def _lines(checked: Checked) -> list[str]:
     from hpcai500.results.show import with_unit  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.results.submission.gathering import NOT_LAST  # noqa: PLC0415
+    from hpcai500.results.submission.gathering import NOT_NEEDED  # noqa: PLC0415
 
     packed = checked.packed
     manifest, claim = packed.manifest, packed.manifest.claim
@@ -144,7 +145,7 @@ def _lines(checked: Checked) -> list[str]:
         *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),
         f"rankable    {'yes' if claim.rankable else 'no'}",
         *(f"            {reason}" for reason in claim.reasons),
-        *_left_out_lines(manifest.left_out, NOT_LAST),
+        *_left_out_lines(manifest.left_out, NOT_NEEDED),
         f"signed      {f'by {packed.signer.fingerprint}' if packed.signer else 'by nobody'}",
         f"verified    {_verdict(checked)}",
     ]

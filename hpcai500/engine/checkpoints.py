@@ -14,6 +14,7 @@ import torch
 
 from hpcai500.chain import Event, iterate
 from hpcai500.files import allocate, sync_folder
+from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.record_writer import cannot_write
 
 _KEPT = 2
@@ -75,6 +76,7 @@ class CheckpointStore:
         self._reserved = self._folder / ".next"
         self._next_size_bytes = first_size_bytes + _SLACK_BYTES
         self._good: list[str] = []
+        self._at_target: str | None = None
 
     def reserve(self) -> None:
         """Allocate the space of the next checkpoint.
@@ -87,8 +89,14 @@ class CheckpointStore:
         except OSError as error:
             raise cannot_write(self._record, error, self._next_size_bytes) from error
 
-    def save(self, state: dict[str, Any], epoch: int, step: int) -> Checkpoint:
+    def save(self, state: dict[str, Any], epoch: int, step: int, *, at_target: bool = False) -> Checkpoint:
         """Write `state` into the reserved space and give it its name.
+
+        Args:
+            state: what the run goes on with.
+            epoch: where it goes on.
+            step: of that epoch.
+            at_target: whether these weights reach the target quality; the first that do are never removed.
 
         Raises:
             RunError: the disk is full.
@@ -108,22 +116,27 @@ class CheckpointStore:
             raise cannot_write(self._record, error) from error
         self._next_size_bytes = writer.written_bytes + _SLACK_BYTES
         self._good = [name for name in self._good if name != path.name] + [path.name]
+        if at_target and self._at_target is None:
+            self._at_target = path.name
         return Checkpoint(epoch, step, path.name, writer.sha256, writer.written_bytes)
 
     def prune(self) -> None:
-        """Remove all but the newest good checkpoints. Called when the newest is in the record's events."""
+        """Remove all but the newest good checkpoints and the first at the target.
+
+        Called when the newest is in the record's events.
+        """
         for old in self._folder.glob("epoch-*.pt"):
-            if old.name not in self._good[-_KEPT:]:
+            if old.name not in (*self._good[-_KEPT:], self._at_target):
                 old.unlink()
 
     def release(self) -> None:
         """Give reserved space back at the end of a run."""
         self._reserved.unlink(missing_ok=True)
 
-    def load_latest(self, events: Sequence[Event]) -> tuple[Checkpoint, dict[str, Any]] | None:
+    def load_latest(self, events: Sequence[Event], target: float) -> tuple[Checkpoint, dict[str, Any]] | None:
         """The newest checkpoint that the events know and whose bytes are still theirs, or None.
 
-        A damaged or missing file is passed over for the one before it.
+        A damaged or missing file is passed over for the one before it. `target` is the run's target quality.
         """
         known = [Checkpoint(**event["value"]) for event in iterate(events, "checkpoint")]
         for position in reversed(range(len(known))):
@@ -131,6 +144,10 @@ class CheckpointStore:
             path = self._folder / checkpoint.file
             if path.is_file() and _sha256(path) == checkpoint.sha256:
                 self._good = [one.file for one in known[: position + 1]]
+                at_target = target_checkpoint(events, target)
+                # One that the run goes back over is not the first any more.
+                if at_target and at_target["file"] in self._good:
+                    self._at_target = at_target["file"]
                 # weights_only: a checkpoint is data, it must not be able to run code.
                 return checkpoint, torch.load(path, map_location="cpu", weights_only=True)
         return None

@@ -202,7 +202,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
     costs = Costs(recipe.communication, ranks, stages=groups.layout.stages if groups else 1)
     try:
         _announce(job, workload, ranks)
-        resumed = _checkpoint_of(job.old, checkpoints, ranks)
+        resumed = _checkpoint_of(job, checkpoints, ranks)
         done = (resumed[0].epoch - 1) * workload.steps_per_epoch + resumed[0].step if resumed else 0
         total = recipe.problem.epochs * workload.steps_per_epoch
         with Console(
@@ -306,10 +306,12 @@ def _train(
     _draw(journal, console, workload)
 
 
-def _checkpoint_of(old: Record | None, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:
+def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:
     """The newest good checkpoint, as rank 0 has read it: the same one on every rank."""
-    loaded = checkpoints.load_latest(old.events) if old and ranks.leads else None
-    resumed: Loaded | None = ranks.world.broadcast_object(loaded) if old else None
+    if job.old is None:
+        return None
+    loaded = checkpoints.load_latest(job.old.events, job.recipe.problem.target_quality) if ranks.leads else None
+    resumed: Loaded | None = ranks.world.broadcast_object(loaded)
     return resumed
 
 

@@ -180,9 +180,9 @@ class Trainer:
             self._train_epoch(epoch)
             digest = self._look_at_weights(epoch)
             self._journal.event("replicas", {"epoch": epoch, "ranks": self._place.world_size, "digest": digest})
-            self._evaluate(epoch)
+            quality = self._evaluate(epoch)
             self._before, self._tally = EpochTally(), EpochTally()
-            self._save(epoch + 1)
+            self._save(epoch + 1, at_target=quality >= self._recipe.problem.target_quality)
 
     @contextmanager
     def judged(self) -> Iterator[nn.Module]:
@@ -335,7 +335,7 @@ class Trainer:
             return f"{less} or {longer}"
         return f"{less}, {longer}, or use accelerator.precision=fp32"
 
-    def _evaluate(self, epoch: int) -> None:
+    def _evaluate(self, epoch: int) -> float:
         self._journal.event("eval_start", {"epoch": epoch})
         start = time.perf_counter()
         self._ranks.phase(EVALUATING)
@@ -350,6 +350,7 @@ class Trainer:
         self._journal.event("eval_accuracy", {**value, "seconds": round(seconds, 6)})
         self._journal.event("eval_stop", {"epoch": epoch})
         self._console.epoch_done(self._status(epoch), self._tally.seconds + seconds, evaluation.per_class)
+        return evaluation.value
 
     def _in_evaluation(self, epoch: int, samples: int) -> None:
         self._ranks.progress()
@@ -374,7 +375,7 @@ class Trainer:
         """The epoch so far, over all ranks."""
         return self._before.merged(self._place.communicator.gather_objects(self._tally.state()))
 
-    def _save(self, epoch: int) -> None:
+    def _save(self, epoch: int, *, at_target: bool = False) -> None:
         tally = self._whole_tally()
         optimizer = self._staged.whole_state(self._optimizer) if self._staged else self._optimizer.state_dict()
         if self._checkpoints is None:
@@ -388,7 +389,7 @@ class Trainer:
             "quality": self._quality,
         }
         self._ranks.phase(WRITING)
-        checkpoint = self._checkpoints.save(state, epoch, tally.steps)
+        checkpoint = self._checkpoints.save(state, epoch, tally.steps, at_target=at_target)
         self._journal.event("checkpoint", asdict(checkpoint))
         self._checkpoints.prune()
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.conduct import conduct
-from hpcai500.methodology.passes import Event, last_pass
+from hpcai500.methodology.passes import Event, first_reaching, last_pass
 from hpcai500.methodology.power import power_of_run
 from hpcai500.methodology.rules import Judgement, judge
 from hpcai500.methodology.scaling import estimate_efficiency
@@ -153,8 +153,7 @@ def derive(
     achieved = last["value"]
     coefficient = penalty_coefficient(achieved, target, rules.get("exponent", DEFAULT_EXPONENT))
     vflops = valid_flops(flops, coefficient) if has_edition_target(recipe["problem"], rules) else None
-    reached = (event for event in evaluations.values() if event["value"]["value"] >= target)
-    first = min(reached, key=lambda event: event["seq"], default=None)
+    first = first_reaching(events, target)
     step_seconds = training_seconds(events)
     data_wait_seconds = math.fsum(epoch["value"]["data_wait_seconds"] for epoch in epochs.values())
     judgement = judge(recipe, rules) if "reference" in rules and "levels" in rules else None

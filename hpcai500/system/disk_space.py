@@ -9,8 +9,8 @@ from hpcai500.files import nearest
 from hpcai500.system.checks import Check
 from hpcai500.system.preflight import DISK
 
-# Two checkpoints are kept, and the space of the next one is reserved before its epoch is trained.
-CHECKPOINTS = 3
+# The last two checkpoints and the first at the target are kept; the space of the next one is reserved before its epoch.
+CHECKPOINTS = 4
 # Events, system, pictures, traces and power samples of a long run on many ranks.
 RECORD_BYTES = 200 * 10**6
 # A disk that is used by others too should not be filled to the last byte.

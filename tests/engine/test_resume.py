@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny_runs import same_weights, train_arguments
 
 from hpcai500 import train
-from hpcai500.chain import iterate
+from hpcai500.chain import Event, iterate
 from hpcai500.engine import signals
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode
+from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.record import read_record
 from hpcai500.record_writer import RecordWriter, is_being_written
 
@@ -116,7 +119,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(killed: Path, tm
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    found = CheckpointStore(record, 0).load_latest(events)
+    found = CheckpointStore(record, 0).load_latest(events, target=2.0)
     assert found is not None
     assert found[0].file == before["file"]
 
@@ -188,7 +191,64 @@ def test_only_checkpoints_that_can_be_gone_on_from_are_kept(killed: Path, tmp_pa
     for path in (record / "checkpoints").glob("epoch-*.pt"):
         path.write_bytes(b"damaged")
     store = CheckpointStore(record, 0)
-    assert store.load_latest(read_record(record).events) is None
+    assert store.load_latest(read_record(record).events, target=2.0) is None
     saved = store.save({"weights": torch.zeros(3)}, 2, 0)
     store.prune()
     assert [path.name for path in (record / "checkpoints").glob("epoch-*.pt")] == [saved.file]
+
+
+class _Saved:
+    """Checkpoints of a run whose epochs end with these qualities, with the events that tell of them."""
+
+    def __init__(self, record: Path) -> None:
+        (record / "checkpoints").mkdir(parents=True)
+        self.folder, self.store = record / "checkpoints", CheckpointStore(record, 0)
+        self.events: list[Event] = []
+
+    def train(self, epoch: int, quality: float) -> None:
+        self._tell("eval_accuracy", {"epoch": epoch, "value": quality})
+        state = {"weights": torch.full((3,), quality + len(self.events))}
+        self._tell("checkpoint", asdict(self.store.save(state, epoch + 1, 0, at_target=quality >= 0.5)))
+        self.store.prune()
+
+    def go_on(self) -> int:
+        """In a new process; returns the epoch that it goes on with."""
+        self.store = CheckpointStore(self.folder.parent, 0)
+        loaded = self.store.load_latest(self.events, 0.5)
+        assert loaded
+        self._tell("run_resume", {"epoch": loaded[0].epoch})
+        return loaded[0].epoch
+
+    def kept(self) -> list[int]:
+        return sorted(int(path.name[6:10]) for path in self.folder.glob("epoch-*.pt"))
+
+    def damage(self, epoch: int) -> None:
+        (self.folder / f"epoch-{epoch:04d}-step-0000000.pt").write_bytes(b"damaged")
+
+    def _tell(self, key: str, value: dict[str, Any]) -> None:
+        self.events.append({"seq": len(self.events), "key": key, "value": value})
+
+
+def test_the_checkpoint_at_the_target_is_kept_after_a_restart(tmp_path: Path) -> None:
+    saved = _Saved(tmp_path)
+    for epoch, quality in enumerate((0.2, 0.6, 0.4, 0.7), 1):
+        saved.train(epoch, quality)
+    assert saved.kept() == [3, 4, 5]
+    assert saved.go_on() == 5
+    for epoch in (5, 6, 7):
+        saved.train(epoch, 0.8)
+    assert saved.kept() == [3, 7, 8]
+
+
+def test_a_target_that_a_restart_goes_back_over_is_reached_anew(tmp_path: Path) -> None:
+    saved = _Saved(tmp_path)
+    saved.train(1, 0.2)
+    saved.train(2, 0.6)
+    saved.damage(3)
+    assert saved.go_on() == 2
+    for epoch, quality in enumerate((0.4, 0.5, 0.6, 0.7, 0.8), 2):
+        saved.train(epoch, quality)
+    assert saved.kept() == [4, 6, 7]
+    at_target = target_checkpoint(saved.events, 0.5)
+    assert at_target is not None
+    assert at_target["epoch"] == 4

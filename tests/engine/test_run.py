@@ -134,10 +134,22 @@ def test_the_system_is_captured_by_the_job(run: Run) -> None:
 
 
 def test_old_checkpoints_are_removed(run: Run) -> None:
-    _, path = run()
+    _, path = run("problem.target_quality=1.0")
     assert [p.name for p in sorted((path / "checkpoints").iterdir())] == [
         "epoch-0003-step-0000000.pt",
         "epoch-0004-step-0000000.pt",
+    ]
+
+
+def test_the_checkpoint_with_which_the_target_was_reached_is_kept(run: Run) -> None:
+    _, path = run("problem.epochs=5")
+    evaluations = [event["value"] for event in iterate(read_record(path).events, "eval_accuracy")]
+    reached = next(value["epoch"] for value in evaluations if value["value"] >= 0.01)
+    assert reached < 4
+    assert [p.name[:10] for p in sorted((path / "checkpoints").iterdir())] == [
+        f"epoch-{reached + 1:04d}",
+        "epoch-0005",
+        "epoch-0006",
     ]
 
 

@@ -265,12 +265,12 @@ def test_a_rank_that_cannot_read_is_named() -> None:
 # disk and power
 
 
-@pytest.mark.parametrize(("free", "status"), [(5e9, "pass"), (0.7e9, "warn"), (0.5e9, "fail")])
+@pytest.mark.parametrize(("free", "status"), [(5e9, "pass"), (0.9e9, "warn"), (0.7e9, "fail")])
 def test_a_disk_says_how_much_a_run_needs(tmp_path: Path, free: float, status: str) -> None:
     check = space_check(tmp_path / "runs", int(free), 200 * 10**6)
     assert check.status == status
     assert f"{tmp_path} has " in check.detail
-    assert "a run needs 800 MB: 3 checkpoints of 200 MB, 200 MB for the rest" in check.detail
+    assert "a run needs 1 GB: 4 checkpoints of 200 MB, 200 MB for the rest" in check.detail
     assert (check.fix is None) == (status == "pass")
 
 

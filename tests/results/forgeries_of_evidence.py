@@ -74,6 +74,24 @@ def _repeat_checkpoint(events: list[Event]) -> None:
     told[0]["sha256"] = told[-1]["sha256"]
 
 
+def _raise_evaluation(events: list[Event]) -> None:
+    """The 41st of 90 evaluations reaches the target."""
+    values(events, "eval_accuracy")[40].update(value=0.764)
+
+
+def _reach_target(bundle: Bundle) -> None:
+    """Likewise, with a checkpoint that is said to have done so."""
+    content = b"stands for weights that reach the target"
+
+    def change(events: list[Event]) -> None:
+        _raise_evaluation(events)
+        told = values(events, "checkpoint")[40]
+        told.update(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+        (bundle.record(2) / "checkpoints" / told["file"]).write_bytes(content)
+
+    bundle.edit(2, change)
+
+
 def _take_field_out(bundle: Bundle) -> None:
     """The field that says which form of momentum ran, from all recipes, with all hashes."""
     for path in sorted(bundle.campaign.rglob("recipe.toml")):
@@ -208,8 +226,9 @@ FORGERIES = (
     Forgery("accelerators-of-one-node-told-for-two", lambda b: b.edit_all(_repeat_node), "ranks"),
     Forgery("energy-of-one-node-told-for-two", lambda b: b.edit_all(_cover_both), "power-samples"),
     Forgery("power-of-an-idle-hour", _integrate_idleness, "power-samples"),
-    Forgery("target-reached-by-one-evaluation", lambda b: b.edit(2, lambda events: values(
-        events, "eval_accuracy")[40].update(value=0.764)), "quality-leap", "warning", "rankable"),
+    Forgery("target-reached-by-one-evaluation", _reach_target, "quality-leap", "warning", "rankable"),
+    Forgery("checkpoint-at-the-target-withheld", lambda b: b.edit(2, _raise_evaluation), "checkpoints",
+            campaign="rankable"),
     Forgery("job-of-srun-untold", lambda b: _forget_job(b, "srun"), "accounting", "warning"),
     Forgery("result-shortened", _shorten_result, "result"),
     Forgery("gone-on-unseen", forged((2, 2), is_told=False), "attempts", "warning"),

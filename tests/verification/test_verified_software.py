@@ -272,10 +272,35 @@ def test_a_checkpoint_may_be_left_out_if_that_is_said(base: Submission, tmp_path
     assert "those of 1 trials were left out" in evidence(found, "checkpoints", "skipped")
 
 
+def _reach_early(campaign: Path) -> None:
+    """Trial 1 reaches its target in its first epoch."""
+    edit_record(campaign / "trial-01", lambda events: values(events, "eval_accuracy")[0].update(value=0.764))
+
+
+def test_the_checkpoint_with_which_the_target_was_reached_is_wanted(base: Submission, tmp_path: Path) -> None:
+    context = changed(base, tmp_path, lambda opened: _reach_early(opened / "campaign"))
+    told = evidence(all_findings(context), "checkpoints")
+    assert told == "trial-01: epoch-0002-step-0000000.pt is missing, and not said to be left out"
+
+
+def test_of_another_version_which_may_not_have_kept_it_it_is_not_wanted(base: Submission, tmp_path: Path) -> None:
+    def change(opened: Path) -> None:
+        _reach_early(opened / "campaign")
+        edit_record(opened / "campaign/trial-01", _version_of_another)
+
+    assert not evidence(all_findings(changed(base, tmp_path, change)), "checkpoints")
+
+
+def _version_of_another(events: Events) -> None:
+    values(events, "system")[0]["installation"]["package"]["code_sha256"] = "0" * 64
+
+
 def test_what_was_left_out_and_replaced_is_said(base: Submission, tmp_path: Path) -> None:
     document = json.loads(base.manifest_bytes)
     assert document["left_out"]
-    assert "of checkpoints only the last one" in evidence(all_findings(changed(base, tmp_path)), "left-out", "skipped")
+    assert "of checkpoints only the last one of a run that is done is needed" in evidence(
+        all_findings(changed(base, tmp_path)), "left-out", "skipped"
+    )
 
 
 def _nodes(change: Callable[[dict[str, Any]], object]) -> Callable[[Events], None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hpcai500.campaign.reading import JOURNAL, RECIPE, Attempt, Campaign
 from hpcai500.chain import iterate
 from hpcai500.errors import RecordError, UsageError
+from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.record import read_record
 from hpcai500.results.submission.claim import plain
 from hpcai500.results.submission.layout import FILE_NAME, RECORD_NAME, kind_of
@@ -21,7 +22,7 @@ Content = Path | bytes
 _CHECKPOINTS = "checkpoints"
 _FOLDERS = ("pictures", "power", "predictions", "trace")
 _FOREIGN = "no file of a record or a campaign"
-NOT_LAST = "of checkpoints only the last one of a run that is done is needed"
+NOT_NEEDED = "of checkpoints only the last one of a run that is done is needed, and the first at its target quality"
 
 
 @dataclass
@@ -108,27 +109,31 @@ def _require_room(path: str, size: int, name: str) -> None:
 
 
 def _gather_checkpoints(found: Gathered, record: Path, attempt: Attempt | None, *, with_checkpoints: bool) -> None:
-    last = _last_checkpoint(record) if attempt and attempt.status == "done" else None
+    needed = _needed_checkpoints(record) if attempt and attempt.status == "done" else set()
     for file in _listed(record / _CHECKPOINTS):
         path = f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{file.name}"
-        if file.name != last:
-            found.leave(path, NOT_LAST)
+        if file.name not in needed:
+            found.leave(path, NOT_NEEDED)
         elif not with_checkpoints:
             found.leave(path, "--no-checkpoints")
         elif file.is_file() and FILE_NAME.fullmatch(file.name):
             found.files[path] = file
-    if last and not (record / _CHECKPOINTS / last).is_file():
-        found.leave(f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{last}", "its file is missing")
+    for name in sorted(needed):
+        if not (record / _CHECKPOINTS / name).is_file():
+            found.leave(f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{name}", "its file is missing")
 
 
-def _last_checkpoint(record: Path) -> str | None:
+def _needed_checkpoints(record: Path) -> set[str]:
+    """Names of those that a replay evaluates again."""
     try:
-        saved = list(iterate(read_record(record).events, "checkpoint"))
-        name = saved[-1]["value"]["file"] if saved else None
+        read = read_record(record)
+        saved = [event["value"] for event in iterate(read.events, "checkpoint")]
+        target = target_checkpoint(read.events, read.tables["problem"]["target_quality"])
+        names = [told["file"] for told in (target, *saved[-1:]) if told]
     except (RecordError, KeyError, TypeError):
         # What is wrong with the record, the campaign's standing says.
-        return None
-    return name if isinstance(name, str) and FILE_NAME.fullmatch(name) else None
+        return set()
+    return {name for name in names if isinstance(name, str) and FILE_NAME.fullmatch(name)}
 
 
 def _listed(folder: Path) -> Iterator[Path]:

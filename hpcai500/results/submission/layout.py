@@ -66,7 +66,12 @@ KINDS = (
     _kind(f"{_RUN}/pictures/NAME", "bytes", limits.PICTURE_BYTES, "what the last evaluation saw"),
     _kind(f"{_RUN}/predictions/NAME", "bytes", limits.PREDICTION_BYTES, "what a member of an ensemble says"),
     _kind(f"{_RUN}/trace/NAME", "bytes", limits.TRACE_BYTES, "timeline of the communication"),
-    _kind(f"{_RUN}/checkpoints/NAME", "checkpoint", None, "the last one of a run that is done; stored, not deflated"),
+    _kind(
+        f"{_RUN}/checkpoints/NAME",
+        "checkpoint",
+        None,
+        "the last and the first at the target, of a run that is done; stored",
+    ),
     _kind(f"{CODE}/MODULE.py", "text", limits.TEXT_BYTES, "the Python sources that ran", MODULE=_MODULES),
     _kind(
         f"{ACCOUNTING}/JOB.json", "json", limits.TEXT_BYTES, "Slurm's accounting of a job", JOB="[A-Za-z0-9_.+-]{1,60}"

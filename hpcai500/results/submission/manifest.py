@@ -3,7 +3,7 @@
 SUBMISSION.zip
     manifest.json        this
     manifest.json.sig    its SSH signature, namespace `hpcai500`
-    campaign/            the campaign's folder: recipe, journal, records with their last checkpoints
+    campaign/            the campaign's folder: recipe, journal, records with checkpoints to be replayed
     code/hpcai500/       the Python sources that ran
     accounting/JOB.json  what Slurm's accounting says of each job
     logs/                logs that were given by hand

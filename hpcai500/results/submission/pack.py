@@ -64,7 +64,7 @@ class SubmitRequest:
         level: that is claimed; None is the one that the recipe needs.
         key: OpenSSH key that signs; None leaves the submission unsigned.
         anonymise: whether names of hosts and users are replaced.
-        checkpoints: whether the last checkpoint of each done run goes into it.
+        checkpoints: whether of each done run the last checkpoint and the first at its target go into it.
         logs: more files.
         created: when, UTC, ISO 8601; None is now.
     """

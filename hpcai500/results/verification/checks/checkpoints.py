@@ -1,21 +1,23 @@
-"""The last checkpoint of each trial: what `--replay` evaluates again."""
+"""The last checkpoint of each trial, and the first at its target: what `--replay` evaluates again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.record import Record
 from hpcai500.results.submission.manifest import CAMPAIGN, FileEntry
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import values
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note, skipped
+from hpcai500.results.verification.software import has_our_code
 
 _NAME = "checkpoints"
 
 
 def check_checkpoints(context: Context) -> Iterator[Finding]:
-    """Whether each checkpoint here is one that the events name, and the last one is that of the last epoch."""
+    """Whether each checkpoint here is one that the events name, and those are here that a replay evaluates again."""
     left_out = {left.path for left in context.submission.manifest.left_out}
     good, absent = 0, 0
     for name, record in context.done.items():
@@ -26,14 +28,17 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
         last = last_checkpoint(record)
         if last is None or last.get("epoch") != record.tables["problem"]["epochs"] + 1 or last.get("step") != 0:
             yield fail(_NAME, f"{name}: its last checkpoint is not that after the last epoch")
-        elif path_of(name, last) in context.submission.entries:
-            good += not found
-        elif path_of(name, last) in left_out:
-            absent += 1
-        else:
-            yield fail(_NAME, f"{name}: {last.get('file')} is missing, and not said to be left out")
+            continue
+        at_target = earlier_at_target(record)
+        wanted = [last, at_target] if at_target and has_our_code(record) else [last]
+        missing = [told for told in wanted if path_of(name, told) not in context.submission.entries]
+        for told in missing:
+            if path_of(name, told) not in left_out:
+                yield fail(_NAME, f"{name}: {told.get('file')} is missing, and not said to be left out")
+        good += not (found or missing)
+        absent += bool(missing)
     if good:
-        yield note(_NAME, f"the last checkpoints of {good} trials are here, as their events name them")
+        yield note(_NAME, f"the checkpoints of {good} trials are here, as their events name them")
     if absent:
         yield skipped(
             _NAME, f"those of {absent} trials were left out: ask for them to replay their quality (--replay DATA)"
@@ -44,6 +49,12 @@ def last_checkpoint(record: Record) -> Mapping[str, object] | None:
     """What the events tell of the last checkpoint."""
     told = values(record, "checkpoint")
     return told[-1] if told else None
+
+
+def earlier_at_target(record: Record) -> Mapping[str, object] | None:
+    """What the events tell of the checkpoint with which the target was reached first, where it is not the last one."""
+    told, last = target_checkpoint(record.events, record.tables["problem"]["target_quality"]), last_checkpoint(record)
+    return told if told and last and told.get("file") != last.get("file") else None
 
 
 def path_of(name: str, checkpoint: Mapping[str, object]) -> str:
