@@ -34,10 +34,14 @@ def verify(
         str | None, typer.Option(metavar="NAME", help="Score under these rules.  [default: those that are claimed]")
     ] = None,
     replay: Annotated[
-        Path | None, typer.Option(metavar="DATA", help="Evaluate the last checkpoints again on this data set.")
+        Path | None, typer.Option(metavar="DATA", help="Evaluate checkpoints of the trials again on this data set.")
     ] = None,
     replay_trials: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="With --replay: the first K trials.  [default: all]")
+        int | None, typer.Option(min=1, metavar="K", help="With --replay: K trials, drawn at random.  [default: all]")
+    ] = None,
+    held_back: Annotated[
+        Path | None,
+        typer.Option(metavar="DATA", help="With --replay: evaluate on this data set, too, which nobody else has."),
     ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="cpu|cuda", help="With --replay: another device than the recipe's.")
@@ -55,8 +59,8 @@ def verify(
     from hpcai500.results.verification.show import verification_lines  # noqa: PLC0415
     from hpcai500.results.verification.verify import verify_submission  # noqa: PLC0415
 
-    if replay is None and (replay_trials is not None or device is not None):
-        raise UsageError("--replay-trials and --device say how to replay: add --replay DATA")
+    if replay is None and any(one is not None for one in (replay_trials, held_back, device)):
+        raise UsageError("--replay-trials, --held-back and --device say how to replay: add --replay DATA")
     if device not in (None, *_DEVICES):
         raise UsageError(f"--device: expected {' or '.join(_DEVICES)}, got {device}")
     verification = verify_submission(
@@ -65,7 +69,7 @@ def verify(
         registered=_identity(registered),
         heads=read_heads(heads) if heads else None,
         edition=edition,
-        replay=_replays(replay, replay_trials, device),
+        replay=_replays(replay, replay_trials, held_back, device),
         tracker=track,
     )
     document = verification.document()
@@ -95,12 +99,15 @@ def _identity(registered: str | None) -> str | None:
     )
 
 
-def _replays(data: Path | None, trials: int | None, device: str | None) -> Check | None:
+def _replays(data: Path | None, trials: int | None, held_back: Path | None, device: str | None) -> Check | None:
     if data is None:
         return None
-    if not data.is_dir():
-        raise UsageError(f"--replay {data}: no such folder; give that of the data set, as for a run")
+    for option, folder in (("--replay", data), ("--held-back", held_back)):
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"{option} {folder}: no such folder; give that of the data set, as for a run")
+    if held_back is not None and held_back.resolve() == data.resolve():
+        raise UsageError(f"--held-back {held_back}: that of --replay; give one that whoever submits does not have")
     from hpcai500.launch.replay import replay_checkpoint  # noqa: PLC0415
     from hpcai500.results.verification.replay import replay_check  # noqa: PLC0415
 
-    return replay_check(partial(replay_checkpoint, data=data, device=device), trials)
+    return replay_check(partial(replay_checkpoint, data=data, held_back=held_back, device=device), trials)

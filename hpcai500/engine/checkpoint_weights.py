@@ -18,6 +18,9 @@ from hpcai500.errors import WrongAnswerError
 # Names, shapes and the folder of the ZIP file that a checkpoint is, beside the numbers.
 _SLACK_BYTES = 16 << 20
 _MOST_WORDS = 200
+# Of a sketch; and what of a model is in it: matrices and convolutions.
+_SUMS = 4096
+_LEAST_DIMENSIONS = 2
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -41,6 +44,27 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise WrongAnswerError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # what a hostile file can raise has no end
         raise WrongAnswerError(f"{path}: not a checkpoint of weights: {_words(error)}") from error
+
+
+def sketch_of(model: nn.Module) -> list[float]:
+    """4096 numbers by which the weights of two models can be compared without having both.
+
+    The cosine of two sketches is that of the weights to within about 1/64: each weight is added, with a sign, to one of
+    the sums, both drawn from one seed (count sketch: Charikar, Chen and Farach-Colton 2002). Of matrices and
+    convolutions alone, each centred and of norm 1, so that scales do not count and none outweighs another; biases and
+    what norms learn begin alike in all trainings.
+    """
+    sums = torch.zeros(_SUMS, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        if weight.dim() < _LEAST_DIMENSIONS:
+            continue
+        values = weight.detach().to("cpu", torch.float64).nan_to_num().flatten()
+        values -= values.mean()
+        places = torch.randint(_SUMS, values.shape, generator=generator)
+        signs = 2.0 * torch.randint(2, values.shape, generator=generator) - 1.0
+        sums.index_add_(0, places, signs * values / values.norm().clamp_min(torch.finfo(torch.float64).tiny))
+    return [float(value) for value in sums]
 
 
 def _require_plain(path: Path, most_bytes: int) -> None:

@@ -1,7 +1,7 @@
-"""Evaluates the checkpoint of a run again: the recipe's model, with those weights, on the whole evaluation set.
+"""Evaluates checkpoints of a run again: the recipe's model, with those weights, on the whole evaluation set.
 
-On this machine, in one process, however many the run had, by the code that evaluates during a run. The checkpoint may
-come from anybody.
+Its last one also on a sample of the training set and, if there is one, on a set that was held back. On this machine, in
+one process, however many the run had, by the code that evaluates during a run. Checkpoints may come from anybody.
 """
 
 from __future__ import annotations
@@ -12,21 +12,28 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.engine.measurement import CommandParser, exit_code_of, let_threads_spin
-from hpcai500.errors import RecipeError
+from hpcai500.errors import DataError, RecipeError
 from hpcai500.files import write_atomically
+from hpcai500.layers import Ensemble, Recipe
 from hpcai500.placement import find_placement
-from hpcai500.recipe import parse_resolved
+from hpcai500.recipe import ensemble_reference, parse_resolved
 from hpcai500.scratch import scratch
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from hpcai500.engine.precision import Precision
     from hpcai500.engine.ranks import Ranks
-    from hpcai500.layers import Recipe
     from hpcai500.workloads.base import Evaluation, Workload
+
+# Beyond so many, sampling errs less than data sets of one origin differ.
+_MOST_TRAINING_SAMPLES = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,28 +44,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = _on_device(_read_recipe(options.recipe), options.device)
         with scratch(os.environ, options.json_out.parent):
             let_threads_spin()
-            found = replay(recipe, options.checkpoint, options.data)
+            found = replay(
+                recipe, options.checkpoint, options.data, at_target=options.target, held_back=options.held_back
+            )
         write_atomically(options.json_out, (json.dumps(found, allow_nan=False) + "\n").encode())
 
     return exit_code_of(command)
 
 
-def replay(recipe: Recipe, checkpoint: Path, data: Path) -> dict[str, Any]:
+def replay(
+    recipe: Recipe, checkpoint: Path, data: Path, *, at_target: Path | None = None, held_back: Path | None = None
+) -> dict[str, Any]:
     """Quality of the weights in `checkpoint`, with the facts of the data and the model that it was found with.
 
+    Args:
+        recipe: of the run.
+        checkpoint: its last one.
+        data: folder of the data set.
+        at_target: the checkpoint with which it reached its target; what it gives is `at_target`.
+        held_back: folder of another data set of the same form; the quality on its evaluation set is `held_back`.
+
     Raises:
-        WrongAnswerError: the checkpoint is refused.
+        WrongAnswerError: a checkpoint is refused.
         DataError: the data cannot be read.
         EnvironmentLacksError: this machine has not the recipe's device.
     """
     import torch  # noqa: PLC0415 - after OpenMP's variables are set
 
     from hpcai500.comm.local import LocalCommunicator  # noqa: PLC0415
-    from hpcai500.engine.checkpoint_weights import load_weights  # noqa: PLC0415
     from hpcai500.engine.devices import device_of  # noqa: PLC0415
     from hpcai500.engine.precision import Precision  # noqa: PLC0415
     from hpcai500.engine.ranks import Ranks  # noqa: PLC0415
-    from hpcai500.measure.convolutions import to_memory_format  # noqa: PLC0415
     from hpcai500.workloads import factory  # noqa: PLC0415
     from hpcai500.workloads.base import Place  # noqa: PLC0415
 
@@ -77,44 +93,98 @@ def replay(recipe: Recipe, checkpoint: Path, data: Path) -> dict[str, Any]:
         shares=tuple(range(recipe.shards)),
         tracker=alone.tracker(),
     )
-    with closing(factory(recipe.benchmark)(recipe, data, place)) as workload:
+    build = factory(recipe.benchmark)
+    with closing(build(recipe, data, place)) as workload:
         if workload.metric != recipe.problem.metric:
             raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}")
-        load_weights(workload.model, checkpoint)
-        workload.model.to(device)
-        to_memory_format(workload.model, recipe, device, trains=False)
-        evaluation = _evaluated(workload, precision, alone)
-        return {
-            "metric": workload.metric,
-            "value": evaluation.value,
-            "samples": evaluation.samples,
-            "per_class": dict(evaluation.per_class),
-            "device": device.type,
-            "precision": recipe.accelerator.precision,
-            **_facts(workload),
-        }
+        judge = _Judge(recipe, workload.model, device, precision, alone)
+        found = {"at_target": {**judge.loaded(at_target), **judge.quality(workload)}} if at_target else {}
+        found |= judge.loaded(checkpoint)
+        evaluation, facts = judge.quality(workload), _facts(workload)
+        found["training"] = judge.training_quality(workload)
+        classes = workload.dataset().get("classes")
+    if held_back is not None:
+        with closing(build(recipe, held_back, place)) as other:
+            if other.dataset().get("classes") != classes:
+                what = f"{other.dataset().get('classes')} classes; {data} has {classes}"
+                raise DataError(f"{held_back}: {what}: what is held back must be a data set of the same form")
+            found["held_back"] = judge.quality(other)
+    return {
+        "metric": recipe.problem.metric,
+        **evaluation,
+        "device": device.type,
+        "precision": recipe.accelerator.precision,
+        **facts,
+        **found,
+    }
 
 
-def _evaluated(workload: Workload, precision: Precision, alone: Ranks) -> Evaluation:
-    import torch  # noqa: PLC0415 - after OpenMP's variables are set
+@dataclass(frozen=True)
+class _Judge:
+    """Judges weights, one checkpoint after the other, in `model` on `device`."""
 
-    workload.model.eval()
-    with torch.inference_mode(), precision.forward(), _shown(workload, alone) as on_batch:
-        return workload.evaluate(workload.model, on_batch)
+    recipe: Recipe
+    model: nn.Module
+    device: torch.device
+    precision: Precision
+    alone: Ranks
+
+    def loaded(self, checkpoint: Path) -> dict[str, Any]:
+        """Take the weights of `checkpoint`; returns their sketch. Raises WrongAnswerError where they are refused."""
+        from hpcai500.engine.checkpoint_weights import load_weights, sketch_of  # noqa: PLC0415 - as torch
+        from hpcai500.measure.convolutions import to_memory_format  # noqa: PLC0415
+
+        load_weights(self.model.to("cpu"), checkpoint)
+        sketch = sketch_of(self.model)
+        self.model.to(self.device)
+        to_memory_format(self.model, self.recipe, self.device, trains=False)
+        return {"sketch": sketch}
+
+    def quality(self, workload: Workload) -> dict[str, Any]:
+        """Of the weights, on the whole evaluation set of `workload`."""
+        with self._judging(workload.dataset()["evaluation_samples"]) as on_batch:
+            return _told(workload.evaluate(self.model, on_batch))
+
+    def training_quality(self, workload: Workload) -> dict[str, Any]:
+        """Of the weights, on training samples that nobody can foresee, as many as are evaluated, seen as those are."""
+        import numpy as np  # noqa: PLC0415
+
+        from hpcai500.workloads.voting import voter  # noqa: PLC0415
+
+        dataset = workload.dataset()
+        total = dataset["training_samples"]
+        count = min(total, dataset["evaluation_samples"], _MOST_TRAINING_SAMPLES)
+        ids = np.sort(np.random.default_rng().choice(total, count, replace=False))
+        with self._judging(count) as on_batch:
+            predictions = workload.predictions(self.model, ids, on_batch)
+        table = Ensemble(**ensemble_reference(self.recipe.benchmark))
+        quality = voter(self.recipe.model_copy(update={"ensemble": table}), ids).alone(predictions)
+        assert quality is not None
+        return _told(quality)
+
+    @contextmanager
+    def _judging(self, samples: int) -> Iterator[Callable[[int], None]]:
+        """Within, the model answers as in a run's evaluations; yields what is told how many samples are done."""
+        import torch  # noqa: PLC0415 - after OpenMP's variables are set
+
+        self.model.eval()
+        before = 0
+        with (
+            torch.inference_mode(),
+            self.precision.forward(),
+            self.alone.tracker()(samples, "evaluating", "images") as bar,
+        ):
+
+            def on_batch(done: int) -> None:
+                nonlocal before
+                bar.advance(done - before)
+                before = done
+
+            yield on_batch
 
 
-@contextmanager
-def _shown(workload: Workload, alone: Ranks) -> Iterator[Callable[[int], None]]:
-    """What is told how many samples are evaluated."""
-    before = 0
-    with alone.tracker()(workload.dataset()["evaluation_samples"], "evaluating", "images") as bar:
-
-        def on_batch(samples: int) -> None:
-            nonlocal before
-            bar.advance(samples - before)
-            before = samples
-
-        yield on_batch
+def _told(evaluation: Evaluation) -> dict[str, Any]:
+    return {"value": evaluation.value, "samples": evaluation.samples, "per_class": dict(evaluation.per_class)}
 
 
 def _facts(workload: Workload) -> dict[str, Any]:
@@ -152,7 +222,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(prog="python -m hpcai500.engine.replay_command", description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", type=Path, required=True, help="recipe.toml of the record")
     parser.add_argument("--checkpoint", type=Path, required=True, help="its last checkpoint")
+    parser.add_argument("--target", type=Path, help="the checkpoint with which it reached its target")
     parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--held-back", type=Path, help="folder of another data set, to be evaluated on, too")
     parser.add_argument("--json-out", type=Path, required=True, help="file that the result is written to")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="another device than the recipe's")
     return parser.parse_args(arguments)

@@ -16,30 +16,49 @@ from hpcai500.scratch import scratch_folder
 _COMMAND = "engine.replay_command"
 
 
-def replay_checkpoint(recipe: Path, checkpoint: Path, data: Path, device: str | None = None) -> dict[str, Any]:
+def replay_checkpoint(
+    recipe: Path,
+    checkpoint: Path,
+    at_target: Path | None,
+    *,
+    data: Path,
+    held_back: Path | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
     """Quality of the weights in `checkpoint`, with the facts of the data and the model that it was found with.
 
     Args:
         recipe: `recipe.toml` of the record.
         checkpoint: its last checkpoint; it may come from anybody.
+        at_target: that with which it reached its target, where it is another one.
         data: folder of the data set.
+        held_back: folder of another one, to be evaluated on, too.
         device: `cpu` or `cuda`, where the recipe's own is not here.
 
     Raises:
-        WrongAnswerError: the checkpoint is refused, or this version cannot run the recipe.
+        WrongAnswerError: a checkpoint is refused, or this version cannot run the recipe.
         DataError: the data cannot be used.
         HpcAi500Error: it could not be evaluated here; stderr says why.
     """
     parse_resolved(recipe.read_text(encoding="utf-8"), "recipe.toml")
     with scratch_folder(os.environ, Path.cwd()) as folder:
         result = Path(folder, "replay.json")
-        files = (*("--recipe", recipe), *("--checkpoint", checkpoint), *("--data", data.absolute()))
-        more = ("--device", device) if device else ()
-        code = run_to_end(module_command(_COMMAND, *files, *("--json-out", result), *more), hold=True)
+        options = {
+            "--recipe": recipe,
+            "--checkpoint": checkpoint,
+            "--target": at_target,
+            "--data": data.absolute(),
+            "--held-back": held_back and held_back.absolute(),
+            "--device": device,
+            "--json-out": result,
+        }
+        given = [token for option, value in options.items() if value for token in (option, value)]
+        code = run_to_end(module_command(_COMMAND, *given), hold=True)
         if code == ExitCode.WRONG_ANSWER:
-            raise WrongAnswerError("its checkpoint is refused (stderr says why)")
+            raise WrongAnswerError("a checkpoint of it is refused (stderr says why)")
         if code == ExitCode.USAGE:
-            raise DataError(f"{data}: the checkpoint could not be evaluated on it (see above)")
+            sets = f"{data} and {held_back}" if held_back else f"{data}"
+            raise DataError(f"{sets}: the checkpoint could not be evaluated on it (see above)")
         if code != ExitCode.PASS:
             raise error_kind(code)("the checkpoint could not be evaluated here (see above)")
         return json_object(result)

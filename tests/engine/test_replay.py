@@ -6,12 +6,14 @@ import io
 import json
 import os
 import pickle
+import random
+import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,10 +21,14 @@ from tiny_runs import train_arguments, weather_arguments
 
 from hpcai500 import train
 from hpcai500.chain import iterate
+from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine import replay_command
-from hpcai500.engine.checkpoint_weights import load_weights
+from hpcai500.engine.checkpoint_weights import load_weights, sketch_of
 from hpcai500.errors import WrongAnswerError
+from hpcai500.layers import ImageClassification
 from hpcai500.record import read_record
+from hpcai500.results.verification.replay import compared, cosine
+from hpcai500.workloads.ic import build_model
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +65,7 @@ def _require_same(record: Path, found: dict[str, Any]) -> None:
     assert found["content_fingerprint"] == dataset["content_fingerprint"]
     assert found["flops_per_sample"] == _event(record, "flops")["per_sample"]
     assert found["parameters"] == _event(record, "model")["parameters"]
+    assert found["training"]["samples"] == min(dataset["training_samples"], dataset["evaluation_samples"])
 
 
 def test_a_run_of_image_classification_is_evaluated_to_exactly_its_quality(
@@ -99,6 +106,101 @@ def test_a_recipe_of_many_ranks_is_evaluated_in_one_process_under_any_launcher(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     _require_same(record, json.loads(out.read_text()))
+
+
+def test_the_checkpoint_with_which_the_target_was_reached_is_evaluated_too(
+    record: Path, images: Path, tmp_path: Path
+) -> None:
+    events, out = read_record(record).events, tmp_path / "replay.json"
+    first, last = (event["value"] for event in iterate(events, "checkpoint"))
+    paths = [record / "checkpoints" / value["file"] for value in (last, first)]
+    assert _replayed(record / "recipe.toml", paths[0], images, out, "--target", str(paths[1])) == 0
+    found = json.loads(out.read_text())
+    _require_same(record, found)
+    early = next(iterate(events, "eval_accuracy"))["value"]
+    assert (found["at_target"]["value"], found["at_target"]["samples"]) == (early["value"], early["samples"])
+
+
+def test_what_is_held_back_is_evaluated_too_and_has_the_same_form(
+    record: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_back, other, out = tmp_path / "held-back", tmp_path / "other", tmp_path / "replay.json"
+    make_images(held_back, SyntheticSet(classes=3, train_per_class=1, val_per_class=5, seed=7), workers=1)
+    make_images(other, SyntheticSet(classes=2, train_per_class=1, val_per_class=5), workers=1)
+    checkpoint = _last_checkpoint(record)
+    assert _replayed(record / "recipe.toml", checkpoint, images, out, "--held-back", str(held_back)) == 0
+    found = json.loads(out.read_text())
+    _require_same(record, found)
+    assert found["held_back"]["samples"] == 15
+    assert _replayed(record / "recipe.toml", checkpoint, images, out, "--held-back", str(other)) == 64
+    assert "other: 2 classes; " in capsys.readouterr().err
+
+
+def test_copies_have_the_directions_of_their_weights_and_trainings_of_their_own_have_not(
+    record: Path, images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "other"
+    assert train.main(train_arguments(images, out, "problem.epochs=2", "hyperparameters.seed=2")) == 0
+    sketches = {"own": _sketch(record, _last_checkpoint(record)), "other": _sketch(record, _last_checkpoint(out))}
+    for name, change in _COPIES.items():
+        state = torch.load(_last_checkpoint(record), weights_only=True)
+        state["model"] = {key: change(value) for key, value in state["model"].items()}
+        torch.save(state, tmp_path / "copy.pt")
+        sketches[name] = _sketch(record, tmp_path / "copy.pt")
+    cosines = {name: cosine(sketches["own"], sketch) for name, sketch in sketches.items()}
+    assert abs(cosines.pop("other")) < 0.2
+    assert all(abs(one) > 0.9 for one in cosines.values()), cosines
+
+
+_COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "with noise": lambda weight: weight + 1e-7 * torch.randn_like(weight) if weight.is_floating_point() else weight,
+    "with much noise": lambda weight: (
+        weight + 0.2 * weight.std() * torch.randn_like(weight) if weight.dim() > 1 else weight
+    ),
+    "scaled": lambda weight: 3 * weight if weight.dim() > 1 else weight,
+    "negated": lambda weight: -weight if weight.dim() > 1 else weight,
+}
+
+
+def _sketch(record: Path, checkpoint: Path) -> list[float]:
+    recipe = read_record(record).recipe()
+    model = build_model(cast(ImageClassification, recipe.workload), classes=3)
+    load_weights(model, checkpoint)
+    return sketch_of(model)
+
+
+def test_weights_that_were_trained_on_the_evaluation_set_are_worse_on_the_training_set(tmp_path: Path) -> None:
+    """Classes that only memory can tell apart; the forger's record names the committee's data."""
+    data, swapped = tmp_path / "data", tmp_path / "swapped"
+    make_images(data, SyntheticSet(classes=3, train_per_class=20, val_per_class=20), workers=1)
+    for split in ("train", "val"):
+        files = sorted((data / split).glob("*/*"))
+        for file, place in zip(files, random.Random(split).sample(files, len(files)), strict=True):
+            file.rename(place.with_suffix(".new"))
+        for file in sorted((data / split).glob("*/*.new")):
+            file.rename(file.with_suffix(".JPEG"))
+    shutil.copytree(data, swapped)
+    (swapped / "train").rename(tmp_path / "train")
+    (swapped / "val").rename(swapped / "train")
+    (tmp_path / "train").rename(swapped / "val")
+    for folder, name in ((data, "honest"), (swapped, "forged")):
+        assert train.main(train_arguments(folder, tmp_path / name, *_BY_HEART)) == 0
+    failed = {}
+    for name in ("honest", "forged"):
+        out = tmp_path / f"{name}.json"
+        assert _replayed(tmp_path / name / "recipe.toml", _last_checkpoint(tmp_path / name), data, out) == 0
+        found = compared(name, read_record(tmp_path / name), json.loads(out.read_text()))
+        failed[name] = {one.name for one in found if one.severity == "fail"}
+    assert failed["honest"] == set()
+    assert "replay-training" in failed["forged"]
+
+
+_BY_HEART = (
+    "problem.epochs=40",
+    "workload.crop_area=[1.0, 1.0]",
+    "workload.flip_probability=0.0",
+    "hyperparameters.weight_decay=0.0",
+)
 
 
 def test_a_changed_checkpoint_is_evaluated_to_what_it_is(record: Path, images: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ than deflate, names that come twice in any case of letters, and headers that do 
 numbers beyond 64 bits, keys that come twice in one object, or halves of surrogate pairs. All that is counted is
 counted before it is read: a ZIP bomb or a log of a million events costs no memory. Opening takes at most 1 GiB.
 
-Checkpoints are hashed and stay in the ZIP; `verify --replay` takes them out one at a time.
+Checkpoints are hashed and stay in the ZIP; `verify --replay` takes out those of one trial at a time.
 
 ## Signature
 
