@@ -21,6 +21,7 @@ _MOST_WORDS = 200
 # Of a sketch; and what of a model is in it: matrices and convolutions.
 _SUMS = 4096
 _LEAST_DIMENSIONS = 2
+_CONVOLUTION_DIMENSIONS = 4
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -65,6 +66,19 @@ def sketch_of(model: nn.Module) -> list[float]:
         signs = 2.0 * torch.randint(2, values.shape, generator=generator) - 1.0
         sums.index_add_(0, places, signs * values / values.norm().clamp_min(torch.finfo(torch.float64).tiny))
     return [float(value) for value in sums]
+
+
+def first_filters(model: nn.Module) -> list[list[float]]:
+    """The filters of a model's first convolution, each of norm 1; none where it has no convolution.
+
+    Channels within a net have no order, so that a copy may have them in any; those of the images that it sees have one.
+    """
+    weight = next((one for one in model.parameters() if one.dim() == _CONVOLUTION_DIMENSIONS), None)
+    if weight is None:
+        return []
+    rows = weight.detach().to("cpu", torch.float64).nan_to_num().flatten(1)
+    filters: list[list[float]] = nn.functional.normalize(rows).tolist()
+    return filters
 
 
 def _require_plain(path: Path, most_bytes: int) -> None:

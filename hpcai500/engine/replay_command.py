@@ -130,15 +130,15 @@ class _Judge:
     alone: Ranks
 
     def loaded(self, checkpoint: Path) -> dict[str, Any]:
-        """Take the weights of `checkpoint`; returns their sketch. Raises WrongAnswerError where they are refused."""
-        from hpcai500.engine.checkpoint_weights import load_weights, sketch_of  # noqa: PLC0415 - as torch
+        """Take the weights of `checkpoint`; returns what they are compared by. Raises WrongAnswerError if refused."""
+        from hpcai500.engine.checkpoint_weights import first_filters, load_weights, sketch_of  # noqa: PLC0415
         from hpcai500.measure.convolutions import to_memory_format  # noqa: PLC0415
 
         load_weights(self.model.to("cpu"), checkpoint)
-        sketch = sketch_of(self.model)
+        compared = {"sketch": sketch_of(self.model), "filters": first_filters(self.model)}
         self.model.to(self.device)
         to_memory_format(self.model, self.recipe, self.device, trains=False)
-        return {"sketch": sketch}
+        return compared
 
     def quality(self, workload: Workload) -> dict[str, Any]:
         """Of the weights, on the whole evaluation set of `workload`."""

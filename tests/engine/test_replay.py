@@ -23,12 +23,13 @@ from hpcai500 import train
 from hpcai500.chain import iterate
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine import replay_command
-from hpcai500.engine.checkpoint_weights import load_weights, sketch_of
+from hpcai500.engine.checkpoint_weights import first_filters, load_weights, sketch_of
 from hpcai500.errors import WrongAnswerError
 from hpcai500.layers import ImageClassification
 from hpcai500.record import read_record
-from hpcai500.results.verification.replay import compared, cosine
+from hpcai500.results.verification.replay import compared, cosine, match_of
 from hpcai500.workloads.ic import build_model
+from hpcai500.workloads.models.resnet import ResNet
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,18 @@ def test_copies_have_the_directions_of_their_weights_and_trainings_of_their_own_
     assert all(abs(one) > 0.9 for one in cosines.values()), cosines
 
 
+def test_filters_are_found_again_in_another_order(record: Path, images: Path, tmp_path: Path) -> None:
+    out, filters = tmp_path / "other", first_filters(_model(record, _last_checkpoint(record)))
+    assert train.main(train_arguments(images, out, "problem.epochs=2", "hyperparameters.seed=2")) == 0
+    assert match_of(filters, first_filters(_model(record, _last_checkpoint(out)))) < 0.8
+    model = _model(record, _last_checkpoint(record))
+    with torch.no_grad():
+        factors = torch.linspace(-3, 3, len(filters)).reshape(-1, 1, 1, 1)
+        model.conv1.weight.copy_(model.conv1.weight.flip(0) * factors)
+    assert match_of(filters, first_filters(model)) > 0.999
+    assert match_of(filters, first_filters(torch.nn.Linear(3, 4))) == 0
+
+
 _COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "with noise": lambda weight: weight + 1e-7 * torch.randn_like(weight) if weight.is_floating_point() else weight,
     "with much noise": lambda weight: (
@@ -163,10 +176,14 @@ _COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _sketch(record: Path, checkpoint: Path) -> list[float]:
+    return sketch_of(_model(record, checkpoint))
+
+
+def _model(record: Path, checkpoint: Path) -> ResNet:
     recipe = read_record(record).recipe()
     model = build_model(cast(ImageClassification, recipe.workload), classes=3)
     load_weights(model, checkpoint)
-    return sketch_of(model)
+    return model
 
 
 def test_weights_that_were_trained_on_the_evaluation_set_are_worse_on_the_training_set(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,12 @@ def _sketch(seed: object) -> list[float]:
     return [chance.gauss(0, 1) for _ in range(1000)]
 
 
+def _filters(seed: object) -> list[list[float]]:
+    """Stands for those of a first convolution."""
+    filters = [_sketch(f"{seed} {number}")[:100] for number in range(5)]
+    return [[one / math.hypot(*row) for one in row] for row in filters]
+
+
 def _answers(context: Context, change: Change = lambda found, record: None) -> Replay:
     """Stands for the job that evaluates, which other tests start: it finds what each trial tells, after `change`."""
 
@@ -48,12 +55,14 @@ def _answers(context: Context, change: Change = lambda found, record: None) -> R
             "metric": last["metric"], "value": last["value"], "samples": last["samples"], "precision": "bf16",
             "fingerprint": dataset["fingerprint"], "content_fingerprint": dataset["content_fingerprint"],
             "flops_per_sample": counted["per_sample"], "sketch": _sketch(record.path.name),
-            "training": {"value": 0.8, "samples": 10_000},
+            "filters": _filters(record.path.name), "training": {"value": 0.8, "samples": 10_000},
         }  # fmt: skip
         if at_target:
             assert b"epoch 3" in at_target.read_bytes()
             own = _sketch(f"{record.path.name} early")
-            found["at_target"] = {"value": middle["value"], "samples": middle["samples"], "sketch": own}
+            found["at_target"] = {
+                **{key: middle[key] for key in ("value", "samples")}, "sketch": own, "filters": _filters(own[0]),
+            }  # fmt: skip
         change(found, record)
         return found
 
@@ -97,7 +106,7 @@ def test_what_a_replay_does_not_show_is_said_in_one_line(base: Submission, tmp_p
     [
         ({"value": 0.75}, "replay-quality"),
         ({"samples": 100}, "replay-quality"),
-        ({"at_target": {"value": 0.19, "samples": 50_000, "sketch": _sketch(0)}}, "replay-target"),
+        ({"at_target": {"value": 0.19, "samples": 50_000, "sketch": _sketch(0), "filters": []}}, "replay-target"),
         ({"fingerprint": "0" * 64}, "replay-dataset"),
         ({"content_fingerprint": "0" * 64}, "replay-dataset"),
         ({"flops_per_sample": 1.0}, "replay-flops"),
@@ -157,6 +166,20 @@ def test_of_a_plugin_whose_model_may_have_one_optimum_twins_are_only_warned_of(
     found = list(replay_check(_answers(context, _one_net))(context))
     assert not failed(found)
     assert evidence(found, "replay-twins", "warning")
+
+
+def test_one_net_with_its_channels_in_another_order_is_warned_of(base: Submission, tmp_path: Path) -> None:
+    def reorder(found: dict[str, Any], record: Record) -> None:
+        if record.path.name != "trial-02":
+            filters = _filters(0)
+            random.Random(record.path.name).shuffle(filters)
+            found["filters"] = [[-one for one in row] for row in filters]
+
+    found = _found(base, tmp_path, reorder)
+    assert not failed(found)
+    told = evidence(found, "replay-twins", "warning")
+    assert told.startswith("trial-01 and trial-03: half of the filters of their first convolutions have a twin")
+    assert "\n" not in told
 
 
 def test_one_checkpoint_at_the_target_of_two_trials_refuses(base: Submission, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
+import numpy as np
+
 from hpcai500.errors import WrongAnswerError
 from hpcai500.methodology.passes import first_reaching
 from hpcai500.record import Record
@@ -36,6 +38,8 @@ _EXACT, _MIXED = 0.0005, 0.002
 _TOP1_SAMPLES, _MAP50_SAMPLES = 2, 0.1
 # Of trainings of their own it is within 0.1.
 _MOST_COSINE = 0.5
+# Of first filters, which all nets for one kind of image have some of alike, so that it is only a warning.
+_MOST_MATCH = 0.95
 # Of 16,000 honest comparisons one differs by more.
 _STANDARD_ERRORS = 4
 _SYSTEM = SystemRandom()
@@ -201,19 +205,34 @@ def _twins(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator
     """Trainings of their own end with weights of their own; a copy keeps its directions under noise and scaling."""
     # A plug-in's model may have one layer, and so one optimum, wherever it begins.
     tell = fail if context.asked.rules else warning
-    sketches = {
-        name: [one["sketch"] for one in (document, document.get("at_target")) if one]
-        for name, document in found.items()
-    }
+    weights = {name: [one for one in (found[name], found[name].get("at_target")) if one] for name in found}
     most = 0.0
-    for (name, own), (other, others) in combinations(sketches.items(), 2):
-        closest = max(abs(cosine(one, two)) for one, two in product(own, others))
+    for (name, own), (other, others) in combinations(weights.items(), 2):
+        pairs = list(product(own, others))
+        closest = max(abs(cosine(one["sketch"], two["sketch"])) for one, two in pairs)
+        matched = max(match_of(one["filters"], two["filters"]) for one, two in pairs)
         most = max(most, closest)
         if closest > _MOST_COSINE:
             what = f"the cosine of their weights is {closest:.4f}; trainings of their own have one near 0"
             yield tell(_TWINS, f"{name} and {other}: {what}, a copy with noise one near 1")
-    if len(sketches) > 1 and most <= _MOST_COSINE:
-        yield note(_TWINS, f"{len(sketches)} trials: the cosine of the weights of any two is at most {most:.3f}")
+        elif matched > _MOST_MATCH:
+            what = (
+                f"half of the filters of their first convolutions have a twin, with a cosine of {matched:.4f} or more"
+            )
+            yield warning(_TWINS, f"{name} and {other}: {what}: one net with its channels in another order?")
+    if len(weights) > 1 and most <= _MOST_COSINE:
+        yield note(_TWINS, f"{len(weights)} trials: the cosine of the weights of any two is at most {most:.3f}")
+
+
+def match_of(filters: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
+    """How like the filters (n, size) of one net are to those of another, in any order, 0 to 1.
+
+    The median over the filters of the cosine, of either sign, with the other net's that is nearest; 0 without filters.
+    """
+    if not filters or not others:
+        return 0.0
+    cosines = np.abs(np.array(filters) @ np.array(others).T)
+    return float(np.median(cosines.max(axis=1)))
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
