@@ -51,7 +51,9 @@ def accept(
     ] = None,
     signers: Annotated[
         Path | None,
-        typer.Option(metavar="ALLOWED_SIGNERS", help="Of submissions: keys that you vouch for: an OpenSSH file."),
+        typer.Option(
+            metavar="ALLOWED_SIGNERS", help="Of submissions and FILEs: keys that you vouch for: an OpenSSH file."
+        ),
     ] = None,
     registered: Annotated[
         str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")

@@ -16,6 +16,7 @@ from hpcai500.errors import ExitCode
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
+    from hpcai500.results.given_files import GivenFile
     from hpcai500.system.checks import Check
 
 
@@ -52,6 +53,7 @@ def doctor(
     """
     # Imports in here keep `--help` fast.
     from hpcai500.launch.examination import Patient, examine_command, look, why_unplaced  # noqa: PLC0415
+    from hpcai500.results.given_files import given_machine  # noqa: PLC0415
     from hpcai500.system.mounts import require_reachable  # noqa: PLC0415
     from hpcai500.system.preflight import MEASURED, skipped  # noqa: PLC0415
 
@@ -63,8 +65,9 @@ def doctor(
         raise typer.Exit(_print([*look(patient), *skipped(MEASURED, f"not measured: {reason}")], as_json=as_json))
 
     def body(crew: Crew) -> int:
+        sources = given_machine(machine)[1] if machine else ()
         found = examine_command(patient, crew)
-        code = _print(found.checks, as_json=as_json)
+        code = _print(found.checks, sources, as_json=as_json)
         if found.stopped:
             print(f"hpcai500: error: stopped by {found.stopped}: not all was measured", file=sys.stderr)  # noqa: T201
             return ExitCode.RUN_FAILED
@@ -73,9 +76,11 @@ def doctor(
     on_ranks(procs, body)
 
 
-def _print(checks: Sequence[Check], *, as_json: bool) -> int:
-    """Print `checks`; returns the exit code that they stand for."""
+def _print(checks: Sequence[Check], sources: Sequence[GivenFile] = (), *, as_json: bool) -> int:
+    """Print `checks`, and who stands for what speeds were held against; returns the exit code that they stand for."""
     from hpcai500.system.checks import document, lines, verdict  # noqa: PLC0415
 
-    print(json.dumps(document(checks)) if as_json else "\n".join(lines(checks)))  # noqa: T201
+    found = {**document(checks), "sources": [file.document() for file in sources]}
+    told = [*(f"machine {file.sentence}" for file in sources), *lines(checks)]
+    print(json.dumps(found) if as_json else "\n".join(told))  # noqa: T201
     return ExitCode.ENVIRONMENT if verdict(checks) == "fail" else ExitCode.PASS

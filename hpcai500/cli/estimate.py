@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -85,13 +86,13 @@ def _here(request: EstimateRequest, crew: Crew) -> Estimate:
 
 def _elsewhere(request: EstimateRequest, name: str) -> Estimate:
     from hpcai500.launch.estimate import planned_on  # noqa: PLC0415
-    from hpcai500.machine import load_machine  # noqa: PLC0415
     from hpcai500.methodology.cost.facts import StepFacts  # noqa: PLC0415
     from hpcai500.results.estimate import estimate_on  # noqa: PLC0415
+    from hpcai500.results.given_files import given_machine  # noqa: PLC0415
 
-    machine = load_machine(name)
+    machine, sources = given_machine(name)
     recipe, document = planned_on(request, machine, find_placement(os.environ))
-    return estimate_on(machine, request.recipe_name, recipe, StepFacts.of(document))
+    return replace(estimate_on(machine, request.recipe_name, recipe, StepFacts.of(document)), sources=sources)
 
 
 def _print(estimate: Estimate, as_json: bool) -> int:

@@ -66,18 +66,29 @@ def profile(
 def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
     from hpcai500.launch.profiling import new_folder  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.results.figure_files import write_figures  # noqa: PLC0415
+    from hpcai500.results.given_files import given_file  # noqa: PLC0415
     from hpcai500.results.profile import comparison_lines, read_profile  # noqa: PLC0415
     from hpcai500.results.profile_figure import MOST_PROFILES, draw_profiles  # noqa: PLC0415
 
     if len(folders) > MOST_PROFILES:
         raise UsageError(f"--draw: at most {MOST_PROFILES} profiles fit a figure, got {len(folders)}")
     profiles = [(folder, read_profile(folder)) for folder in folders]
+    sources = [given_file(folder / "profile.json") for folder in folders]
     target = out or Path("runs") / f"profiles-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     new_folder(target)
     write_figures(
         target, draw_profiles([(f"{found['benchmark']} ({folder.name})", found) for folder, found in profiles])
     )
-    document = {"folder": str(target), "profiles": {str(folder): found for folder, found in profiles}}
-    lines = [*comparison_lines(profiles), "", f"figure      {target}/profile.svg, {target}/profile.png"]
+    document = {
+        "folder": str(target),
+        "profiles": {str(folder): found for folder, found in profiles},
+        "sources": [file.document() for file in sources],
+    }
+    lines = [
+        *comparison_lines(profiles),
+        "",
+        *(f"signature   {file.sentence}" for file in sources),
+        f"figure      {target}/profile.svg, {target}/profile.png",
+    ]
     print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
     return ExitCode.PASS

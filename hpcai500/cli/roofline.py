@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,8 +34,8 @@ def roofline(
     as_json: Json = False,
 ) -> None:
     """Say what binds runs on a machine, computation or communication, and what would move it (V2.0 section 6)."""
-    from hpcai500.machine import load_machine  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.results.figure_files import write_figures  # noqa: PLC0415
+    from hpcai500.results.figure_files import write_figures  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.results.given_files import given_machine  # noqa: PLC0415
     from hpcai500.results.roofline_figure import draw_roofline  # noqa: PLC0415
     from hpcai500.results.roofline_records import roofline as make  # noqa: PLC0415
 
@@ -42,7 +43,8 @@ def roofline(
         raise UsageError("roofline: --machine and --micro are two sets of ceilings: give one of them")
     if machine is None and micro is None:
         raise UsageError("roofline: give the ceilings: --machine FILE|NAME, or --micro FILE of hpcai500 micro -o FILE")
-    drawn = make(records or [], load_machine(machine or micro or ""), model)
+    ceilings, sources = given_machine(machine or micro or "")
+    drawn = replace(make(records or [], ceilings, model), sources=sources)
     figures = write_figures(out, draw_roofline(drawn)) if out else []
     for figure in figures:
         print(f"hpcai500: {figure}: written", file=sys.stderr)  # noqa: T201

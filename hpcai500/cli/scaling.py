@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -195,9 +196,9 @@ def _predict(
     as_json: bool,
 ) -> None:
     from hpcai500.launch.step_facts import count_step, planned_recipe  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.machine import load_machine  # noqa: PLC0415
     from hpcai500.methodology.cost.facts import StepFacts  # noqa: PLC0415
     from hpcai500.placement import find_placement  # noqa: PLC0415
+    from hpcai500.results.given_files import given_machine  # noqa: PLC0415
     from hpcai500.results.prediction import predict_scaling  # noqa: PLC0415
     from hpcai500.results.prediction_files import write_prediction  # noqa: PLC0415
     from hpcai500.results.prediction_records import classes_of, read_measured, require_fit  # noqa: PLC0415
@@ -207,7 +208,7 @@ def _predict(
             f"--predict: which machine? hpcai500 scale --predict {most_nodes} {benchmark} --machine v100-64, or "
             "measure yours: srun -N 2 hpcai500 micro -o micro.json"
         )
-    machine = load_machine(machine_name)
+    machine, sources = given_machine(machine_name)
     name = recipe_name or (str(records[0] / "recipe.toml") if records else f"{benchmark}/reference")
     recipe = planned_recipe(name, settings, 2, machine.accelerators_per_node)
     if recipe.benchmark != benchmark:
@@ -216,7 +217,7 @@ def _predict(
     require_fit(records, machine)
     classes = classes_of(records[0]) if records else None
     facts = StepFacts.of(count_step(find_placement(os.environ), name, settings, classes))
-    prediction = predict_scaling(recipe, facts, machine, most_nodes, measured, jitter)
+    prediction = replace(predict_scaling(recipe, facts, machine, most_nodes, measured, jitter), sources=sources)
     files = write_prediction(prediction, out) if out else []
     document = {**prediction.document(), "figures": [str(path) for path in files]}
     lines = [*prediction.lines(), *(f"figure      {path}" for path in files)]

@@ -14,6 +14,7 @@ from hpcai500.machine import Machine
 from hpcai500.methodology.cost.curve import Plan
 from hpcai500.methodology.cost.facts import StepFacts
 from hpcai500.methodology.cost.rates import Span
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.prediction import LARGEST_BATCH, MODEL_ERROR, communication_sentences, error_sentence, plan_of
 from hpcai500.results.prediction_machine import network_of, rate_of
 from hpcai500.results.show import scaled
@@ -41,6 +42,7 @@ class Estimate:
         samples_per_second: that input must deliver to all ranks.
         watts: of all nodes; None where it is not known.
         assumptions: in words.
+        sources: files that the machine's figures were given in.
     """
 
     benchmark: str
@@ -58,6 +60,7 @@ class Estimate:
     samples_per_second: Span
     watts: float | None
     assumptions: tuple[str, ...]
+    sources: tuple[GivenFile, ...] = ()
 
     @property
     def seconds(self) -> Span:
@@ -79,6 +82,7 @@ class Estimate:
         """For people."""
         yield f"ESTIMATE of {self.recipe} ({LABEL})"
         yield f"machine     {self.machine}"
+        yield from (f"signature   {file.sentence}" for file in self.sources)
         yield (
             f"size        {self.nodes} node(s), {self.ranks} rank(s), {self.precision}, {self.global_batch} samples a "
             f"step, {self.steps} steps"
@@ -107,6 +111,7 @@ class Estimate:
             "benchmark": self.benchmark,
             "recipe": self.recipe,
             "machine": self.machine,
+            "sources": [file.document() for file in self.sources],
             "nodes": self.nodes,
             "ranks": self.ranks,
             "precision": self.precision,

@@ -13,6 +13,7 @@ from hpcai500.methodology.cost.curve import CurvePoint, Limits, Plan, Wall, pred
 from hpcai500.methodology.cost.facts import StepFacts
 from hpcai500.methodology.cost.gradients import USUAL_BUCKET_BYTES
 from hpcai500.methodology.cost.rates import Span
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.prediction_machine import Known, network_of, rate_of
 from hpcai500.results.prediction_records import MeasuredPoint
 from hpcai500.results.show import scaled
@@ -49,6 +50,7 @@ class Prediction:
         walls: the nearest first.
         assumptions: in words.
         measured: records that are drawn beside it, and never mixed with it.
+        sources: files that the machine's figures were given in.
     """
 
     benchmark: str
@@ -62,6 +64,7 @@ class Prediction:
     walls: tuple[Wall, ...]
     assumptions: tuple[str, ...]
     measured: tuple[MeasuredPoint, ...] = ()
+    sources: tuple[GivenFile, ...] = ()
 
     def between(self) -> Iterator[Between]:
         """Of each point, what its numbers may be: by the speed of computing, and by the error of the model."""
@@ -80,6 +83,7 @@ class Prediction:
         """The table for people."""
         yield f"PREDICTED weak scaling of {self.benchmark} on {self.machine}"
         yield f"({LABEL}; efficiency against one node of {self.ranks_per_node} rank(s))"
+        yield from (f"signature   {file.sentence}" for file in self.sources)
         yield (
             f"{'nodes':>7} {'ranks':>8} {'samples/s':>11} {'FLOPS':>12} {'efficiency':>10} {'between':>12} {'step':>9} "
             f"{'between':>15} {'exposed':>9}"
@@ -110,6 +114,7 @@ class Prediction:
             "scoring": False,
             "benchmark": self.benchmark,
             "machine": self.machine,
+            "sources": [file.document() for file in self.sources],
             "precision": self.precision,
             "batch_size": self.batch_size,
             "points": [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.results.figure_files import figure_files
 from hpcai500.results.prediction import Prediction
+from hpcai500.results.report.words import short
 from hpcai500.results.show import PREFIXES
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def _draw(figure: Figure, prediction: Prediction) -> None:
         f"{prediction.machine}",
         fontsize=11,
     )
+    if prediction.sources:
+        said = "; ".join(file.sentence for file in prediction.sources)
+        figure.supxlabel(short(said, 150), fontsize=7)
 
 
 def _draw_flops(axes: Any, prediction: Prediction) -> None:

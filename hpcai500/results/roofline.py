@@ -9,6 +9,7 @@ from typing import Any
 from hpcai500.errors import UsageError
 from hpcai500.machine import Level, Machine, PaperPoint
 from hpcai500.methodology.roofline import Ceiling, Model, Move, Roof, Workload, flops_ceiling, moves, ridge_point
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.roofline_words import flops_per_byte, move_sentence, point_sentence, precise
 
 
@@ -72,7 +73,8 @@ class RooflinePoint:
 class Roofline:
     """One model of one machine, with the points in it. `roofs` has the ceilings of each number of accelerators.
 
-    `draws_whole` says whether the whole machine is of interest: where no run is, and beside published ones.
+    `draws_whole` says whether the whole machine is of interest: where no run is, and beside published ones. `sources`
+    are the files that the ceilings were given in.
     """
 
     model: Model
@@ -83,6 +85,7 @@ class Roofline:
     points: tuple[RooflinePoint, ...]
     roofs: tuple[Roofs, ...]
     draws_whole: bool
+    sources: tuple[GivenFile, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For programs. `ceilings` and `bandwidths` are those of the whole machine; each point's are in `roofs`."""
@@ -90,6 +93,7 @@ class Roofline:
             "model": self.model,
             "machine": self.machine,
             "source": self.source,
+            "sources": [file.document() for file in self.sources],
             "bound": self.bound,
             **asdict(self.whole),
             "roofs": [asdict(roofs) for roofs in self.roofs],
@@ -105,6 +109,7 @@ class Roofline:
         kind = "distributed" if self.model == "system" else "single-node"
         yield f"{kind} roofline of {self.machine}"
         yield f"source      {self.source}"
+        yield from (f"signature   {file.sentence}" for file in self.sources)
         for roofs in {self.whole.accelerators: self.whole, **{one.accelerators: one for one in self.roofs}}.values():
             yield from _roof_lines(roofs, self.bound)
         for point in self.points:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.results.figure_files import figure_files
+from hpcai500.results.report.words import short
 from hpcai500.results.roofline import Roofline, RooflinePoint, Roofs
 from hpcai500.results.roofline_labels import Labels, spread
 from hpcai500.results.roofline_words import precise
@@ -72,6 +73,8 @@ class Picture:
         axes = figure.add_axes(_FRAME)
         axes.set(xscale="log", yscale="log", xlim=(self._left, self._right), ylim=(self._bottom, self._top))
         self._draw_axes(axes)
+        said = "; ".join(file.sentence for file in self._roofline.sources)
+        figure.text(0.008, 0.01, short(said, 150), fontsize=_SMALL - 1, color=_FAINT)
         labels = Labels(axes)
         self._draw_flat(axes, labels)
         self._draw_slanted(axes, labels)

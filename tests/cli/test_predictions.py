@@ -51,6 +51,8 @@ def test_a_curve_to_ten_thousand_nodes_and_its_wall(machine: Path, tmp_path: Pat
     assert [point["nodes"] for point in document["points"]][-2:] == [8192, 10000]
     assert document["wall"]["binds"] == "network bandwidth"
     assert all(Path(path).stat().st_size > 10_000 for path in document["figures"])
+    assert document["sources"] == [{"path": str(machine), "signer": None, "vouched_for": False}]
+    assert f"{machine} is not signed" in (tmp_path / "out" / "prediction.svg").read_text(encoding="utf-8")
 
 
 def test_an_estimate_for_a_machine_elsewhere(machine: Path, tmp_path: Path) -> None:
@@ -59,6 +61,7 @@ def test_an_estimate_for_a_machine_elsewhere(machine: Path, tmp_path: Path) -> N
     assert "quick look" in ended.stdout
     assert "4 node(s), 16 rank(s)" in ended.stdout
     assert "kWh" in ended.stdout
+    assert f"signature   {machine} is not signed: its figures are the word of whoever gave it" in ended.stdout
     assert "RESULT" not in ended.stdout
     assert not list(tmp_path.iterdir())
 

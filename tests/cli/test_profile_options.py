@@ -85,4 +85,7 @@ def test_profiles_are_drawn_together_as_one_document(
     assert ended.returncode == ExitCode.PASS, ended.stderr
     document = json.loads(ended.stdout)
     assert list(document["profiles"]) == [str(folder), str(tmp_path / "again")]
+    assert [(one["path"], one["signer"]) for one in document["sources"]] == [
+        (str(one / "profile.json"), None) for one in (folder, tmp_path / "again")
+    ]
     assert sorted(path.name for path in (tmp_path / "both").iterdir()) == ["profile.png", "profile.svg"]

@@ -85,7 +85,7 @@ def test_a_folder_is_not_accepted_where_submission_files_are_demanded(folder: Pa
     verified = next(one for one in made.requirements if one.name == "verified")
     assert (verified.verdict, made.exit_code) == ("fail", 2)
     assert "give the file that `hpcai500 submit` wrote" in verified.detail
-    with pytest.raises(UsageError, match="--signers: says whose submission files are trusted, and none is judged"):
+    with pytest.raises(UsageError, match="--signers: says whose files are trusted, and none is given"):
         judge(folder, folder / "campaign", trust=Trust(signers=folder / "allowed"))
 
 

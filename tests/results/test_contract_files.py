@@ -93,8 +93,8 @@ def test_the_defaults_are_what_the_example_says(tmp_path: Path) -> None:
     (one,) = spec.criteria
     assert (spec.system.name, spec.parties, spec.contract) == ("not named", (), "")
     assert spec.require.model_dump() == {
-        "rankable": True, "verified": False, "registered": None, "signers": None, "level": None, "edition": None,
-        "runs": 1, "nodes": None,
+        "rankable": True, "verified": False, "signed": False, "registered": None, "signers": None, "level": None,
+        "edition": None, "runs": 1, "nodes": None,
     }  # fmt: skip
     assert (one.over_runs, one.nodes, one.benchmark, one.clause) == ("mean", None, None, "")
     assert one.limits.reference == 1.5e15
@@ -163,7 +163,7 @@ def test_an_efficiency_has_an_upper_limit_of_its_own_unless_the_contract_gives_o
         (HEAD + '[require]\nlevel = "any"\n' + CRITERION, r"my.toml:3: \[require\] level: expected 'hardware',"),
         (HEAD + '[require]\nedition = "v1"\n' + CRITERION, r"\[require\] edition: expected one of the editions v2.0"),
         (HEAD + "[require]\nruns = 0\n" + CRITERION, r"my.toml:3: \[require\] runs: expected greater than"),
-        (HEAD + "[require]\nsigners = 'a'\n" + CRITERION, r"signers: only submission files are .*: add verified"),
+        (HEAD + "[require]\nsigners = 'a'\n" + CRITERION, r"signers: of what\? add verified = true .*, signed = true"),
         (HEAD + "[require]\nregistered = 'a'\n" + CRITERION, r"registered: expected 64 hex digits, as .*'a'"),
         (
             HEAD + CRITERION + CRITERION.replace("vflops", "flops") + "lowr = 0.0",

@@ -11,6 +11,7 @@ from typing import Any
 from hpcai500.errors import UsageError
 from hpcai500.record import json_object
 from hpcai500.results.acceptance.metrics import Metric
+from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.report.words import number, table, tables
 
 
@@ -26,7 +27,7 @@ class Ceiling:
         verified: whether every result that was timed was right.
     """
 
-    source: Path
+    source: GivenFile
     value: float
     interval: tuple[float, float] | None
     nodes: int | None
@@ -35,10 +36,15 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class CeilingFile:
-    """A file of `hpcai500 micro`."""
+    """A file of `hpcai500 micro`, and who stands for it."""
 
-    path: Path
+    source: GivenFile
     document: Mapping[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """As it was named."""
+        return self.source.path
 
     def ceiling(self, metric: Metric) -> Ceiling | None:
         """What it says of `metric`; None if that was not measured.
@@ -56,7 +62,7 @@ class CeilingFile:
                 f"{unit!r}"
             )
         return Ceiling(
-            self.path, value, _interval(entry), None if nodes is None else int(nodes), entry.get("verified") is True
+            self.source, value, _interval(entry), None if nodes is None else int(nodes), entry.get("verified") is True
         )
 
     def slow_ranks(self) -> Iterator[str]:
@@ -70,23 +76,24 @@ class CeilingFile:
                 yield f"{name}: rank {slowest.get('rank')} on {slowest.get('host')}: {share:.1%} of the median rank"
 
 
-def read_ceilings(paths: Sequence[Path]) -> tuple[CeilingFile, ...]:
+def read_ceilings(paths: Sequence[Path], signers: Path | None = None) -> tuple[CeilingFile, ...]:
     """The files of `hpcai500 micro` at `paths`.
 
     Raises:
         RecordError: one is no JSON.
         UsageError: one is something else.
+        WrongAnswerError: the signature beside one is not one of it, or `signers` lacks its key.
     """
-    return tuple(_read(path) for path in paths)
+    return tuple(_read(path, signers) for path in paths)
 
 
-def _read(path: Path) -> CeilingFile:
+def _read(path: Path, signers: Path | None) -> CeilingFile:
     document = json_object(path)
     known = [entry for entry in tables(list(document.values())) if "value" in entry and "unit" in entry]
     if not known or len(known) < len(document):
         said = f": {document['error']}" if document.get("error") else ""
         raise UsageError(f"{path}: no measurements of `hpcai500 micro -o FILE`{said}")
-    return CeilingFile(path, document)
+    return CeilingFile(given_file(path, signers), document)
 
 
 def _interval(entry: Mapping[str, Any]) -> tuple[float, float] | None:

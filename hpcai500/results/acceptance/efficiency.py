@@ -13,6 +13,7 @@ from hpcai500.methodology.scaling import weak_scaling
 from hpcai500.methodology.trials import summarise
 from hpcai500.record import json_object
 from hpcai500.results.acceptance.evidence import Run
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.report.words import number, tables
 from hpcai500.results.scaling import read_scaling
 
@@ -60,14 +61,17 @@ def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None
     return Efficiencies(tuple(values), tuple(run.name for run in many), base)
 
 
-def efficiencies_of_file(path: Path, nodes: int) -> Efficiencies | None:
+def efficiencies_of_file(source: GivenFile, nodes: int) -> Efficiencies | None:
     """What the file of `hpcai500 scale --json` says, computed again where its records are found; None if it has it not.
+
+    Where they are not, its figures are the word of whoever stands for the file.
 
     Raises:
         RecordError: it is no JSON.
         UsageError: it is something else, or a prediction.
         WrongAnswerError: it says something else than its records.
     """
+    path = source.path
     points = _points(path)
     there = [point for point in points if point["nodes"] == nodes]
     if not there:
@@ -78,8 +82,10 @@ def efficiencies_of_file(path: Path, nodes: int) -> Efficiencies | None:
     value = number(point.get("parallel_efficiency"))
     if value is None:
         raise UsageError(f"{path}: the point of {nodes} node(s) has no parallel_efficiency")
-    note = "" if _check_with_records(path, points) else f"as {path} says: the records that it names are not here"
-    return Efficiencies((value,), (str(path),), int(base["processes"]), note)
+    notes: list[str] = []
+    if not _check_with_records(path, points):
+        notes = [f"as {path} says: the records that it names are not here", source.doubt]
+    return Efficiencies((value,), (str(path),), int(base["processes"]), "; ".join(filter(None, notes)))
 
 
 def _rates(few: Run, many: Run) -> tuple[float, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpcai500.errors import HpcAi500Error, UsageError
 from hpcai500.methodology.trials import summarise
@@ -13,6 +12,7 @@ from hpcai500.results.acceptance.efficiency import Efficiencies, efficiencies_of
 from hpcai500.results.acceptance.evidence import Evidence, Run
 from hpcai500.results.acceptance.metrics import Metric, value_of
 from hpcai500.results.acceptance.spec import CriterionTable
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.report.words import count
 
 
@@ -23,13 +23,13 @@ class Sources:
     Attributes:
         evidence: the runs.
         ceilings: files of `hpcai500 micro`.
-        scaling: a file of `hpcai500 scale --json`.
+        scaling: a file of `hpcai500 scale --json`, and who stands for it.
         nodes: that the contract is about, where it says so.
     """
 
     evidence: Evidence
     ceilings: tuple[CeilingFile, ...] = ()
-    scaling: Path | None = None
+    scaling: GivenFile | None = None
     nodes: int | None = None
 
 
@@ -110,21 +110,25 @@ def _of_ceilings(metric: Metric, sources: Sources) -> Measured:
         return Measured(missing=f"not measured: {metric.remedy}")
     wrong = next((one for one in found if not one.verified), None)
     if wrong:
-        return Measured(missing=f"{wrong.source}: what was timed is not marked as verified: measure again")
+        return Measured(missing=f"{wrong.source.path}: what was timed is not marked as verified: measure again")
     other = next((one for one in found if sources.nodes and one.nodes != sources.nodes), None)
     if other:
         on = "an unknown number of nodes" if other.nodes is None else count(other.nodes, "node")
         return Measured(
-            missing=f"{other.source}: measured on {on}, but the contract requires {sources.nodes}: {metric.remedy}"
+            missing=f"{other.source.path}: measured on {on}, but the contract requires {sources.nodes}: {metric.remedy}"
         )
     interval = found[0].interval if len(found) == 1 else None
     return Measured(
-        tuple(one.value for one in found), tuple(str(one.source) for one in found), found[0].nodes, interval
+        tuple(one.value for one in found),
+        tuple(str(one.source.path) for one in found),
+        found[0].nodes,
+        interval,
+        "; ".join(one.source.doubt for one in found if one.source.doubt),
     )
 
 
 def _of_scaling(
-    metric: Metric, evidence: Evidence, benchmark: str | None, nodes: int, scaling: Path | None
+    metric: Metric, evidence: Evidence, benchmark: str | None, nodes: int, scaling: GivenFile | None
 ) -> Measured:
     if scaling:
         found = efficiencies_of_file(scaling, nodes)

@@ -67,6 +67,8 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
     for submission in acceptance.submissions[:_MOST_SUBJECTS]:
         yield "Submission", f"{submission.sentence}; manifest {submission.manifest_sha256}"
         yield "Not checked", "; ".join(submission.not_checked)
+    for source in acceptance.sources[:_MOST_SUBJECTS]:
+        yield "Figures", short(source.sentence, 300)
     if acceptance.evidence.runs:
         yield "Measured on", _machine(max(acceptance.evidence.runs, key=lambda run: run.result.nodes))
     if request.baseline:

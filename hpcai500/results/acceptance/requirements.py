@@ -10,6 +10,7 @@ from hpcai500.results.acceptance.evidence import Evidence, Run
 from hpcai500.results.acceptance.spec import RequireTable
 from hpcai500.results.acceptance.subjects import edition_target
 from hpcai500.results.acceptance.submissions import Trust
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.report.words import count, short
 from hpcai500.results.score import why_no_mean
 
@@ -45,6 +46,7 @@ def judge_requirements(
     evidence: Evidence,
     reasons: Sequence[str] = (),
     trust: Trust | None = None,
+    sources: Sequence[GivenFile] = (),
 ) -> list[Requirement]:
     """Each demand of a contract; whole records, right answers and runs that belong together are always demanded.
 
@@ -53,12 +55,15 @@ def judge_requirements(
         evidence: the runs.
         reasons: why they are not rankable (`not_rankable`).
         trust: what the submissions were held against.
+        sources: files of figures that were measured outside of the runs.
     """
     found = [_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
     if require.verified:
         found.append(_verified(evidence))
     if trust and trust.registered:
         found.append(_registered(trust.registered, evidence))
+    if require.signed:
+        found.append(_signed(sources))
     if require.edition:
         found.append(_edition(require.edition, evidence.runs))
     if require.level:
@@ -113,6 +118,13 @@ def _verified(evidence: Evidence) -> Requirement:
         if run.record.path.parent not in folders
     ]
     return _of_all("verified", "submission files that are verified", broken, len(evidence.runs))
+
+
+def _signed(sources: Sequence[GivenFile]) -> Requirement:
+    broken = [one.sentence for one in sources if one.signer is None]
+    found = f"{len(sources) - len(broken)} of {count(len(sources), 'file')}" if sources else "no such file"
+    verdict: Literal["pass", "fail"] = "fail" if broken else "pass"
+    return Requirement("signed", "files of micro and scale", found, verdict, short(broken[0]) if broken else "")
 
 
 def _registered(identity: str, evidence: Evidence) -> Requirement:

@@ -120,6 +120,7 @@ class RequireTable(_Table):
 
     rankable: bool = True
     verified: bool = False
+    signed: bool = False
     registered: Annotated[str, AfterValidator(_identity)] | None = None
     signers: Name | None = None
     level: Literal["hardware", "system", "free"] | None = None
@@ -128,9 +129,11 @@ class RequireTable(_Table):
     nodes: Count | None = None
 
     @model_validator(mode="after")
-    def _trusts_only_what_is_verified(self) -> RequireTable:
-        if self.signers is not None and not self.verified:
-            raise ValueError("signers: only submission files are signed: add verified = true")
+    def _trusts_only_what_is_signed(self) -> RequireTable:
+        if self.signers is not None and not (self.verified or self.signed):
+            raise ValueError(
+                "signers: of what? add verified = true (submissions), signed = true (micro, scale), or both"
+            )
         return self
 
 

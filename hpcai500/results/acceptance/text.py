@@ -140,6 +140,8 @@ def _head(acceptance: Acceptance) -> Iterator[str]:
     for submission in acceptance.submissions:
         yield f"submission  {submission.sentence}"
         yield from (f"            not checked: {said}" for said in submission.not_checked)
+    for source in acceptance.sources:
+        yield f"figures     {source.sentence}"
     for campaign in acceptance.evidence.campaigns:
         yield f"campaign    {campaign.path}: {attempts_text(campaign)} (journal {campaign.head[:12]}…)"
     folders = [campaign.path for campaign in acceptance.evidence.campaigns]

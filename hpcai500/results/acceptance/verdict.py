@@ -24,6 +24,7 @@ from hpcai500.results.acceptance.spec import Contract, RequireTable
 from hpcai500.results.acceptance.subjects import Subject, subjects
 from hpcai500.results.acceptance.submissions import Trust, Verified, is_submission, open_verified, paths_shown
 from hpcai500.results.acceptance.worst_node import WorstNode, worst_node
+from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.report.words import short
 from hpcai500.scratch import scratch_folder
 
@@ -39,7 +40,7 @@ class Request:
         scaling: a file of `hpcai500 scale --json`.
         baseline: older runs of the same work.
         ratio: of what the old runs reached, how much the new ones must.
-        trust: what submission files are held against, beyond what the contract says.
+        trust: what submission files, and files of figures, are held against, beyond what the contract says.
     """
 
     contract: Contract | None
@@ -59,6 +60,7 @@ class Acceptance:
         request: what was judged by what.
         evidence: the runs.
         subjects: what they did, on what.
+        sources: files of figures that were measured outside of the runs.
         not_rankable: why they are no results of HPC AI500; none if they are.
         requirements: what must hold of every run.
         criteria: what was contracted.
@@ -69,6 +71,7 @@ class Acceptance:
     request: Request
     evidence: Evidence
     subjects: tuple[Subject, ...]
+    sources: tuple[GivenFile, ...]
     not_rankable: tuple[str, ...]
     requirements: tuple[Requirement, ...]
     criteria: tuple[Judged, ...]
@@ -143,6 +146,7 @@ class Acceptance:
             "not_rankable": list(self.not_rankable),
             "judged": [one.document() for one in self.subjects],
             "submissions": [one.document() for one in self.submissions],
+            "sources": [one.document() for one in self.sources],
             "requirements": [one.document() for one in self.requirements],
             "criteria": [one.document() for one in self.criteria],
             "worst_node": self.worst.document(),
@@ -184,15 +188,18 @@ def accept(request: Request, now: datetime | None = None, tracker: Tracker = sil
 
     Raises:
         UsageError: something is not what it should be: a path, a file, a run that is named twice.
-        WrongAnswerError: a submission is refused; a file or an old record says something else than its evidence.
+        WrongAnswerError: a submission or a signature is refused; a file or an old record says something else than its
+            evidence.
         EnvironmentLacksError: no submission can be verified here.
     """
     if request.contract is None and request.baseline is None:
         raise UsageError("accept: name a contract file first, or give --baseline OLD")
     now, trust = now or datetime.now(UTC), _trust(request)
     files = [path for path in request.records if is_submission(path)]
-    if request.trust.signers and not files:
-        raise UsageError("--signers: says whose submission files are trusted, and none is judged")
+    if request.trust.signers and not (files or request.micro or request.scaling):
+        raise UsageError(
+            "--signers: says whose files are trusted, and none is given: a submission, --micro or --scaling"
+        )
     if trust.registered and len(files) > 1:
         raise UsageError(f"--registered: one campaign has that identity, and {len(files)} submissions are judged")
     if not files:
@@ -237,10 +244,12 @@ def _accept(
     # Without a contract nobody has demanded the rules; that they are not kept is said all the same.
     require = spec.require if spec else RequireTable(rankable=False)
     reasons = not_rankable(evidence)
-    files = read_ceilings(request.micro)
+    files = read_ceilings(request.micro, trust.signers)
+    scaling = given_file(request.scaling, trust.signers) if request.scaling else None
+    sources = (*(file.source for file in files), *([scaling] if scaling else []))
     criteria: list[Judged] = []
     if spec:
-        criteria += judge_criteria(spec.criteria, Sources(evidence, files, request.scaling, require.nodes))
+        criteria += judge_criteria(spec.criteria, Sources(evidence, files, scaling, require.nodes))
     if request.baseline:
         criteria += judge_against(request.baseline, evidence, request.ratio)
     judged = [evidence.on_nodes(name, require.nodes) or evidence.on_nodes(name, None) for name in evidence.benchmarks]
@@ -248,8 +257,9 @@ def _accept(
         request=request,
         evidence=evidence,
         subjects=subjects(evidence),
+        sources=sources,
         not_rankable=reasons,
-        requirements=tuple(judge_requirements(require, evidence, reasons, trust)),
+        requirements=tuple(judge_requirements(require, evidence, reasons, trust, sources)),
         criteria=tuple(criteria),
         worst=worst_node([run for runs in judged for run in runs], files),
         made=now,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.errors import HpcAi500Error, RecordError, UsageError
-from hpcai500.machine import Machine, load_machine
+from hpcai500.machine import Machine
+from hpcai500.results.given_files import GivenFile, given_machine
 from hpcai500.results.report.banner import banner, score_tiles
 from hpcai500.results.report.blocks import Part, Section, Text
 from hpcai500.results.report.communication import communication_section
@@ -30,6 +31,7 @@ from hpcai500.results.score import expand
 
 # Beyond these, a page has the summary of each record and the sections of the first ones only.
 _MOST_PARTS = 20
+_Ceilings = tuple[Machine, tuple[GivenFile, ...]]
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,12 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
     Raises:
         RecordError: one is no record, or does not hold together.
         UsageError: a run is named twice, or the machine cannot be read.
+        WrongAnswerError: the signature of the machine's file or of a profile is not one of it.
     """
     subjects = [read_subject(path) for path in expand(paths)]
     if not subjects:
         raise UsageError("report: name a record: hpcai500 report RECORD -o report.html")
-    ceilings = load_machine(machine) if machine else None
+    ceilings = given_machine(machine) if machine else None
     if profile:
         _require_profile_of(profile, subjects)
     parts = [_part(subject, index, ceilings, profile) for index, subject in enumerate(subjects[:_MOST_PARTS], 1)]
@@ -76,7 +79,7 @@ def _require_profile_of(profile: Path, subjects: Sequence[Subject]) -> None:
         raise UsageError(f"--profile {profile}: a profile of {of}, and no record here is of it: give the right folder")
 
 
-def _part(subject: Subject, index: int, machine: Machine | None, profile: Path | None) -> Part:
+def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: Path | None) -> Part:
     begin = subject.record.events[0].get("time_ms") if subject.record.events else None
     last = last_event_hash(subject)
     subtitle = f"{short(subject.path, 200)} · {moment(begin)} · last event {last[:12]}…"
@@ -84,7 +87,7 @@ def _part(subject: Subject, index: int, machine: Machine | None, profile: Path |
     return Part(f"record-{index}", _name(subject), subtitle, banner(subject), sections)
 
 
-def _sections(subject: Subject, machine: Machine | None, profile: Path | None) -> Iterator[Section | None]:
+def _sections(subject: Subject, machine: _Ceilings | None, profile: Path | None) -> Iterator[Section | None]:
     # The one that is given is of one benchmark; records of others keep their own.
     of_this = profile and read_benchmark(profile) in (None, subject.record.tables.get("benchmark"))
     folder = find_profile(subject.path, profile if of_this else None)
@@ -93,7 +96,7 @@ def _sections(subject: Subject, machine: Machine | None, profile: Path | None) -
     yield _shown("Where the time goes", lambda: step_section(subject))
     yield _shown("Stragglers", lambda: straggler_section(subject))
     yield _shown("Communication", lambda: communication_section(subject))
-    yield _shown("Roofline", lambda: roofline_section(subject, machine) if machine else None)
+    yield _shown("Roofline", lambda: roofline_section(subject, *machine) if machine else None)
     yield _shown("Profile", lambda: profile_section(folder) if folder else None)
     yield _shown("Power", lambda: power_section(subject))
     yield _shown("Pictures", lambda: picture_section(subject))

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcai500.errors import RecordError
 from hpcai500.record import json_object
+from hpcai500.results.given_files import given_file
 from hpcai500.results.report.bars import Bar, bars
 from hpcai500.results.report.blocks import Block, Chart, Charts, Fold, Key, Section, Table, Text
 from hpcai500.results.report.plot import Line, Plot
@@ -46,6 +47,7 @@ def profile_section(folder: Path) -> Section:
 
     Raises:
         RecordError: profile.json cannot be read.
+        WrongAnswerError: the signature beside it is not one of it.
     """
     document = json_object(folder / "profile.json")
     said = (
@@ -53,7 +55,7 @@ def profile_section(folder: Path) -> Section:
         f"{count(document.get('steps'), 'step')} in {duration(document.get('seconds'))}. "
         f"Unclassified: {share(document.get('unclassified_share'))} of kernel time."
     )
-    blocks: list[Block] = [Text(said)]
+    blocks: list[Block] = [Text(said), Text(f"{short(given_file(folder / 'profile.json').sentence)}.", "soft")]
     classes = {name: kind for name, kind in table(document.get("classes")).items() if isinstance(kind, dict)}
     charts = [_class_chart(classes)] if classes else []
     charts += [chart for chart in (_utilisation(document), _bandwidth(document)) if chart]

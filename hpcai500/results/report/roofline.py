@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hpcai500.errors import HpcAi500Error
 from hpcai500.machine import Machine
+from hpcai500.results.given_files import GivenFile
 from hpcai500.results.report.blocks import Block, Chart, Charts, Fold, Key, Section, Sentences, Table, Text
 from hpcai500.results.report.plot import Level, Line, Plot, Spot
 from hpcai500.results.report.reading import Subject
@@ -21,14 +22,14 @@ _CLOSE = 1.6
 _ALONE = "One rank communicates nothing, so it has no place along an axis of FLOPs a byte."
 
 
-def roofline_section(subject: Subject, machine: Machine) -> Section:
+def roofline_section(subject: Subject, machine: Machine, sources: Sequence[GivenFile]) -> Section:
     """The model that fits the run, with what binds it in a sentence, or why there is none."""
     try:
         model = roofline([subject.path], machine)
     except HpcAi500Error as error:
         return Section("Roofline", [Text(f"No roofline: {short(error)}.", "flag")])
     point, roofs = model.points[0], model.roofs[0]
-    blocks: list[Block] = [Text(f"{point.sentence}.")]
+    blocks: list[Block] = [Text(f"{point.sentence}."), *(Text(f"{short(file.sentence)}.", "soft") for file in sources)]
     if point.moves:
         blocks.append(Sentences([move_sentence(move, point) for move in point.moves]))
     blocks.append(Charts([_chart(model, point, roofs)]) if point.coi else Text(_ALONE, "soft"))

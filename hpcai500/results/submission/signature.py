@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAnswerError
 from hpcai500.results.submission.limits import SIGNATURE_BYTES
-from hpcai500.results.submission.manifest import NAMESPACE
+from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE
 
 # A key on a token waits for a finger; without anybody there, this ends it.
 _PATIENCE_SECONDS = 60.0
@@ -62,13 +62,14 @@ def sign(path: Path, key: Path) -> bytes:
         return signature.read_bytes()
 
 
-def check_signature(content: bytes, signature: bytes, signers: Path | None = None) -> Signer:
+def check_signature(content: bytes, signature: bytes, signers: Path | None = None, name: str = MANIFEST) -> Signer:
     """Who signed `content`.
 
     Args:
         content: what was signed.
         signature: in OpenSSH's armour.
         signers: file of keys that are vouched for (`man ssh-keygen`, ALLOWED SIGNERS); None asks for none.
+        name: of the file that holds `content`, for messages.
 
     Raises:
         WrongAnswerError: it is no signature of this content.
@@ -84,7 +85,7 @@ def check_signature(content: bytes, signature: bytes, signers: Path | None = Non
         ended = _ssh_keygen(["check-novalidate", *named], content)
         found = _FINGERPRINT.search(ended.stdout.decode(errors="replace"))
         if ended.returncode != 0 or found is None:
-            raise WrongAnswerError(f"the signature is not one of this manifest: {_last_line(ended)}")
+            raise WrongAnswerError(f"the signature is not one of {name}: {_last_line(ended)}")
         identity = _identity(content, armour, signers) if signers else None
     return Signer(found.group(), identity, trusted=identity is not None)
 

@@ -1,0 +1,95 @@
+"""Files of figures that carry no chain (of `hpcai500 micro`, `scale`, `profile`, or by hand), and who stands for each.
+
+A file is signed as the manifest of a submission is: `ssh-keygen -Y sign -n hpcai500 -f KEY FILE` writes `FILE.sig`
+beside it. Whatever is computed from a file says who signed it, or that nobody did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import UsageError, WrongAnswerError
+from hpcai500.machine import Machine, load_machine
+from hpcai500.machine.files import find_machine
+from hpcai500.recipe import recipes_folder
+from hpcai500.results.submission.limits import SIGNATURE_BYTES
+from hpcai500.results.submission.signature import Signer, check_signature, require_signers
+
+
+@dataclass(frozen=True)
+class GivenFile:
+    """A file of figures, as it was named, and whose signature lies beside it; None where none does."""
+
+    path: Path
+    signer: Signer | None
+
+    @property
+    def sentence(self) -> str:
+        """Who stands for it, in one line."""
+        if self.signer is None:
+            return f"{self.path} is not signed: its figures are the word of whoever gave it"
+        if self.signer.trusted:
+            return f"{self.path} is signed by {self.signer.identity} with {self.signer.fingerprint}"
+        return f"{self.path} is signed with {self.signer.fingerprint}, a key that nobody here vouches for"
+
+    @property
+    def doubt(self) -> str:
+        """The sentence, where nobody stands for it who is vouched for; else nothing."""
+        return "" if self.signer and self.signer.trusted else self.sentence
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        known = self.signer
+        return {
+            "path": str(self.path),
+            "signer": known and (known.identity or known.fingerprint),
+            "vouched_for": known is not None and known.trusted,
+        }
+
+
+def given_file(path: Path, signers: Path | None = None) -> GivenFile:
+    """Who stands for the file `path`.
+
+    Args:
+        path: the file; `PATH.sig` beside it is its signature.
+        signers: OpenSSH file of keys that are vouched for; None asks for none.
+
+    Raises:
+        WrongAnswerError: the signature is not one of this file, or `signers` lacks its key.
+        UsageError: a file cannot be read, or `signers` has no signer.
+        EnvironmentLacksError: it is signed, and there is no ssh-keygen here.
+    """
+    if signers is not None:
+        require_signers(signers)
+    beside = path.with_name(f"{path.name}.sig")
+    if not beside.is_file():
+        return GivenFile(path, None)
+    try:
+        with beside.open("rb") as stream:
+            signature = stream.read(SIGNATURE_BYTES + 1)
+        signer = check_signature(path.read_bytes(), signature, signers, name=str(path))
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    except WrongAnswerError as error:
+        raise WrongAnswerError(
+            f"{beside}: {error}: the file was changed after it was signed, or this is another file's signature: ask "
+            "its signer for both"
+        ) from error
+    if signers is not None and not signer.trusted:
+        raise WrongAnswerError(f"{beside}: signed with {signer.fingerprint}, a key that {signers} does not have")
+    return GivenFile(path, signer)
+
+
+def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, ...]]:
+    """The machine that `load_machine` reads, and the file that it is from; none where it comes with hpcai500.
+
+    Raises:
+        UsageError: as `load_machine`, or the signature cannot be read.
+        WrongAnswerError: the signature beside the file is not one of it.
+        EnvironmentLacksError: the file is signed, and there is no ssh-keygen here.
+    """
+    path = find_machine(name_or_path)
+    is_ours = path.resolve().parent == (recipes_folder() / "sites").resolve()
+    return load_machine(name_or_path), () if is_ours else (given_file(path),)
