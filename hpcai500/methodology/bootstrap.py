@@ -112,7 +112,7 @@ def unseen_probe(drawn: SampleIds | None, samples: int, count: int) -> SampleIds
 
 def drawn_facts(drawn: SampleIds, samples: int, sampling: str, strata: Sequence[int] = ()) -> DrawnFacts:
     """What a record tells of draws out of `range(samples)`."""
-    distinct = int(np.unique(drawn).size)
+    distinct = int(np.count_nonzero(np.bincount(drawn, minlength=samples)))
     return DrawnFacts(sampling, tuple(strata), int(drawn.size), distinct, distinct / samples)
 
 

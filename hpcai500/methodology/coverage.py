@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +35,14 @@ class Coverage:
 
     @classmethod
     def expected(cls, samples: int) -> Coverage:
-        """Return the coverage of a complete epoch: each of `range(samples)` once."""
-        coverage = cls()
-        for start in range(0, samples, _CHUNK_SAMPLES):
-            coverage = coverage.add(np.arange(start, min(start + _CHUNK_SAMPLES, samples), dtype=np.int64))
+        """Return the coverage of a complete epoch: each of `range(samples)` once.
+
+        Sets of other sizes share the work: after one of n samples, any smaller one takes less than 2**18.
+        """
+        chunks, rest = divmod(samples, _CHUNK_SAMPLES)
+        coverage = cls().add(np.arange(samples - rest, samples, dtype=np.int64))
+        for number in range(chunks):
+            coverage = coverage.merge(_chunk(number))
         return coverage
 
     @classmethod
@@ -66,6 +71,13 @@ class Coverage:
     def digest(self) -> str:
         """The count and both sums as text, for a record: "COUNT-32 hex digits"."""
         return f"{self.count}-{self.lane_a:016x}{self.lane_b:016x}"
+
+
+@lru_cache(maxsize=1024)
+def _chunk(number: int) -> Coverage:
+    """Each of the `number`-th _CHUNK_SAMPLES ids once."""
+    start = number * _CHUNK_SAMPLES
+    return Coverage().add(np.arange(start, start + _CHUNK_SAMPLES, dtype=np.int64))
 
 
 def _lane_sum(words: npt.NDArray[np.uint64], lane: np.uint64) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.data.samplers import epoch_order
-from hpcai500.methodology.coverage import Coverage
+from hpcai500.methodology.coverage import Coverage, SampleIds
 
 IDS = st.lists(st.integers(0, 10**9), max_size=50)
 WORD = 2**64
@@ -70,6 +70,25 @@ def test_a_wrong_epoch_has_another_digest(change) -> None:  # type: ignore[no-un
     ids = [40, 7, *(i for i in range(100) if i not in (40, 7))]
     assert of(ids).digest == Coverage.expected(100).digest
     assert of(change(ids)).digest != Coverage.expected(100).digest
+
+
+def test_digests_of_many_sizes_share_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's submission may have a size of its own in each record."""
+    words = 0
+    add = Coverage.add
+
+    def counted(self: Coverage, ids: SampleIds) -> Coverage:
+        nonlocal words
+        words += ids.size
+        return add(self, ids)
+
+    largest, sizes = 2**22, 20
+    whole = {size: of(list(range(size))) for size in (2**18 - 1, 2**18, 2**18 + 1)}
+    monkeypatch.setattr(Coverage, "add", counted)
+    found = {size: Coverage.expected(size) for size in range(largest, largest - sizes, -1)}
+    assert words <= largest + sizes * 2**18, "one sweep of the largest, and a part of it for each"
+    assert [one.count for one in found.values()] == list(found)
+    assert {size: Coverage.expected(size) for size in whole} == whole
 
 
 def test_the_digest_of_an_epoch_never_changes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 from hpcai500.methodology.integrity.passes import Pass
@@ -15,7 +14,7 @@ from hpcai500.results.verification.records.drawn import MOST_DRAWN, draws_can_be
 from hpcai500.results.verification.records.run import Run, judged
 
 _NAME, _COVERAGE = "samples", "coverage"
-# A digest of more would take long; ImageNet has a fiftieth of it.
+# So many take two seconds, also for records of as many sizes as a campaign has runs; ImageNet has a fiftieth of it.
 _MOST_SAMPLES = 1 << 26
 
 
@@ -77,7 +76,6 @@ def _digest_faults(one: Pass) -> list[str]:
     return [] if count == str(one.done.samples) else [f"a digest of {count} samples for {one.done.samples}"]
 
 
-@lru_cache(maxsize=16)
 def _digest(samples: int) -> str:
     from hpcai500.methodology.coverage import Coverage  # noqa: PLC0415 - imports numpy
 
