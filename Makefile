@@ -16,7 +16,7 @@ endif
 CORE       := CMakeLists.txt $(shell find csrc cmake -type f 2>/dev/null)
 CPP        := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CORE))
 SCRIPTS    := $(shell grep -l '^\#!.*python' scripts/* containers/* 2>/dev/null)
-BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/decode_stages.py benchmarks/dali_loader.py benchmarks/climate_reader.py benchmarks/compression.py benchmarks/detection_operators.py benchmarks/engine_step.py benchmarks/micro_ceilings.py benchmarks/training_step.py benchmarks/staging.py benchmarks/ensemble_scaling.py benchmarks/ensemble_status.py
+BENCHMARKS := benchmarks/decode_crop.py benchmarks/decode_accuracy.py benchmarks/decode_stages.py benchmarks/dali_loader.py benchmarks/climate_reader.py benchmarks/compression.py benchmarks/detection_operators.py benchmarks/engine_step.py benchmarks/micro_ceilings.py benchmarks/training_step.py benchmarks/staging.py benchmarks/ensemble_scaling.py benchmarks/ensemble_status.py benchmarks/rank_submissions.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

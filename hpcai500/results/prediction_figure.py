@@ -44,7 +44,7 @@ def _draw(figure: Figure, prediction: Prediction) -> None:
     )
     if prediction.sources:
         said = "; ".join(file.sentence for file in prediction.sources)
-        figure.supxlabel(short(said, 150), fontsize=7)
+        figure.supxlabel(short(said, 150), fontsize=7, parse_math=False)
 
 
 def _draw_flops(axes: Any, prediction: Prediction) -> None:

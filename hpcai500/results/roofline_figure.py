@@ -74,7 +74,7 @@ class Picture:
         axes.set(xscale="log", yscale="log", xlim=(self._left, self._right), ylim=(self._bottom, self._top))
         self._draw_axes(axes)
         said = "; ".join(file.sentence for file in self._roofline.sources)
-        figure.text(0.008, 0.01, short(said, 150), fontsize=_SMALL - 1, color=_FAINT)
+        figure.text(0.008, 0.01, short(said, 150), fontsize=_SMALL - 1, color=_FAINT, parse_math=False)
         labels = Labels(axes)
         self._draw_flat(axes, labels)
         self._draw_slanted(axes, labels)

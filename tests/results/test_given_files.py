@@ -144,6 +144,7 @@ def test_a_signature_that_does_not_fit_is_refused(
     assert document["error"].startswith(f"{beside}: ")
     if forgery != "a stranger's":
         told("roofline", record, "--micro", micro, code=2)
+        told("doctor", "--machine", micro, code=2)
 
 
 def test_a_contract_can_demand_that_files_are_signed(record: Path, micro: Path, key: Path, tmp_path: Path) -> None:

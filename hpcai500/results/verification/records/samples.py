@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from hpcai500.methodology.integrity.passes import Pass
@@ -76,6 +77,7 @@ def _digest_faults(one: Pass) -> list[str]:
     return [] if count == str(one.done.samples) else [f"a digest of {count} samples for {one.done.samples}"]
 
 
+@lru_cache(maxsize=16)
 def _digest(samples: int) -> str:
     from hpcai500.methodology.coverage import Coverage  # noqa: PLC0415 - imports numpy
 
