@@ -10,9 +10,8 @@ from hpcai500.record import Record
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import nodes, values
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note, skipped, warning
+from hpcai500.results.verification.guard import note, skipped, warning
 from hpcai500.results.verification.records.run import judged
-from hpcai500.results.verification.software import has_our_code
 from hpcai500.system.describe.environment import effects
 
 _NAME = "environment"
@@ -22,31 +21,31 @@ _MOST_HOSTS = 4
 def check_environment(context: Context) -> Iterator[Finding]:
     """Variables and preloaded libraries of each node, at each start of each done record."""
     for name, record in context.done.items():
-        missing, told, tuning = _seen(record)
-        if missing and has_our_code(record):
-            yield fail(_NAME, f"{name}: {missing[0]}, which hpcai500 writes of each node")
-        elif missing:
-            yield skipped(_NAME, f"{name}: {missing[0]}: written by another version")
+        silent, told, tuning = _seen(record)
         yield from judged(_NAME, [f"{name}: {what} on {_named(hosts)}" for what, hosts in told.items()], warning)
-        if not missing and not told:
+        if silent:
+            # Of a record of this version `evidence` refuses that.
+            yield skipped(_NAME, f"{name}: {_named(silent)} does not tell its variables and preloaded libraries")
+        elif not told:
             others = f"; variables that tune: {', '.join(tuning)}" if tuning else ""
             yield note(_NAME, f"{name}: no variable and no library changes arithmetic, clocks or code{others}")
 
 
 def _seen(record: Record) -> tuple[list[str], Mapping[str, list[str]], list[str]]:
-    """What is not told, what is to be looked at with its hosts, and names of the other variables."""
-    missing: list[str] = []
+    """Hosts that do not tell, what is to be looked at with its hosts, and names of the other variables."""
+    silent: list[str] = []
     told: dict[str, list[str]] = {}
     tuning: set[str] = set()
     for value in values(record, "system"):
         for node in nodes(replace(record, system=value)):
             host = str(node.get("host"))
             environment, preloaded = node.get("environment"), node.get("preloaded")
-            missing += [f"{host} has no `{key}`" for key in ("environment", "preloaded") if key not in node]
+            if not {"environment", "preloaded"} <= set(node):
+                silent.append(host)
             for what in _told(environment or {}, preloaded if "preloaded" in node else []):
                 told.setdefault(what, []).append(host)
             tuning |= set(environment or {}) - set(effects(environment or {}))
-    return missing, told, sorted(tuning)
+    return silent, told, sorted(tuning)
 
 
 def _told(environment: Mapping[str, Any], preloaded: Any) -> list[str]:

@@ -21,7 +21,7 @@ _OF_DATASET = {
     "ewa": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated", "grid"),
 }
 _OF_PACKAGE = ("version", "code_sha256", "core_sha256")
-_OF_NODE = ("host", "processor", "memory", "accelerators", "software", "environment", "container")
+_OF_NODE = ("host", "processor", "memory", "accelerators", "software", "environment", "preloaded", "container")
 _OF_ACCELERATOR = ("name", "memory_bytes", "uuid")
 
 
