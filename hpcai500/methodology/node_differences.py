@@ -27,10 +27,11 @@ _OWN = re.compile(
     r"|^cpu\.(?!Model name$|Stepping$|Flags$)"
     r"|^environment\.CUDA_VISIBLE_DEVICES$"
 )
-# A difference in these is told, and seldom changes what a node computes or how fast.
+# A difference in these is told, and seldom changes what a node computes or how fast. A file system of a pool (ZFS) counts
+# as its size what others have left of the pool.
 _MINOR = re.compile(
     r"^(machine|disks|topology)\b|^processor\.microcode$|firmware$|\.board$|^kernel_settings\.(tuned_profile|psi)$"
-    r"|^limits\.(?!locked_memory|open_files)|^file_systems\.(temporary|out)\b|^driver\.modules\b|^network\b.*\.duplex$"
+    r"|^limits\.(?!locked_memory|open_files)|^file_systems\.((temporary|out)\b|data\.total_bytes$)|^driver\.modules\b|^network\b.*\.duplex$"
 )
 # Compared as they are: how often each value occurs, ways between devices, modules.
 _WHOLE = re.compile(
@@ -96,12 +97,15 @@ def node_differences(nodes: Sequence[Mapping[str, Any]]) -> list[NodeDifference]
 def _compared(node: Mapping[str, Any]) -> dict[str, Any]:
     """`node` without interfaces that are no hardware and stand on none: containers make their own on every node.
 
-    Of accelerators, `devices` knows all that a job does but how many it may use.
+    Of accelerators, `devices` knows all that a job does but how many it may use. A hypervisor gives a virtual machine
+    memory when it is used, and a NUMA node counts what it has been given by now.
     """
-    interfaces, accelerators = node.get("network"), node.get("accelerators")
+    interfaces, accelerators, numa = node.get("network"), node.get("accelerators"), node.get("numa")
+    if numa and (node.get("processor") or {}).get("hypervisor"):
+        numa = [{**one, "memory_bytes": None} for one in numa]
     kept = [one for one in interfaces if one.get("is_physical") or one.get("over")] if interfaces else interfaces
     usable = len(accelerators) if accelerators and node.get("devices") else accelerators
-    return {**node, "network": kept, "accelerators": usable}
+    return {**node, "network": kept, "accelerators": usable, "numa": numa}
 
 
 def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -122,6 +122,23 @@ def test_what_should_be_alike_and_is_not_is_told(path: str, value: Any, field: s
     assert (found.field, found.matters, found.outliers) == (field, matters, ("n2",))
 
 
+NUMA = [{"node": 0, "cpus": "0-1", "memory_bytes": 9_355_603_968}]
+
+
+@pytest.mark.parametrize(("hypervisor", "fields"), [("KVM", []), (None, ["numa[0].memory_bytes"])])
+def test_memory_that_a_hypervisor_has_not_given_to_a_numa_node_yet_is_no_difference(
+    hypervisor: str | None, fields: list[str]
+) -> None:
+    grown = [{**NUMA[0], "memory_bytes": 11_637_305_344}]
+    nodes = [{"processor.hypervisor": hypervisor, "numa": numa} for numa in (NUMA, NUMA, grown)]
+    assert [one.field for one in differences(*nodes)] == fields
+
+
+def test_the_size_of_a_file_system_is_told_and_does_not_matter() -> None:
+    (found,) = differences(*({"file_systems.data.total_bytes": size} for size in (2**40, 2**39, 2**39)))
+    assert (found.field, found.matters) == ("file_systems.data.total_bytes", False)
+
+
 def test_a_missing_device_is_counted_and_the_others_are_compared() -> None:
     (found,) = differences({}, {}, {"devices": NODE["devices"][:3]})
     assert (found.field, [variant.value for variant in found.variants]) == ("devices", [4, 3])
