@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from hpcai500.errors import ExitCode, HpcAi500Error
+from hpcai500.streams import spelt_out
 
 Status = Literal["pass", "fail", "skip"]
 _BEGINS = "begins"
@@ -48,7 +49,7 @@ class Finding:
     def line(self) -> str:
         """For people: what failed or was skipped says why."""
         why = "" if self.status == "pass" else f": {self.detail}"
-        return f"hpcai500: self-test: {self.status} {self.name} ({self.seconds:.1f} s){why}"
+        return f"self-test: {self.status} {self.name} ({self.seconds:.1f} s){why}"
 
 
 class FindingsLog:
@@ -71,7 +72,8 @@ class FindingsLog:
         finding = Finding(name, last.status, last.detail, round(time.perf_counter() - started, 3), last.exit_code)
         self._append(finding.document())
         if self._told:
-            print(finding.line(), file=self._told, flush=True)
+            self._told.write(f"{spelt_out(finding.line())}\n")
+            self._told.flush()
         return finding
 
     def _append(self, line: dict[str, Any]) -> None:

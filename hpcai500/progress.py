@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TextIO
 
+from hpcai500.streams import beneath, prepare_streams, spelt_out
+
 PLAIN_INTERVAL_SECONDS = 5.0
 
 
@@ -110,10 +112,11 @@ class PlainLines:
         left_seconds = (self._total - self._done) / rate if rate > 0 else float("inf")
         percent = 100.0 * self._done / self._total if self._total else 100.0
         pace = f"{rate:.0f} {self._unit}/s, {max(left_seconds, 0.0):.0f} s left"
-        self._stream.write(
+        line = (
             f"hpcai500: {self._description}: {self._done}/{self._total} {self._unit} ({percent:.0f} %), "
-            f"{self._doing() if self._doing else pace}\n"
+            f"{self._doing() if self._doing else pace}"
         )
+        self._stream.write(f"{spelt_out(line)}\n")
         self._stream.flush()
         self._printed_seconds = now_seconds
         self._printed_any = True
@@ -136,18 +139,19 @@ def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] 
 
     class _Doing(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(doing() if doing else "")
+            return Text(spelt_out(doing() if doing else ""))
 
     bar = RichProgress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(unit),
+        TextColumn(spelt_out(unit), markup=False),
         _Doing() if doing else TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(file=beneath(sys.stderr)),
     )
     with bar:
-        task = bar.add_task(description, total=total)
+        prepare_streams()
+        task = bar.add_task(spelt_out(description), total=total)
 
         class _Bar:
             def advance(self, n: int = 1) -> None:

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from hpcai500.files import allocate, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import to_toml
 from hpcai500.record import Record, read_record
+from hpcai500.streams import say
 
 # Given back when the disk is full, so that the record can still be closed with what happened.
 _BALLAST_BYTES = 256 * 1024
@@ -182,7 +182,7 @@ class RecordWriter:
                 self.close()
                 write_atomically(self.path / "ERROR", f"{reason}\n".encode())
             except (OSError, RunError) as error:
-                print(f"hpcai500: {self.path}/ERROR could not be written: {error}", file=sys.stderr)  # noqa: T201
+                say(f"{self.path}/ERROR could not be written: {error}")
             finally:
                 self.close()
 

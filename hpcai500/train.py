@@ -21,13 +21,13 @@ from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedErro
 from hpcai500.placement import find_placement
 from hpcai500.scratch import scratch
 from hpcai500.stopping import ending_by_signals
-from hpcai500.streams import open_missing_streams
+from hpcai500.streams import prepare_streams, tell
 from hpcai500.system.power.choice import parse_power
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one job; returns the exit code. Every error is one line on stderr; HPCAI500_TRACEBACK=1 shows where."""
-    open_missing_streams()
+    prepare_streams()
     leads = True
     try:
         options = _options(arguments)
@@ -99,9 +99,7 @@ def _place_in_campaign(text: str) -> dict[str, Any]:
 
 
 def _tell(message: str, code: ExitCode) -> int:
-    if os.environ.get("HPCAI500_TRACEBACK"):
-        traceback.print_exc()
-    print(f"hpcai500: error: {message}", file=sys.stderr)  # noqa: T201
+    tell(message)
     return code
 
 

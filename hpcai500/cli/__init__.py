@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from hpcai500.interpreter import isolate
 
 
@@ -16,6 +14,7 @@ def main() -> int:
     # Signals first: loading the commands takes a third of a second, and on a busy machine several.
     with unwinding_on_signals():
         from hpcai500.cli.commands import run  # noqa: PLC0415
+        from hpcai500.streams import say  # noqa: PLC0415
 
         loaded()
         try:
@@ -24,5 +23,5 @@ def main() -> int:
             # Python turns what a handler raises into an error of its own where a class is made.
             if Stopped.last is None:
                 raise
-            print(f"hpcai500: error: {Stopped.last}", file=sys.stderr)  # noqa: T201
+            say(f"error: {Stopped.last}")
             return ExitCode.RUN_FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpcai500.cli.options import Json
-from hpcai500.cli.telling import tell
 from hpcai500.cli.writing import write_asked_for
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.streams import show, tell
 
 if TYPE_CHECKING:
     from hpcai500.results.acceptance.submissions import Trust
@@ -25,7 +24,7 @@ def _example(wanted: bool) -> None:
     if wanted:
         from hpcai500.results.acceptance.spec import contracts_folder  # noqa: PLC0415 - keeps `--help` fast
 
-        print((contracts_folder() / "example.toml").read_text(encoding="utf-8"), end="")  # noqa: T201
+        show((contracts_folder() / "example.toml").read_text(encoding="utf-8").splitlines())
         raise typer.Exit
 
 
@@ -86,7 +85,7 @@ def accept(
         raise typer.Exit(_tell_broken(error, as_json)) from error
     from hpcai500.results.acceptance.text import acceptance_lines  # noqa: PLC0415 - keeps `--help` fast
 
-    print(json.dumps(made.document()) if as_json else "\n".join(acceptance_lines(made)))  # noqa: T201
+    show(made.document() if as_json else acceptance_lines(made))
     raise typer.Exit(made.exit_code)
 
 
@@ -157,5 +156,5 @@ def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
     verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
     code = int(error.exit_code)
     broken: dict[str, Any] = {"verdict": verdict, "exit_code": code, "error": tell(error), "criteria": []}
-    print(json.dumps(broken) if as_json else f"HPCAI500 RESULT {verdict}")  # noqa: T201
+    show(broken if as_json else f"HPCAI500 RESULT {verdict}")
     return error.exit_code

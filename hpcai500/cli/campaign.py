@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from hpcai500.cli.options import Json, Oversubscribe, Power, Procs, Set
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.cli.running import run_and_report
 from hpcai500.errors import ExitCode
+from hpcai500.streams import say, show
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
@@ -58,13 +58,12 @@ def init(
     hardware.accelerators_per_node=8 --set communication.backend=torch`, or call this by the launcher of the runs.
     """
     from hpcai500.launch.campaign_plan import PlanRequest, plan_campaign  # noqa: PLC0415 - keeps `--help` fast
-    from hpcai500.launch.measuring import say  # noqa: PLC0415
 
     def body(crew: Crew) -> int:
         plan = plan_campaign(PlanRequest(folder, recipe, trials, data, set_ or ()), crew)
         for warning in plan.warnings:
             say(f"warning: {warning}")
-        print(json.dumps(plan.document()) if as_json else "\n".join(plan.lines()))  # noqa: T201
+        show(plan.document() if as_json else plan.lines())
         return ExitCode.PASS
 
     on_ranks(procs, body)
@@ -119,7 +118,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
     campaign = read_campaign(folder)
     campaign = settle(campaign, rulebook(campaign.edition, campaign.benchmark))
     shown = CampaignStatus(campaign, standing(campaign))
-    print(json.dumps(shown.document()) if as_json else "\n".join(shown.lines()))  # noqa: T201
+    show(shown.document() if as_json else shown.lines())
 
 
 @app.command(short_help="What the committee is sent while it runs.")
@@ -132,5 +131,4 @@ def heads(folder: Folder) -> None:
     from hpcai500.campaign.heads import heads_of  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.campaign.reading import read_campaign  # noqa: PLC0415
 
-    for head in heads_of(read_campaign(folder)):
-        print(head)  # noqa: T201
+    show(map(str, heads_of(read_campaign(folder))))

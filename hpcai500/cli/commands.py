@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hpcai500 import __version__
+from hpcai500 import __version__, streams
 from hpcai500.cli.accept import accept
 from hpcai500.cli.benchmarks import ewa, ic, score
 from hpcai500.cli.campaign import app as campaign
@@ -34,7 +32,6 @@ from hpcai500.cli.running import failing, report_runs
 from hpcai500.cli.scaling import scale
 from hpcai500.cli.submit import submit
 from hpcai500.cli.system import system
-from hpcai500.cli.telling import tell
 from hpcai500.cli.timeline import timeline
 from hpcai500.cli.verify import verify
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
@@ -44,7 +41,7 @@ from hpcai500.launch.slurm_cli import app as slurm
 from hpcai500.placement import find_placement
 from hpcai500.plugins.finding import TAKEN
 from hpcai500.stopping import why_stopped
-from hpcai500.streams import open_missing_streams, print_what_can_be_printed
+from hpcai500.streams import prepare_streams, show, tell
 from hpcai500.system.mounts import require_reachable
 
 app = typer.Typer(
@@ -55,14 +52,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_FOLDER = str(Path(__file__).parent)
 # Passed through untouched: the in-job half parses these arguments itself.
 _PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"hpcai500 {__version__}")  # noqa: T201
+        show(f"hpcai500 {__version__}")
         raise typer.Exit
 
 
@@ -124,8 +120,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def run() -> int:
     """Run the command that the process was started for; returns its exit code."""
-    open_missing_streams()
-    print_what_can_be_printed()
+    prepare_streams()
     # typer's own base of usage errors is private in some versions and click's in others; its ancestor is public.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     if len(sys.argv) == 1:
@@ -197,7 +192,7 @@ def _tell_of_dead_path(error: EnvironmentLacksError, arguments: Sequence[str]) -
         from hpcai500.results.scale_report import report_broken_scaling  # noqa: PLC0415 - keeps `--help` fast
 
         report = report_broken_scaling([], tell(error), error.exit_code)
-        print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
+        show(report.document() if as_json else report.lines())
     return error.exit_code
 
 
@@ -227,11 +222,12 @@ def _is_of_stdout(error: OSError) -> bool:
         sys.stdout.flush()
     except OSError:
         return True
-    # Unbuffered (PYTHONUNBUFFERED), nothing waits; but all that is printed is printed here.
-    return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_FOLDER)
+    # Unbuffered (PYTHONUNBUFFERED), nothing waits; but all that is printed is printed there.
+    return traceback.extract_tb(error.__traceback__)[-1].filename == streams.__file__
 
 
 def _reason(error: Exception) -> str:
     """What typer would print: its usage errors format themselves."""
     formatted = getattr(error, "format_message", None)
-    return str(formatted() if formatted else error)
+    # Some have a line for each choice.
+    return " ".join(str(formatted() if formatted else error).split())

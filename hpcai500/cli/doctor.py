@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +11,7 @@ import typer
 from hpcai500.cli.options import Json, Oversubscribe, Procs, Set
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.errors import ExitCode
+from hpcai500.streams import say, show
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
@@ -69,7 +68,7 @@ def doctor(
         found = examine_command(patient, crew)
         code = _print(found.checks, sources, as_json=as_json)
         if found.stopped:
-            print(f"hpcai500: error: stopped by {found.stopped}: not all was measured", file=sys.stderr)  # noqa: T201
+            say(f"error: stopped by {found.stopped}: not all was measured")
             return ExitCode.RUN_FAILED
         return code
 
@@ -82,5 +81,5 @@ def _print(checks: Sequence[Check], sources: Sequence[GivenFile] = (), *, as_jso
 
     found = {**document(checks), "sources": [file.document() for file in sources]}
     told = [*(f"machine {file.sentence}" for file in sources), *lines(checks)]
-    print(json.dumps(found) if as_json else "\n".join(told))  # noqa: T201
+    show(found if as_json else told)
     return ExitCode.ENVIRONMENT if verdict(checks) == "fail" else ExitCode.PASS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ import typer
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.placement import find_placement
+from hpcai500.streams import show
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
@@ -96,5 +96,5 @@ def _elsewhere(request: EstimateRequest, name: str) -> Estimate:
 
 
 def _print(estimate: Estimate, as_json: bool) -> int:
-    print(json.dumps(estimate.document()) if as_json else "\n".join(estimate.lines()))  # noqa: T201
+    show(estimate.document() if as_json else estimate.lines())
     return ExitCode.PASS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from hpcai500.cli.writing import write_asked_for
 from hpcai500.errors import UsageError
+from hpcai500.streams import show
 
 
 def export(
@@ -32,8 +32,8 @@ def export(
 
     if is_campaign(record):
         raise UsageError(f"{record}: a campaign; export one of its runs: hpcai500 export {record / 'trial-01'} --mllog")
-    text = "".join(f"{line}\n" for line in mllog_lines(read_record(record)))
+    lines = mllog_lines(read_record(record))
     if output is None:
-        sys.stdout.write(text)
-        return
-    write_asked_for(output, text.encode(), "-o")
+        show(lines)
+    else:
+        write_asked_for(output, "".join(f"{line}\n" for line in lines).encode(), "-o")

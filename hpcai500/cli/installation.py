@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Annotated
 
 import typer
 
 from hpcai500.cli.options import Json
+from hpcai500.streams import show
 
 
 def version(as_json: Json = False) -> None:
@@ -18,7 +18,7 @@ def version(as_json: Json = False) -> None:
     from hpcai500.system.versions import version_document, version_lines  # noqa: PLC0415
 
     found = version_document(find_container(os.environ), installed_mpi(os.environ))
-    print(json.dumps(found) if as_json else "\n".join(version_lines(found)))  # noqa: T201
+    show(found if as_json else version_lines(found))
 
 
 def self_test(
@@ -32,5 +32,5 @@ def self_test(
     from hpcai500.launch.self_test import run_self_test  # noqa: PLC0415 - keeps `--help` fast
 
     ended = run_self_test(procs)
-    print(json.dumps(ended.document()) if as_json else "\n".join(ended.lines()))  # noqa: T201
+    show(ended.document() if as_json else ended.lines())
     raise typer.Exit(ended.exit_code)

@@ -11,8 +11,8 @@ import typer
 
 from hpcai500.cli.options import Json, Oversubscribe, Procs, Set
 from hpcai500.cli.ranks import on_ranks
-from hpcai500.cli.telling import tell
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.streams import show, tell
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
@@ -81,10 +81,10 @@ def _measure_and_tell(
     except HpcAi500Error as error:
         return _tell_broken(error, as_json)
     if as_json:
-        print(json.dumps(document))  # noqa: T201
+        show(document)
     else:
         lines = [*table_lines(document), *figure_of_merit_lines(document), "HPCAI500 RESULT PASS"]
-        print("\n".join(lines))  # noqa: T201
+        show(lines)
     return ExitCode.PASS
 
 
@@ -102,5 +102,5 @@ def _check_writable(out: Path) -> None:
 def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
     verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
     broken: dict[str, Any] = {"verdict": verdict, "error": tell(error), "exit_code": int(error.exit_code)}
-    print(json.dumps(broken) if as_json else f"HPCAI500 RESULT {verdict}")  # noqa: T201
+    show(broken if as_json else f"HPCAI500 RESULT {verdict}")
     return error.exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from hpcai500.cli.options import Json, Oversubscribe, Procs, Set
 from hpcai500.cli.ranks import on_ranks
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.launch.crew import Crew
+from hpcai500.streams import show
 
 
 def profile(
@@ -57,7 +57,7 @@ def profile(
         folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), crew)
         write_figures(folder, draw_profiles([(what[0], found)]))
         document = {**found, "folder": str(folder)}
-        print(json.dumps(document) if as_json else "\n".join(profile_lines(found, folder)))  # noqa: T201
+        show(document if as_json else profile_lines(found, folder))
         return exit_code(found)
 
     on_ranks(procs, body)
@@ -90,5 +90,5 @@ def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
         *(f"signature   {file.sentence}" for file in sources),
         f"figure      {target}/profile.svg, {target}/profile.png",
     ]
-    print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
+    show(document if as_json else lines)
     return ExitCode.PASS

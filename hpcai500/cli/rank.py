@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +9,7 @@ import typer
 
 from hpcai500.cli.options import Heads, Json
 from hpcai500.errors import UsageError
+from hpcai500.streams import say, show
 
 if TYPE_CHECKING:
     from hpcai500.results.ranking.entries import Level
@@ -88,20 +87,20 @@ def _ranking(
     given = read_heads(heads) if heads else None
     ranking = make_ranking(files, site=html, signers=signers, heads=given, tracker=track, told=_tell)
     if html:
-        print(f"hpcai500: {html / 'index.html'}: written", file=sys.stderr)  # noqa: T201
+        say(f"{html / 'index.html'}: written")
     if as_json:
         beside = {"published": published_document(published_page())} if published else {}
-        print(json.dumps({**ranking_document(ranking, level, benchmark), **beside}))  # noqa: T201
+        show({**ranking_document(ranking, level, benchmark), **beside})
         return
-    print("\n".join(ranking_lines(ranking, level, benchmark)))  # noqa: T201
+    show(ranking_lines(ranking, level, benchmark))
     if published:
-        print("\n".join(["", *published_lines(published_page())]))  # noqa: T201
+        show(["", *published_lines(published_page())])
 
 
 def _tell(examined: Examined) -> None:
     from hpcai500.results.ranking.text import examined_line  # noqa: PLC0415 - keeps `--help` fast
 
-    print(f"hpcai500: {examined_line(examined)}", file=sys.stderr, flush=True)  # noqa: T201
+    say(examined_line(examined))
 
 
 def _published(as_json: bool) -> None:
@@ -109,4 +108,4 @@ def _published(as_json: bool) -> None:
     from hpcai500.results.ranking.published_words import published_document, published_lines  # noqa: PLC0415
 
     page = published_page()
-    print(json.dumps({"entries": published_document(page)}) if as_json else "\n".join(published_lines(page)))  # noqa: T201
+    show({"entries": published_document(page)} if as_json else published_lines(page))

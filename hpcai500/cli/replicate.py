@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +10,7 @@ import typer
 
 from hpcai500.cli.options import Json, Set
 from hpcai500.errors import UsageError
+from hpcai500.streams import say, show
 
 
 def replicate(
@@ -68,7 +67,7 @@ def replicate(
         raise UsageError(f"--with {repetition}: no such campaign (its folder) or submission (its file)")
     original = read_submission(file, signers, track)
     found = compare_sides(original, read_side(repetition, signers, track), tolerance, quality_tolerance)
-    print(json.dumps(found.document()) if as_json else "\n".join(replication_lines(found)))  # noqa: T201
+    show(found.document() if as_json else replication_lines(found))
     raise typer.Exit(found.exit_code)
 
 
@@ -90,7 +89,7 @@ def _lay_out(
 
     original = read_submission(file, signers, track)
     if warning := require_data(original, data):
-        print(f"hpcai500: warning: {warning}", file=sys.stderr)  # noqa: T201
+        say(f"warning: {warning}")
     folder = output or file.with_name(f"{file.stem}-replication")
     request = PlanRequest(folder, data, settings, same_seeds)
     plan = plan_replication(original, request, this_system(), _launch_line)
@@ -107,7 +106,7 @@ def _lay_out(
         f"identity    {plan.campaign.identity}",
         f"guide       {plan.guide}",
     ]
-    print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
+    show(document if as_json else lines)
 
 
 def _launch_line(launcher: str, nodes: int, per_node: int, campaign: Path) -> str:

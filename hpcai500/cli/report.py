@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hpcai500.streams import say, show
 
 Page = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")]
 
@@ -29,9 +29,9 @@ def report(
 
     made = make_report(records, machine, profile)
     write_page(output, made.html)
-    print(f"report      {output}")  # noqa: T201
+    show(f"report      {output}")
     for verdict in made.verdicts:
-        print(f"verdict     {verdict}")  # noqa: T201
+        show(f"verdict     {verdict}")
 
 
 def compare(
@@ -50,5 +50,5 @@ def compare(
     comparison = compare_records(a, b)
     if output:
         write_page(output, comparison_page(comparison))
-        print(f"hpcai500: {output}: written", file=sys.stderr)  # noqa: T201
-    print(json.dumps(comparison.document()) if as_json else "\n".join(comparison_lines(comparison)))  # noqa: T201
+        say(f"{output}: written")
+    show(comparison.document() if as_json else comparison_lines(comparison))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +10,7 @@ import typer
 
 from hpcai500.cli.options import Json
 from hpcai500.errors import UsageError
+from hpcai500.streams import say, show
 
 
 def roofline(
@@ -47,6 +46,6 @@ def roofline(
     drawn = replace(make(records or [], ceilings, model), sources=sources)
     figures = write_figures(out, draw_roofline(drawn)) if out else []
     for figure in figures:
-        print(f"hpcai500: {figure}: written", file=sys.stderr)  # noqa: T201
+        say(f"{figure}: written")
     document = {**drawn.document(), "figures": [str(figure) for figure in figures]}
-    print(json.dumps(document) if as_json else "\n".join(drawn.lines()))  # noqa: T201
+    show(document if as_json else drawn.lines())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from hpcai500.cli.options import Set
 from hpcai500.errors import UsageError
+from hpcai500.streams import show
 
 
 def rules(
@@ -47,7 +47,7 @@ def rules(
     from hpcai500.results.rules_text import report_lines  # noqa: PLC0415
 
     report = ask_rules(subject, set_ or (), edition, level)
-    print(json.dumps(report.document()) if as_json else "\n".join(report_lines(report)))  # noqa: T201
+    show(report.document() if as_json else report_lines(report))
     raise typer.Exit(report.exit_code)
 
 
@@ -57,4 +57,4 @@ def _print_rules(edition: str | None, as_json: bool) -> None:
     from hpcai500.results.rules_text import overview_lines  # noqa: PLC0415
 
     name = edition or EDITION
-    print(json.dumps(load_edition(name)) if as_json else "\n".join(overview_lines(name)))  # noqa: T201
+    show(load_edition(name) if as_json else overview_lines(name))

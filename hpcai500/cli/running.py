@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hpcai500.cli.telling import job_error, tell
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.placement import find_placement
 from hpcai500.stopping import why_stopped
+from hpcai500.streams import show, tell
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
@@ -41,6 +40,12 @@ def run_and_report(runs: Callable[[Crew], Iterator[Outcome]], procs: int | None,
     sys.stdout.flush()
     crew.end(code)
     raise typer.Exit(code)
+
+
+def job_error(record: Path) -> str | None:
+    """What the job wrote about its end; it has told the user already."""
+    path = record / "ERROR"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
@@ -74,5 +79,5 @@ def report_runs(
         ended = CommandOutcome(outcomes, tell(error), error.exit_code)
     except KeyboardInterrupt as error:
         ended = CommandOutcome(outcomes, tell(why_stopped(error)), ExitCode.RUN_FAILED)
-    print(json.dumps(ended.document()) if as_json else "\n".join(ended.lines()))  # noqa: T201
+    show(ended.document() if as_json else ended.lines())
     return ended.exit_code

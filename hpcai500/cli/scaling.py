@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpcai500.cli.options import Oversubscribe, Set
-from hpcai500.cli.telling import job_error, tell
+from hpcai500.cli.running import job_error
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
 from hpcai500.stopping import why_stopped
+from hpcai500.streams import say, show, tell
 
 if TYPE_CHECKING:
     from hpcai500.launch.scale import ScaleRequest
@@ -134,7 +134,7 @@ def _run(
         report = report_broken_scaling(done, tell(error), error.exit_code)
     except KeyboardInterrupt as error:
         report = report_broken_scaling(done, tell(why_stopped(error)), ExitCode.RUN_FAILED)
-    print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
+    show(report.document() if as_json else report.lines())
     raise typer.Exit(report.error_code)
 
 
@@ -171,13 +171,13 @@ def _run_ensembles(
         report = ScaleReport(None, error=tell(error), error_code=error.exit_code)
     except KeyboardInterrupt as error:
         report = ScaleReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
-    print(json.dumps(report.document()) if as_json else "\n".join(report.lines()))  # noqa: T201
+    show(report.document() if as_json else report.lines())
     raise typer.Exit(report.error_code)
 
 
 def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
     """The time that the runs of `request` may take; it is told."""
-    from hpcai500.launch.measuring import ended_after, say  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.launch.measuring import ended_after  # noqa: PLC0415 - keeps `--help` fast
 
     limit = minutes if minutes is not None else 1440.0 if request.data or request.recipe else 60.0
     say(f"scale: into {folder}; at most {limit:g} min, then it is stopped with a checkpoint (--minutes)")
@@ -221,7 +221,7 @@ def _predict(
     files = write_prediction(prediction, out) if out else []
     document = {**prediction.document(), "figures": [str(path) for path in files]}
     lines = [*prediction.lines(), *(f"figure      {path}" for path in files)]
-    print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
+    show(document if as_json else lines)
 
 
 def _one(what: list[str]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +10,7 @@ import typer
 
 from hpcai500.cli.options import Json
 from hpcai500.errors import UsageError
+from hpcai500.streams import say, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,14 +84,14 @@ def submit(
         checked = pack_verified(request, track)
     except RefusedError as error:
         document = {"file": None, "verification": error.verification.document()}
-        print(json.dumps(document) if as_json else "\n".join(_refused_lines(error.verification)))  # noqa: T201
+        show(document if as_json else _refused_lines(error.verification))
         raise
     packed = checked.packed
-    print(json.dumps(_document(checked)) if as_json else "\n".join(_lines(checked)))  # noqa: T201
+    show(_document(checked) if as_json else _lines(checked))
     if replaces:
-        print(f"hpcai500: {output}: was there, and is replaced", file=sys.stderr)  # noqa: T201
+        say(f"{output}: was there, and is replaced")
     if not packed.manifest.claim.rankable:
-        print("hpcai500: not rankable: it will be verified, and listed without a rank", file=sys.stderr)  # noqa: T201
+        say("not rankable: it will be verified, and listed without a rank")
 
 
 def _require_choice(campaign: Path, output: Path, key: Path | None, *, unsigned: bool) -> None:

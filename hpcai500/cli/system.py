@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from hpcai500.cli.options import Json, Oversubscribe
 from hpcai500.errors import ExitCode, UsageError
+from hpcai500.streams import show
 
 if TYPE_CHECKING:
     from hpcai500.launch.crew import Crew
@@ -42,7 +42,7 @@ def system(
     if record is not None:
         if procs is not None or data is not None or out is not None:
             raise UsageError(f"{record} is described as it was: leave out --procs, --data and --out")
-        print(_shown(_of_record(record), form, as_json=as_json))  # noqa: T201
+        _show(_of_record(record), form, as_json=as_json)
         return
     from hpcai500.cli.ranks import on_ranks  # noqa: PLC0415 - keeps `--help` fast
 
@@ -52,7 +52,7 @@ def system(
     }  # fmt: skip
 
     def body(crew: Crew) -> int:
-        print(_shown(_of_job(crew, places), form, as_json=as_json))  # noqa: T201
+        _show(_of_job(crew, places), form, as_json=as_json)
         return ExitCode.PASS
 
     on_ranks(procs, body)
@@ -89,14 +89,14 @@ def _here(places: Places) -> dict[str, Any]:
     return {"nodes": [describe_node(places)], "installation": installation}
 
 
-def _shown(document: Mapping[str, Any], form: str, *, as_json: bool) -> str:
+def _show(document: Mapping[str, Any], form: str, *, as_json: bool) -> None:
     from hpcai500.methodology.node_differences import node_differences  # noqa: PLC0415
     from hpcai500.system.describe.mlperf import mlperf_description  # noqa: PLC0415
     from hpcai500.system.describe.report import system_lines  # noqa: PLC0415
 
     if form == "mlperf":
-        return json.dumps(mlperf_description(document), indent=2, ensure_ascii=False)
+        show(mlperf_description(document), indent=2)
+        return
     differences = node_differences(document["nodes"])
-    if as_json:
-        return json.dumps({**document, "differences": [one.document() for one in differences]})
-    return "\n".join(system_lines(document, differences))
+    told = {**document, "differences": [one.document() for one in differences]}
+    show(told if as_json else system_lines(document, differences))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hpcai500.errors import UsageError
+from hpcai500.streams import say, show
 
 
 def timeline(
@@ -28,5 +27,5 @@ def timeline(
         if record is None:
             raise UsageError("--trace: Horovod's file is a trace already; give a record")
         export_trace(record, trace)
-        print(f"hpcai500: {trace}: written; open it in ui.perfetto.dev", file=sys.stderr)  # noqa: T201
-    print(json.dumps(document) if as_json else "\n".join(timeline_lines(document)))  # noqa: T201
+        say(f"{trace}: written; open it in ui.perfetto.dev")
+    show(document if as_json else timeline_lines(document))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from functools import partial
@@ -13,6 +12,7 @@ import typer
 
 from hpcai500.cli.options import Heads, Json
 from hpcai500.errors import UsageError
+from hpcai500.streams import show
 
 if TYPE_CHECKING:
     from hpcai500.results.verification.context import Check
@@ -81,7 +81,7 @@ def verify(
         heads=heads is not None,
         width=shutil.get_terminal_size((100, 24)).columns,
     )
-    print(json.dumps(document) if as_json else "\n".join(lines))  # noqa: T201
+    show(document if as_json else lines)
     raise typer.Exit(verification.exit_code)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from hpcai500.errors import UsageError
+from hpcai500.streams import say
 
 
 def write_asked_for(target: Path, content: bytes, option: str) -> None:
@@ -27,4 +27,4 @@ def write_asked_for(target: Path, content: bytes, option: str) -> None:
         write_atomically(target, content)
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror}; give another {option} FILE") from error
-    print(f"hpcai500: {target}: written", file=sys.stderr)  # noqa: T201
+    say(f"{target}: written")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from hpcai500.comm.torch_backend import open_torch
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
+from hpcai500.streams import say
 
 _QUIET_SECONDS = 10.0
 _OR_TORCH = "or use --set communication.backend=torch, which needs neither Horovod nor MPI"
@@ -116,7 +116,7 @@ def _strangers(rank: int, size: int, placement: Placement) -> EnvironmentLacksEr
 @contextmanager
 def _saying(line: str) -> Iterator[None]:
     """Print `line` to stderr if this context lasts long."""
-    speak = threading.Timer(_QUIET_SECONDS, lambda: print(f"hpcai500: {line}", file=sys.stderr, flush=True))  # noqa: T201
+    speak = threading.Timer(_QUIET_SECONDS, say, (line,))
     speak.daemon = True
     speak.start()
     try:

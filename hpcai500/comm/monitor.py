@@ -29,6 +29,7 @@ from hpcai500.comm.monitor_rules import (
 from hpcai500.comm.monitor_watch import Watch, start_watcher
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
 from hpcai500.scratch import remove_scratch
+from hpcai500.streams import spelt_out
 
 __all__ = ["COMPUTING", "EVALUATING", "READING", "STARTING", "WAITING", "WRITING", "Lost", "Monitor", "bound_seconds"]
 
@@ -213,4 +214,4 @@ def _meet(communicator: Communicator) -> dict[int, Peer]:
 
 def _print_line(message: str) -> None:
     # Not print: the main thread may hang in the middle of one.
-    os.write(2, f"hpcai500: error: {message}\n".encode(errors="backslashreplace"))
+    os.write(2, f"{spelt_out(f'hpcai500: error: {message}')}\n".encode(errors="replace"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +14,7 @@ from hpcai500.comm.interfaces import prefer_route
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.hostlist import name_ranks
 from hpcai500.placement import Placement
+from hpcai500.streams import say
 
 # Rank 0 may have data to make, or an index to read, before it comes.
 PATIENCE_SECONDS = 1800.0
@@ -51,8 +51,7 @@ class Waiting:
             )
         if waited > _QUIET_SECONDS and not self._has_spoken:
             self._has_spoken = True
-            line = f"hpcai500: waiting for {self._what()}, for {self._patience / 60:.0f} minutes at most"
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+            say(f"waiting for {self._what()}, for {self._patience / 60:.0f} minutes at most")
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, 0.5)
 

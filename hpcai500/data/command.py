@@ -18,7 +18,7 @@ from typing import NoReturn
 from hpcai500.data import ewa_command, ic_command
 from hpcai500.data.plugin_command import PluginCommand, plugin_commands
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
-from hpcai500.streams import open_missing_streams
+from hpcai500.streams import prepare_streams, say, tell
 
 # One line a workload: a module with `NAME`, `HELP` and an `add_…(parser)` for each of the commands that it has; each
 # sets `run` on its parser.
@@ -41,7 +41,7 @@ _AGAIN_SECONDS = 0.01
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every expected error is one line on stderr."""
-    open_missing_streams()
+    prepare_streams()
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
     kept = _KEPT
@@ -55,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HpcAi500Error as error:
         if ending.asked:
             return _TERMINATED  # a worker that the same signal has killed was noticed first
-        sys.stderr.write(f"hpcai500: error: {error}\n")
+        tell(error)
         return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write(f"hpcai500: interrupted: {kept}\n")
+        say(f"interrupted: {kept}")
         return _INTERRUPTED
     except BrokenPipeError:
         # `hpcai500 data check … | head`: the reader has what it wants.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from hpcai500.data.climate.truth import truths_of
 from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
+from hpcai500.streams import show
 
 
 def add_anchors(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +41,10 @@ def _anchors(chosen: argparse.Namespace) -> int:
     labels = np.concatenate([truth.labels for truth in truths])
     shapes = np.stack([boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], axis=1).astype(np.float64)
     fit = fit_anchors(balanced(shapes, labels), chosen.levels, chosen.per_level)
-    sys.stdout.write(json.dumps(asdict(fit), indent=1) + "\n" if chosen.json else _line(fit))
+    show(asdict(fit) if chosen.json else _lines(fit), indent=1)
     return ExitCode.PASS
 
 
-def _line(fit: AnchorFit) -> str:
+def _lines(fit: AnchorFit) -> list[str]:
     levels = [[[round(side) for side in shape] for shape in level] for level in fit.anchors]
-    return f"# mean best IoU {fit.mean_iou:.3f} with {fit.boxes} boxes\nanchors = {levels}\n"
+    return [f"# mean best IoU {fit.mean_iou:.3f} with {fit.boxes} boxes", f"anchors = {levels}"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hpcai500.data.climate.checking.check import check_climate
 from hpcai500.data.climate.checking.document import as_document
-from hpcai500.data.climate.checking.report import print_report
+from hpcai500.data.climate.checking.report import report_lines
 from hpcai500.data.climate.index import spans
 from hpcai500.data.climate.repacking.estimate import Estimate
 from hpcai500.data.climate.repacking.file import FILTERS
@@ -23,6 +21,7 @@ from hpcai500.data.text_table import size
 from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
+from hpcai500.streams import say, show
 
 __all__ = ["HELP", "NAME", "add_anchors", "add_check", "add_make", "add_repack", "add_stage"]
 
@@ -94,9 +93,9 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 def _check(chosen: argparse.Namespace) -> int:
     report = check_climate(chosen.dir, training=chosen.years, workers=chosen.workers, progress=track)
     if chosen.json:
-        _print_json(as_document(report))
+        show(as_document(report), indent=1)
     else:
-        print_report(report)
+        show(report_lines(report))
     return ExitCode.PASS if report.passed else ExitCode.USAGE
 
 
@@ -114,16 +113,16 @@ def _repack(chosen: argparse.Namespace) -> int:
     told = _told(expected, chosen.target)
     if chosen.estimate:
         if chosen.json:
-            _print_json({"estimate": asdict(expected)})
+            show({"estimate": asdict(expected)}, indent=1)
         else:
-            sys.stdout.write(f"{told}\n")
+            show(told)
         return ExitCode.PASS
-    sys.stderr.write(f"hpcai500: {told}\n")
+    say(told)
     report = repacking.run()
     if chosen.json:
-        _print_json({"estimate": asdict(expected), **_document(report)})
+        show({"estimate": asdict(expected), **_document(report)}, indent=1)
     else:
-        sys.stdout.write(_sentence(report))
+        show(_sentence(report))
     return ExitCode.PASS
 
 
@@ -143,7 +142,7 @@ def _sentence(report: RepackReport) -> str:
     kept = f"; {spans(report.kept)} kept as found" if report.kept else ""
     return (
         f"{report.root}: {report.images} images of {spans([*report.written, *report.kept])}, "
-        f"{size(report.stored_bytes)}{written}{kept}{converted}; fingerprint {report.fingerprint}\n"
+        f"{size(report.stored_bytes)}{written}{kept}{converted}; fingerprint {report.fingerprint}"
     )
 
 
@@ -165,8 +164,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    # ASCII only: a folder's name need not be valid UTF-8, and a parser must read it all the same.
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from hpcai500.data.climate.weather.year_writer import LAYOUTS
 from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
+from hpcai500.streams import say, show
 
 # Above this size, and the minutes that it takes, users want to know before.
 _LARGE_BYTES = 10e9
@@ -83,20 +82,17 @@ def _make(chosen: argparse.Namespace) -> int:
     )
     missing = sum(not (chosen.dir / file_name(year)).exists() for year in wanted.years)
     if missing * wanted.year_bytes > _LARGE_BYTES:
-        sys.stderr.write(
-            f"hpcai500: {missing} years of {wanted.images_per_year} images take up to "
-            f"{missing * wanted.year_bytes / 1e9:.0f} GB\n"
-        )
+        say(f"{missing} years of {wanted.images_per_year} images take up to {missing * wanted.year_bytes / 1e9:.0f} GB")
     written = make_years(chosen.dir, wanted, workers=chosen.workers, progress=track)
     counts = _boxes_of(chosen.dir, wanted)
     images = len(wanted.years) * wanted.images_per_year
     if chosen.json:
         document = {"years": list(wanted.years), "images": images, "boxes": counts, "written": written}
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        show(document, indent=1)
     else:
-        sys.stdout.write(
+        show(
             f"{chosen.dir}: {images} images of {wanted.height} x {wanted.width} in {len(wanted.years)} years, "
-            f"{sum(counts.values())} boxes ({written} years written now)\n"
+            f"{sum(counts.values())} boxes ({written} years written now)"
         )
     return ExitCode.PASS
 

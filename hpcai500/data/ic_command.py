@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
 from hpcai500.data.imagenet.check import check_images
-from hpcai500.data.imagenet.check_report import as_document, print_report
+from hpcai500.data.imagenet.check_report import as_document, report_lines
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.seek_index_command import add_indexing
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
@@ -17,6 +14,7 @@ from hpcai500.data.imagenet.synthetic_image import CLASSES
 from hpcai500.data.stage_command import add_staging
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
+from hpcai500.streams import show
 
 NAME = "ic"
 HELP = "Image Classification: JPEG files in train/<class>/ and val/<class>/"
@@ -82,18 +80,19 @@ def _make(chosen: argparse.Namespace) -> int:
     written = make_images(chosen.dir, wanted, workers=chosen.workers, progress=track)
     index = load_index(chosen.dir, progress=track)
     if chosen.json:
-        _print_json(
+        show(
             {
                 "fingerprint": index.fingerprint,
                 "samples": {"train": len(index.train), "val": len(index.val)},
                 "classes": len(index.classes),
                 "written": written,
-            }
+            },
+            indent=1,
         )
     else:
-        sys.stdout.write(
+        show(
             f"{chosen.dir}: {len(index.train)} training and {len(index.val)} validation images of "
-            f"{len(index.classes)} classes ({written} written now)\n"
+            f"{len(index.classes)} classes ({written} written now)"
         )
     return ExitCode.PASS
 
@@ -101,12 +100,7 @@ def _make(chosen: argparse.Namespace) -> int:
 def _check(chosen: argparse.Namespace) -> int:
     report = check_images(chosen.dir, workers=chosen.workers, progress=track)
     if chosen.json:
-        _print_json(as_document(report))
+        show(as_document(report), indent=1)
     else:
-        print_report(report)
+        show(report_lines(report))
     return ExitCode.PASS if report.passed else ExitCode.USAGE
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    # ASCII only: a file name need not be valid UTF-8, and a parser must read it all the same.
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")

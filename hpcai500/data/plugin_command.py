@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from hpcai500.data.synthetic_manifest import MANIFEST, claim_folder
 from hpcai500.errors import DataError, ExitCode, HpcAi500Error, RunError
 from hpcai500.plugins.finding import Found, installed_plugins
 from hpcai500.plugins.loading import function_of
+from hpcai500.streams import show
 
 
 class PluginCommand:
@@ -59,7 +58,7 @@ def _make(found: Found, chosen: argparse.Namespace) -> int:
     sentence = (
         f"{chosen.dir}: {'made now' if is_new else 'there already'}, by the plug-in {found.package} {found.version}"
     )
-    _print({"dir": str(chosen.dir), "written": is_new}, sentence, chosen.json)
+    show({"dir": str(chosen.dir), "written": is_new} if chosen.json else sentence, indent=1)
     return ExitCode.PASS
 
 
@@ -103,8 +102,8 @@ def _check(found: Found, chosen: argparse.Namespace) -> int:
     check = function_of(found.name, "check_data")
     with _in_words(found, "check_data"):
         facts = dict(check(chosen.dir) or {})
-    lines = "\n".join(f"{key:12} {value}" for key, value in facts.items())
-    _print(facts, f"{chosen.dir}: every sample can be trained on\n{lines}".rstrip(), chosen.json)
+    lines = (f"{key:12} {value}" for key, value in facts.items())
+    show(facts if chosen.json else [f"{chosen.dir}: every sample can be trained on", *lines], indent=1)
     return ExitCode.PASS
 
 
@@ -121,7 +120,3 @@ def _in_words(found: Found, function: str) -> Iterator[None]:
             f"{found.name}: {function} of the plug-in {found.package} {found.version} failed at {at.filename}:"
             f"{at.lineno}: {type(error).__name__}: {error}"
         ) from error
-
-
-def _print(document: Mapping[str, Any], text: str, as_json: bool) -> None:
-    sys.stdout.write((json.dumps(document, indent=1) if as_json else text) + "\n")

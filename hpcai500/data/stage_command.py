@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from hpcai500.files import expand_variables
 from hpcai500.placement import find_placement
 from hpcai500.progress import silent, track
 from hpcai500.recipe import load_recipe
+from hpcai500.streams import say, show
 from hpcai500.system.process_token import is_here, owner_of
 
 _ANYBODY = "default"
@@ -70,19 +69,18 @@ def _run(chosen: argparse.Namespace) -> int:
         raise UsageError(f"--threads: expected 1 or more, got {chosen.threads}")
     # One rank of a node speaks for all.
     speaks = placement.local_rank == 0
-    progress, say = (track, _say) if speaks else (silent, _say_nothing)
+    progress, inform = (track, say) if speaks else (silent, _say_nothing)
     if chosen.release:
         root = _root(chosen)
-        released = release(root, chosen.name, progress, say)
+        released = release(root, chosen.name, progress, inform)
         document, sentence = _released_document(root, released), _released_sentence(root, released)
     else:
         with together(placement):
             order = _order(chosen, _root(chosen))
-            report = stage(order, progress, say)
+            report = stage(order, progress, inform)
         document, sentence = _document(order, report), _sentence(order, report)
     if speaks:
-        # ASCII only: a folder's name need not be valid UTF-8, and a parser must read it all the same.
-        sys.stdout.write(json.dumps(document, indent=1) + "\n" if chosen.json else f"{sentence}\n")
+        show(document if chosen.json else sentence, indent=1)
     return ExitCode.PASS
 
 
@@ -178,11 +176,6 @@ def _bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} are no bytes: write 200G, 1.5T or a plain number")
     return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"hpcai500: {line}\n")
-    sys.stderr.flush()
 
 
 def _say_nothing(line: str) -> None:

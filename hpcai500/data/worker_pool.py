@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 from hpcai500.errors import RunError
 from hpcai500.stopping import end_with_parent
+from hpcai500.streams import say
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ def map_in_order(
     # Spawned, not forked: a forked child of a process that has run torch's threads can hang.
     context = multiprocessing.get_context("spawn")
     if reason := _why_alone(context):
-        sys.stderr.write(f"hpcai500: {reason}: one process does the work of {workers}\n")
+        say(f"{reason}: one process does the work of {workers}")
         yield from map(function, tasks)
         return
     resource_tracker.ensure_running()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from hpcai500.measure.host import boot_id, capture_nodes
 from hpcai500.methodology.node_differences import node_differences
 from hpcai500.recipe import recipe_hash
 from hpcai500.record import Record
+from hpcai500.streams import say
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.versions import version_document
@@ -70,7 +70,7 @@ def announce_start(
         journal.event("system_differences", {"differences": [one.document() for one in differences]})
         for one in differences:
             if one.matters:
-                print(f"hpcai500: warning: nodes differ: {one.sentence()}", file=sys.stderr)  # noqa: T201
+                say(f"warning: nodes differ: {one.sentence()}")
 
 
 def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
@@ -102,7 +102,7 @@ def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record |
     count = count_flops(counted, *example)
     journal.event("dataset", dataset)
     if ranks.leads and (absent := dataset.get("classes_not_evaluated")):
-        print(f"hpcai500: warning: {_not_evaluated(dataset['root'], absent)}", file=sys.stderr)  # noqa: T201
+        say(f"warning: {_not_evaluated(dataset['root'], absent)}")
     journal.event("model", {"parameters": count.parameters, "steps_per_epoch": workload.steps_per_epoch})
     journal.event(
         "flops", {"convention": CONVENTION, "per_sample": count.training_flops, "forward": count.forward_flops}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hpcai500.engine.trainer import state_bytes
 from hpcai500.errors import WrongAnswerError
+from hpcai500.streams import spelt_out
 
 # Names, shapes and the folder of the ZIP file that a checkpoint is, beside the numbers.
 _SLACK_BYTES = 16 << 20
@@ -140,5 +141,4 @@ def _words(error: Exception) -> str:
     # torch says first how to open the file nevertheless; what that was raised from says what is wrong.
     cause = error.__context__ or error
     line = (str(cause).splitlines() or [""])[0].partition(". Please use")[0]
-    words = "".join(letter if letter.isprintable() else "?" for letter in line)[:_MOST_WORDS]
-    return f"{type(cause).__name__}: {words}"
+    return f"{type(cause).__name__}: {spelt_out(line, _MOST_WORDS)}"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from hpcai500.streams import beneath, prepare_streams, say, spelt_out
+
 _PLAIN_INTERVAL_SECONDS = 10.0
 _RATE_WINDOW_SECONDS = 10.0
 
@@ -53,6 +55,7 @@ class Console:
         if sys.stderr.isatty() and not self._quiet:
             self._bar = _live_bar(self._benchmark, self._total_steps, self._done_steps)
             self._bar.start()
+            prepare_streams()
         return self
 
     def __exit__(
@@ -68,10 +71,8 @@ class Console:
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        if self._bar:
-            self._bar.console.print(line, markup=False, highlight=False)
-        elif not self._quiet:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+        if not self._quiet:
+            say(line)
 
     def step(self, status: Status) -> None:
         """Count one training step and show it when it is time to."""
@@ -83,7 +84,7 @@ class Console:
             self._bar.update(0, completed=self._done_steps, text=self._text(status))
         elif now - self._printed_seconds >= _PLAIN_INTERVAL_SECONDS:
             self._printed_seconds = now
-            self.say(f"hpcai500: {self._benchmark}: {self._text(status)}{self._left(now)}")
+            self.say(f"{self._benchmark}: {self._text(status)}{self._left(now)}")
 
     def evaluating(self, status: Status, samples: int) -> None:
         """Show how many samples of the evaluation set were seen, when it is time to."""
@@ -93,7 +94,7 @@ class Console:
             self._bar.update(0, text=text)
         elif now - self._printed_seconds >= _PLAIN_INTERVAL_SECONDS:
             self._printed_seconds = now
-            self.say(f"hpcai500: {self._benchmark}: {text}")
+            self.say(f"{self._benchmark}: {text}")
 
     def epoch_done(self, status: Status, seconds: float, per_class: Mapping[str, float | None]) -> None:
         """Print the line of a finished epoch; `per_class` is the quality of each class, where there is such."""
@@ -119,7 +120,7 @@ class Console:
             parts.append(f"loss {status.loss:.3f}")
         if status.quality is not None:
             parts.append(f"{self._metric} {status.quality:.4f}")
-        return ", ".join(parts)
+        return spelt_out(", ".join(parts))
 
     def _left(self, now: float) -> str:
         seconds = (now - self._start_seconds) / self._steps_here * (self._total_steps - self._done_steps)
@@ -134,13 +135,13 @@ def _live_bar(description: str, total: int, done: int) -> Any:
     from rich.table import Column  # noqa: PLC0415
 
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=12),
         TextColumn("{task.percentage:>3.0f}%"),
         # Before the text: what is cut off on a narrow terminal is the end of the line.
         TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-        console=RichConsole(stderr=True),
+        TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        console=RichConsole(file=beneath(sys.stderr)),
     )
-    bar.add_task(description, total=total, completed=done, text="starting")
+    bar.add_task(spelt_out(description), total=total, completed=done, text="starting")
     return bar

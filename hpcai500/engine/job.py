@@ -364,20 +364,18 @@ def _draw(journal: Journal, console: Console, workload: Workload) -> None:
             journal.write_picture(name, content)
     except Exception as error:  # noqa: BLE001 - said and recorded; the numbers stand without it
         journal.event("picture_error", {"reason": str(error)})
-        console.say(f"hpcai500: no picture could be drawn: {error}")
+        console.say(f"no picture could be drawn: {error}")
 
 
 def _say_how_it_goes_on(journal: Journal, console: Console, old: Record, epoch: int, step: int, ranks: Ranks) -> None:
     saved = [event["value"] for event in iterate(old.events, "checkpoint")]
     newest = (saved[-1]["epoch"], saved[-1]["step"]) if saved else (1, 0)
     if newest != (epoch, step):
-        console.say(
-            f"hpcai500: the checkpoint of epoch {newest[0]}, step {newest[1]} is damaged or missing: passed over"
-        )
+        console.say(f"the checkpoint of epoch {newest[0]}, step {newest[1]} is damaged or missing: passed over")
     how = how_it_ended(old)
     value = {"epoch": epoch, "step": step, "after": how, "torn_bytes": old.torn_bytes, **_company(ranks)}
     journal.event("run_resume", value)
-    console.say(f"hpcai500: going on at epoch {epoch}, step {step} (the run before ended by {how})")
+    console.say(f"going on at epoch {epoch}, step {step} (the run before ended by {how})")
 
 
 def _conclude(writer: RecordWriter | None) -> None:

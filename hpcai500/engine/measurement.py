@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import scratch
 from hpcai500.stopping import ending_by_signals
-from hpcai500.streams import open_missing_streams
+from hpcai500.streams import prepare_streams, tell
 
 if TYPE_CHECKING:
     import torch
@@ -96,17 +95,17 @@ def run_measurement(parser: argparse.ArgumentParser, body: Body, arguments: Sequ
 
 def exit_code_of(command: Callable[[], None]) -> int:
     """Run `command` and return its exit code; whatever it raises is one line on stderr. A signal ends it at once."""
-    open_missing_streams()
+    prepare_streams()
     try:
         with ending_by_signals():
             command()
     except HpcAi500Error as error:
-        return tell(str(error), error.exit_code)
+        return tell_end(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return tell("stopped by Ctrl-C", ExitCode.RUN_FAILED)
+        return tell_end("stopped by Ctrl-C", ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
         what = "".join(traceback.format_exception_only(error)).strip()
-        return tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        return tell_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
     return ExitCode.PASS
 
 
@@ -134,10 +133,8 @@ def let_threads_spin() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
 
 
-def tell(message: str, code: ExitCode) -> int:
+def tell_end(message: str, code: ExitCode) -> int:
     """Say on stderr what ends this rank; returns its exit code."""
-    if os.environ.get("HPCAI500_TRACEBACK"):
-        traceback.print_exc()
     # The monitor speaks to whoever trains.
-    print(f"hpcai500: error: {message.removesuffix('; go on with --resume')}", file=sys.stderr)  # noqa: T201
+    tell(message.removesuffix("; go on with --resume"))
     return code

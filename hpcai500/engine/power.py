@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from hpcai500.methodology.energy import Window
 from hpcai500.methodology.power import first_note, hosts_of, why_unknown, window_of
 from hpcai500.record import read_record
 from hpcai500.record_writer import cannot_write
+from hpcai500.streams import say
 from hpcai500.system.power.choice import Meter, PowerChoice
 from hpcai500.system.power.finding import Found, Opener, automatic_names, find_sources, openers
 from hpcai500.system.power.meter import files_of
@@ -162,7 +162,7 @@ class RunPower:
 
     def _say(self, line: str) -> None:
         if self._world.rank == 0:
-            print(f"hpcai500: {line}", file=sys.stderr, flush=True)  # noqa: T201
+            say(line)
 
 
 def _run_of(journal: Journal) -> tuple[Window, list[str]]:

@@ -33,6 +33,7 @@ from hpcai500.errors import (
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
 from hpcai500.progress import Progress, Tracker, silent, track
+from hpcai500.streams import spelt_out
 from hpcai500.system.mounts import unreachable
 
 # A collective fails as soon as a connection breaks; who is gone is known a moment later.
@@ -251,4 +252,4 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
 
 
 def _print_error(message: str) -> None:
-    os.write(2, f"hpcai500: error: {message}\n".encode(errors="backslashreplace"))
+    os.write(2, f"{spelt_out(f'hpcai500: error: {message}')}\n".encode(errors="replace"))

@@ -21,9 +21,9 @@ from hpcai500.ensemble.result import EnsembleResult, derive_ensemble
 from hpcai500.ensemble.voting import RefusedError, Vote, Voting, hold_vote, run_vote
 from hpcai500.ensemble.writing import append
 from hpcai500.files import write_atomically
-from hpcai500.launch.measuring import say
 from hpcai500.progress import Tracker, silent
 from hpcai500.rulebook import rulebook
+from hpcai500.streams import say
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from hpcai500.ensemble.reading import Ensemble
 from hpcai500.ensemble.status import Source, Status, read_status
 from hpcai500.ensemble.status_text import clock, headline, trouble
 from hpcai500.progress import PLAIN_INTERVAL_SECONDS
+from hpcai500.streams import beneath, prepare_streams, spelt_out
 
 if TYPE_CHECKING:
     from rich.live import Live as RichLive
@@ -70,7 +71,8 @@ class Screen:
         if self._live is None:
             self._live = _live(self._stream)
             self._live.start()
-        self._live.update(_painted("\n".join(lines)), refresh=True)
+            prepare_streams()
+        self._live.update(_painted("\n".join(map(spelt_out, lines))), refresh=True)
 
     def _print(self, status: Status, *, is_last: bool) -> None:
         troubles = [sentence for sentence in trouble(status) if sentence not in self._told]
@@ -89,7 +91,7 @@ class Screen:
         self._printed_s, self._last_line = now, line
 
     def _say(self, line: str) -> None:
-        self._stream.write(f"{self._prefix}{line}\n")
+        self._stream.write(f"{spelt_out(f'{self._prefix}{line}')}\n")
         self._stream.flush()
 
 
@@ -157,7 +159,7 @@ def _live(stream: TextIO) -> RichLive:
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live as RichLive  # noqa: PLC0415
 
-    return RichLive(console=Console(file=stream), auto_refresh=False, vertical_overflow="crop")
+    return RichLive(console=Console(file=beneath(stream)), auto_refresh=False, vertical_overflow="crop")
 
 
 def _painted(text: str) -> Any:

@@ -19,8 +19,8 @@ from hpcai500.ensemble.writing import begin_member
 from hpcai500.errors import ExitCode, RunError, UsageError
 from hpcai500.launch.campaign import CampaignOrder, campaign_recipe, run_campaign
 from hpcai500.launch.crew import Crew
-from hpcai500.launch.measuring import say
 from hpcai500.rulebook import rulebook
+from hpcai500.streams import say
 
 # Ranks whose command was killed stop with a checkpoint in less, and NFS keeps the locks of a node that died for 90 s.
 _PATIENCE_SECONDS = 120.0

@@ -21,9 +21,9 @@ from hpcai500.ensemble.reading import DONE, is_ensemble, read_ensemble
 from hpcai500.ensemble.running import RunOrder, run_ensemble
 from hpcai500.errors import ExitCode, RunError, UsageError
 from hpcai500.launch.affinity import neighbours_together
-from hpcai500.launch.measuring import say
 from hpcai500.launch.scale import Points, ScaleRequest, keep_plan, run_point, settle
 from hpcai500.recipe import ENSEMBLE, load_recipe
+from hpcai500.streams import say
 
 _TABLE = f"{ENSEMBLE}."
 

@@ -25,8 +25,8 @@ from hpcai500.ensemble.slurm_queue import (
 )
 from hpcai500.ensemble.slurm_submission import submission_of, write_submission
 from hpcai500.errors import EnvironmentLacksError, RunError, error_kind
-from hpcai500.launch.measuring import say
 from hpcai500.launch.site import Site
+from hpcai500.streams import say
 from hpcai500.system.container import find_container
 
 _BASH = "/bin/bash"

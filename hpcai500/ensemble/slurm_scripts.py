@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from hpcai500 import __version__
@@ -88,7 +87,7 @@ def submit_script(submission: Submission) -> str:
     ]
     header = (
         "Submits the members and the job that collects, on a host where Slurm's commands are.\n"
-        f"Written by hpcai500 {__version__} with:\n\n    {shlex.join(submission.rendered_by)}"
+        f"Written by hpcai500 {__version__} with:\n\n    {' '.join(map(word, submission.rendered_by))}"
     )
     return script_text(
         ["#!/bin/bash", *comment(header)],

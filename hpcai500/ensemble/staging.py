@@ -17,8 +17,8 @@ from hpcai500.ensemble.reading import Ensemble
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError, error_kind
 from hpcai500.files import expand_variables
 from hpcai500.launch.crew import Crew
-from hpcai500.launch.measuring import say
 from hpcai500.layers import Recipe
+from hpcai500.streams import say
 from hpcai500.system.process_token import owner_of
 
 BENCHMARKS = ("ic", "ewa")

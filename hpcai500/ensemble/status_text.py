@@ -14,6 +14,7 @@ from hpcai500.ensemble.status_map import map_lines
 from hpcai500.ensemble.status_summary import Percentiles, left_seconds
 from hpcai500.results.columns import aligned
 from hpcai500.results.show import scaled
+from hpcai500.streams import spelt_out
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.status import Status
@@ -67,7 +68,7 @@ def headline(status: Status) -> str:
 def next_line(status: Status) -> str | None:
     """What to type where nothing goes on by itself; None where something does, or nothing is left to do."""
     events, states = status.ensemble.events, status.states
-    folder = plain(shlex.quote(str(status.ensemble.path)))
+    folder = spelt_out(shlex.quote(str(status.ensemble.path)))
     if states["done"] == len(status.rows):
         return None if events[-1]["key"] == "collect" else f"hpcai500 ensemble collect {folder}"
     if states["done"] + states["diverged"] == len(status.rows):
@@ -91,9 +92,9 @@ def trouble(status: Status) -> Iterator[tuple[int, str]]:
     """(Number, sentence) of each member that something is wrong with."""
     for row in status.rows:
         if row.state in (*GIVEN_UP, "stopped", "cancelled"):
-            yield row.member, f"member {row.member} {row.state}" + (f": {plain(row.wrong)}" if row.wrong else "")
+            yield row.member, f"member {row.member} {row.state}" + (f": {spelt_out(row.wrong)}" if row.wrong else "")
         elif row.elsewhere:
-            yield row.member, f"member {row.member}: {plain(row.wrong or 'another process runs it')}"
+            yield row.member, f"member {row.member}: {spelt_out(row.wrong or 'another process runs it')}"
         elif row.member in status.stuck:
             yield row.member, f"member {row.member} is silent for longer than three epochs take"
 
@@ -110,12 +111,6 @@ def choose(status: Status, most: int | None) -> Sequence[MemberStatus]:
     slow.sort(key=lambda row: (row.epoch is None, -(left_seconds(row, status.epochs, usual, status.now_s) or 0.0)))
     shown = bad[: max(most // 2, most - len(slow))]
     return [*shown, *slow[: most - len(shown)]]
-
-
-def plain(text: str, most: int | None = None) -> str:
-    """In one line, without what a terminal would obey; `most` letters of it."""
-    shown = text if most is None or len(text) <= most else text[: most - 1] + "…"
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
 
 
 def _wrapped(line: str, width: int | None, indent: int) -> Iterator[str]:
@@ -155,8 +150,8 @@ def duration(seconds: float) -> str:
 
 def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
     ensemble, shape = status.ensemble, status.ensemble.shape
-    kind = plain(f"{ensemble.start.get('benchmark')}, edition {ensemble.start.get('edition')}", _MOST_NAME)
-    yield f"ensemble   {plain(str(ensemble.path))}: {kind}"
+    kind = spelt_out(f"{ensemble.start.get('benchmark')}, edition {ensemble.start.get('edition')}", _MOST_NAME)
+    yield f"ensemble   {spelt_out(str(ensemble.path))}: {kind}"
     many = "accelerator" if shape.degree == 1 else "accelerators"
     counts = ", ".join(f"{count} {state}" for state, count in status.states.items() if count)
     silent = f" ({len(status.stuck)} silent)" if status.stuck else ""
@@ -198,12 +193,12 @@ def _range(found: Percentiles, form: str | None = None) -> str:
 
 def _scheduler(status: Status) -> str:
     source = status.source
-    name = plain(source.name) if source.name else "none: nothing was submitted yet"
+    name = spelt_out(source.name) if source.name else "none: nothing was submitted yet"
     if source.problem is None:
         return name
     since = f"{clock(1000 * source.answered_s)} UTC" if source.answered_s is not None else None
     told = f"shown is its answer of {since}" if since else "who runs is told by the records alone"
-    return f"{name}: {plain(source.problem)}; {told}"
+    return f"{name}: {spelt_out(source.problem)}; {told}"
 
 
 def _looked(status: Status) -> str:
@@ -248,7 +243,7 @@ def _cells(row: MemberStatus, status: Status) -> tuple[str, ...]:
         str(row.member),
         "silent" if row.member in status.stuck else row.state,
         _hosts(row.hosts),
-        plain(row.job, _MOST_NAME) or "-",
+        spelt_out(row.job, _MOST_NAME) or "-",
         "-" if row.restarts is None else str(row.restarts),
         "-" if row.attempts is None else str(row.attempts),
         "-" if row.epoch is None else f"{row.epoch}/{status.epochs}",
@@ -257,12 +252,12 @@ def _cells(row: MemberStatus, status: Status) -> tuple[str, ...]:
         "-" if row.images_per_second is None else number(row.images_per_second),
         "-" if row.started_ms is None else clock(row.started_ms),
         duration(age) if goes_on and age is not None else "-",
-        plain(row.wrong) if row.wrong else "",
+        spelt_out(row.wrong) if row.wrong else "",
     )
 
 
 def _hosts(hosts: Sequence[str]) -> str:
-    shown = [plain(host, _MOST_NAME) for host in hosts[:_MOST_HOSTS]]
+    shown = [spelt_out(host, _MOST_NAME) for host in hosts[:_MOST_HOSTS]]
     return ",".join(shown) + (f",+{len(hosts) - _MOST_HOSTS}" if len(hosts) > _MOST_HOSTS else "") or "-"
 
 

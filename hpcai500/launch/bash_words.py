@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -15,8 +16,14 @@ class Expression(str):
 
 
 def word(token: str) -> str:
-    """`token` as one word."""
-    return f'"{token}"' if isinstance(token, Expression) else shlex.quote(token)
+    """`token` as one word, of printable characters: scripts are read, and shown on terminals."""
+    if isinstance(token, Expression):
+        return f'"{token}"'
+    if token.isprintable():
+        return shlex.quote(token)
+    plain = set(range(0x20, 0x7F)) - set(rb"\'")
+    letters = (chr(byte) if byte in plain else rf"\x{byte:02x}" for byte in os.fsencode(token))
+    return f"$'{''.join(letters)}'"
 
 
 def array(name: str, tokens: Sequence[str], *, append: bool = False, indent: str = "") -> Iterator[str]:

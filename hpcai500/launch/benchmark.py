@@ -15,13 +15,13 @@ from hpcai500.errors import ExitCode, UsageError
 from hpcai500.launch.campaign import CampaignOrder, run_campaign
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import make_data
-from hpcai500.launch.measuring import say
 from hpcai500.launch.outcome import Outcome
 from hpcai500.launch.unfinished import latest_unfinished
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, load_recipe
 from hpcai500.record import Record, read_record
 from hpcai500.record_writer import require_unused
+from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 from hpcai500.system.power.choice import parse_power
 

@@ -18,12 +18,12 @@ from hpcai500.errors import ExitCode, RecordError, UsageError
 from hpcai500.launch.child import until_stopped
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import make_data
-from hpcai500.launch.measuring import say
 from hpcai500.launch.outcome import Outcome
 from hpcai500.layers import Recipe
 from hpcai500.placement import find_placement
 from hpcai500.recipe import parse_resolved
 from hpcai500.rulebook import rulebook
+from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 from hpcai500.errors import ExitCode, OutOfTimeError
 from hpcai500.scratch import remove_scratch_of
 from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
+from hpcai500.streams import say
 
 # The last one is how a job's script warns all processes; who does not listen lives on.
 _FORWARDED = (*STOPPING, signal.SIGUSR1, signal.SIGURG)
@@ -48,7 +49,7 @@ class Child(subprocess.Popen[bytes]):
             self._dying_since_seconds = self._dying_since_seconds or now
             if now - self._dying_since_seconds > _DYING_SECONDS:
                 left = "is left behind: the kernel does not let go its threads, which wait for a dead mount"
-                print(f"hpcai500: process {self.pid} {left}", file=sys.stderr)  # noqa: T201
+                say(f"process {self.pid} {left}")
                 self.returncode = code
         return self.returncode
 

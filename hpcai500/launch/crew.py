@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +20,7 @@ from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.local_ranks import run_local_ranks
 from hpcai500.layers import Recipe
 from hpcai500.placement import OVERSUBSCRIBE, Placement
+from hpcai500.streams import say
 
 # What a rank needs to say which neighbour it lost, and rank 0 to close the record: when the first of them ends, the
 # monitor has told all of them.
@@ -110,9 +110,9 @@ class _Here:
         if size == 1:
             return run_to_end(module_command(module, *arguments), hold=True, patience=patience)
         cores = cores_for(0, size) or os.sched_getaffinity(0)
-        _say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
+        say(f"{size} ranks on this host, {recipe.communication.backend}, {len(cores)} of {os.cpu_count()} cores each")
         if size > (own := len(os.sched_getaffinity(0))):
-            _say(f"warning: {_shared(size, own)}")
+            say(f"warning: {_shared(size, own)}")
         if recipe.communication.backend == "horovod":
             return run_horovod_ranks(module, arguments, size, patience=patience)
         command = module_command(module, *arguments)
@@ -168,7 +168,7 @@ class _Launched:
     def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
         require_full_rows(recipe, self.size, self._placement.local_size)
         cores = cores_of_launched(self._placement) or os.sched_getaffinity(0)
-        _say(
+        say(
             f"{self.size} ranks of {self._placement.launcher}, {recipe.communication.backend}, {len(cores)} of "
             f"{os.cpu_count()} cores for rank 0"
         )
@@ -207,7 +207,3 @@ def _check_size(recipe: Recipe, size: int | None) -> None:
             f"hardware: the runs of this series have {in_words(recipe.world_size)} each, and here are {size}: start as "
             "many, so that they can be compared"
         )
-
-
-def _say(line: str) -> None:
-    print(f"hpcai500: {line}", file=sys.stderr)  # noqa: T201

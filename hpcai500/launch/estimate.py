@@ -8,11 +8,12 @@ from typing import Any
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.crew import Crew
-from hpcai500.launch.measuring import Setting, say, setting_for
+from hpcai500.launch.measuring import Setting, setting_for
 from hpcai500.launch.step_facts import count_step, planned_layout, planned_recipe, time_steps
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine
 from hpcai500.placement import Placement
+from hpcai500.streams import say
 
 # Steps that are timed, and seconds after which no more are.
 _STEPS, _SECONDS = 24, 90.0

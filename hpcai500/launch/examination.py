@@ -11,13 +11,14 @@ from pathlib import Path
 from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
 from hpcai500.launch.child import Patience
 from hpcai500.launch.crew import Crew, crew_of, require_room
-from hpcai500.launch.measuring import Setting, say
+from hpcai500.launch.measuring import Setting
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine, load_machine, why_not_of
 from hpcai500.placement import find_placement
 from hpcai500.recipe import default_recipe, load_recipe
 from hpcai500.scratch import scratch_folder
 from hpcai500.stopping import why_stopped
+from hpcai500.streams import say
 from hpcai500.system.accelerator import NAME as ACCELERATOR
 from hpcai500.system.check_log import Told, read_log
 from hpcai500.system.checks import Check

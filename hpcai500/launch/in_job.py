@@ -12,6 +12,7 @@ from typing import NoReturn
 from hpcai500.errors import ExitCode
 from hpcai500.launch.child import Patience, SignalRelay, start_child
 from hpcai500.stopping import hold_signals
+from hpcai500.streams import say
 
 
 def become(command: Sequence[str], *, hold: bool = False) -> NoReturn:
@@ -73,6 +74,6 @@ def told_code(code: int, who: str) -> int:
         return ExitCode.RUN_FAILED
     if code < 0:
         name = signal.Signals(-code).name
-        print(f"hpcai500: error: {who} was killed by {name}", file=sys.stderr)  # noqa: T201
+        say(f"error: {who} was killed by {name}")
         return ExitCode.RUN_FAILED
     return code

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +16,7 @@ from hpcai500.launch.child import Patience, SignalRelay, start_child
 from hpcai500.launch.in_job import told_code
 from hpcai500.launch.meeting import listen_at
 from hpcai500.placement import LAUNCHER, LISTEN_FD, without_placement
+from hpcai500.streams import say
 
 Ranks = Sequence[subprocess.Popen[bytes]]
 
@@ -88,12 +88,10 @@ def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
         failure = _failure(ranks)
     failure = failure or _failure(ranks)
     if failure and not _end_within(ranks, grace_seconds):
-        _say(
-            f"rank {failure[0]} has ended, and {_running(ranks)} did not within {grace_seconds:g} s: stopped (SIGTERM)"
-        )
+        say(f"rank {failure[0]} has ended, and {_running(ranks)} did not within {grace_seconds:g} s: stopped (SIGTERM)")
         _send(ranks, signal.SIGTERM)
         if not _end_within(ranks, _KILL_SECONDS):
-            _say(f"{_running(ranks)} killed (SIGKILL)")
+            say(f"{_running(ranks)} killed (SIGKILL)")
             _send(ranks, signal.SIGKILL)
             _end_within(ranks, float("inf"))
     return failure
@@ -125,7 +123,3 @@ def _running(ranks: Ranks) -> str:
 def _send(ranks: Ranks, number: signal.Signals) -> None:
     for process in ranks:
         process.send_signal(number)
-
-
-def _say(line: str) -> None:
-    print(f"hpcai500: {line}", file=sys.stderr)  # noqa: T201

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -104,11 +103,6 @@ def ended_after(minutes: float, advice: str) -> Iterator[None]:
         raise OutOfTimeError(f"stopped after {minutes:g} min: {advice}") from error
     finally:
         timer.cancel()
-
-
-def say(line: str) -> None:
-    """Tell people what happens."""
-    print(f"hpcai500: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _title(module: str) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 from hpcai500.errors import UsageError
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import data_for_measuring
-from hpcai500.launch.measuring import Setting, measure, say, setting_for
+from hpcai500.launch.measuring import Setting, measure, setting_for
 from hpcai500.layers import RECIPE_TYPES, Recipe
 from hpcai500.recipe import load_recipe
+from hpcai500.streams import say
 from hpcai500.system.driver import find_traces
 
 _MODULE = "measure.micro_command"

@@ -16,8 +16,9 @@ from hpcai500.errors import RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.launch.crew import Crew
 from hpcai500.launch.made_data import data_for_measuring
-from hpcai500.launch.measuring import measure, say, setting_for
+from hpcai500.launch.measuring import measure, setting_for
 from hpcai500.recipe import default_recipe
+from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 
 PROFILE, TRACE = "profile.json", "trace.json.gz"

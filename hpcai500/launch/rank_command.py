@@ -11,17 +11,19 @@ from hpcai500.interpreter import module_command
 from hpcai500.launch.affinity import cores_for
 from hpcai500.launch.in_job import become
 from hpcai500.placement import find_placement
+from hpcai500.streams import prepare_streams, tell
 
 
 def main() -> NoReturn:
     """Become `python -m hpcai500.MODULE …`."""
+    prepare_streams()
     try:
         placement = find_placement(os.environ)
         cores = cores_for(placement.local_rank, placement.local_size or 1)
         if cores is not None:
             os.sched_setaffinity(0, cores)
     except HpcAi500Error as error:
-        print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
+        tell(error)
         sys.exit(error.exit_code)
     become(module_command(sys.argv[1], *sys.argv[2:]))
 

@@ -14,7 +14,7 @@ from hpcai500.launch.site import NO_CONTAINER, NodeTable, Site, SlurmTable
 _AGAIN_SECONDS = 15
 # A script needs so long to have its job come back.
 _AT_LEAST_SECONDS = 30
-PROLOGUE = ("set -euo pipefail", 'say() { echo "hpcai500: $*" >&2; }')
+PROLOGUE = ("set -euo pipefail", 'say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }')
 
 
 def queue_directives(slurm: SlurmTable) -> Iterator[str]:

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from hpcai500.launch.in_job import wait_for
 from hpcai500.launch.local_ranks import run_local_ranks
 from hpcai500.placement import without_placement
 from hpcai500.scratch import VARIABLE, scratch_folder
+from hpcai500.streams import say
 
 # Each part takes a few seconds; where torch comes from a busy file system, its import alone may take a minute.
 _LIMIT_SECONDS = 180
@@ -201,7 +201,7 @@ def _last_words(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     lines = [line for line in lines if line.strip()]
     for line in lines[-_LOG_LINES:]:
-        print(f"  {line}", file=sys.stderr)  # noqa: T201
+        say(f"  {line}")
     fatal = [line for line in lines if line.startswith(("Fatal Python error", "hpcai500: error"))]
     said = (fatal or lines)[-1:]
     return f" ({said[0].strip()})" if said else " (see what it printed)"
@@ -209,5 +209,5 @@ def _last_words(log: Path) -> str:
 
 def _told(finding: Finding) -> Finding:
     """Print what no process of its own could print."""
-    print(finding.line(), file=sys.stderr)  # noqa: T201
+    say(finding.line())
     return finding

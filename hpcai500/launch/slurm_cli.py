@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hpcai500.errors import UsageError
+from hpcai500.streams import say, show
 
 app = typer.Typer(help="Write batch scripts for Slurm.", rich_markup_mode=None, add_completion=False)
 
@@ -61,12 +62,12 @@ def render(
     planned = plan_job(request)
     script = rendered(planned.job)
     for warning in planned.warnings:
-        _say(f"warning: {warning}")
+        say(f"warning: {warning}")
     if output is None:
-        print(script, end="")  # noqa: T201
+        show(script.removesuffix("\n").split("\n"))
     else:
         write_new(output, script)
-        _say(f"submit it on the host: sbatch {shlex.quote(str(output))}")
+        say(f"submit it on the host: sbatch {shlex.quote(str(output))}")
 
 
 @app.command(short_help="Print a site file that explains every field.")
@@ -74,7 +75,7 @@ def example() -> None:
     """Print the site file in which every field is explained: `hpcai500 slurm example > mysite.toml`."""
     from hpcai500.launch.site import find_site  # noqa: PLC0415 - keeps `--help` fast
 
-    print(find_site("example").read_text(encoding="utf-8"), end="")  # noqa: T201
+    show(find_site("example").read_text(encoding="utf-8").splitlines())
 
 
 def write_new(path: Path, script: str) -> None:
@@ -90,7 +91,3 @@ def write_new(path: Path, script: str) -> None:
         raise UsageError(f"-o {path}: exists already; remove it, or give another name") from error
     except OSError as error:
         raise UsageError(f"-o {path}: cannot be written: {error.strerror}; give another folder") from error
-
-
-def _say(line: str) -> None:
-    print(f"hpcai500: {line}", file=sys.stderr)  # noqa: T201

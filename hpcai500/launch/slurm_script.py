@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcai500 import __version__
-from hpcai500.launch.bash_words import Expression, array, comment
+from hpcai500.launch.bash_words import Expression, array, comment, word
 from hpcai500.launch.container_command import in_container, sources_on_host
 from hpcai500.launch.script_parts import (
     PROLOGUE,
@@ -92,7 +91,7 @@ def _header(job: BatchJob) -> Iterator[str]:
         "",
         f"Change what you like; what shall stay belongs into the site file. Written by hpcai500 {__version__} with:",
         "",
-        f"    {shlex.join(job.rendered_by)}",
+        f"    {' '.join(map(word, job.rendered_by))}",
     ]
     yield from comment("\n".join(lines))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from hpcai500.plugins.benchmarks import require_benchmark
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import scratch
 from hpcai500.stopping import ending_by_signals, leave
+from hpcai500.streams import prepare_streams, show, tell
 
 if TYPE_CHECKING:
     from hpcai500.measure.flops import FlopsCount, Operator
@@ -24,11 +24,13 @@ _GIGA = 1e9
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(ExitCode.USAGE, f"hpcai500: error: {message} (see `{self.prog} --help`)\n")
+        tell(f"{message} (see `{self.prog} --help`)")
+        self.exit(ExitCode.USAGE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the count; returns the exit code."""
+    prepare_streams()
     parser = _Parser(
         prog="hpcai500 flops",
         description="Count the floating-point operations of one training sample: convolutions and matrix products, "
@@ -44,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ending_by_signals(leave):
             count, shape = _count(options)
     except HpcAi500Error as error:
-        print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
+        tell(error)
         return error.exit_code
-    print(json.dumps({**_document(count), "input": shape}) if options.json else _table(count, shape))  # noqa: T201
+    show({**_document(count), "input": shape} if options.json else _lines(count, shape))
     return ExitCode.PASS
 
 
@@ -96,7 +98,7 @@ def _plain(flops: float) -> int | float:
     return int(flops) if flops.is_integer() else flops
 
 
-def _table(count: FlopsCount, shape: list[int]) -> str:
+def _lines(count: FlopsCount, shape: list[int]) -> list[str]:
     from hpcai500.measure.flops import CONVENTION, Operator  # noqa: PLC0415
 
     width = max(len(operator.name) for operator in count.operators)
@@ -108,7 +110,7 @@ def _table(count: FlopsCount, shape: list[int]) -> str:
     rows += [_row(part, width) for part in count.parts]
     rows.append(_row(Operator("total", CONVENTION, count.forward_flops, count.training_flops), width))
     rows.append(f"parameters: {count.parameters / 1e6:.3f} M; a sample is {' x '.join(map(str, shape))}")
-    return "\n".join(rows)
+    return rows
 
 
 def _row(operator: Operator, width: int) -> str:

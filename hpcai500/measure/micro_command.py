@@ -16,6 +16,7 @@ from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
 from hpcai500.methodology.arithmetic import arithmetic_of
 from hpcai500.progress import Progress
 from hpcai500.recipe import load_recipe
+from hpcai500.streams import say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,8 +52,8 @@ def _measure(bench: Bench) -> Mapping[str, Any]:
         now[0] = what
         bench.doing(what)
 
-    say = _say if bench.ranks.leads else _say_nothing
-    crew = Crew(bench.ranks.world, bench.device, bench.cores, say, doing)
+    inform = say if bench.ranks.leads else _say_nothing
+    crew = Crew(bench.ranks.world, bench.device, bench.cores, inform, doing)
     doing("walking a training step of both models")
     found: dict[str, Any] = {}
     walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
@@ -253,10 +254,6 @@ def _enough(rate: float, recipe: Recipe, walk: _Walk, found: Mapping[str, Any]) 
     ceilings = [found[name]["value"] for name in names if name in found]
     needed = max(ceilings) / walk.training_flops if ceilings else None
     return {"needed_at_most": needed, "enough": None if needed is None else rate >= needed}
-
-
-def _say(line: str) -> None:
-    print(f"hpcai500: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _say_nothing(line: str) -> None:

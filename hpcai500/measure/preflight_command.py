@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcai500.engine.measurement import let_threads_spin, measurement_parser, tell
+from hpcai500.engine.measurement import let_threads_spin, measurement_parser, tell_end
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.layers import Recipe
 from hpcai500.machine import load_machine
@@ -23,7 +23,7 @@ from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.scratch import remove_scratch, scratch
 from hpcai500.stopping import ending_by_signals, signal_name
-from hpcai500.streams import open_missing_streams
+from hpcai500.streams import prepare_streams, say
 from hpcai500.system.check_log import CheckLog
 from hpcai500.system.checks import Check
 from hpcai500.system.preflight import CHECK_SECONDS, MEASURED, RANKS, READING, START_SECONDS
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Be one rank; returns the exit code."""
-    open_missing_streams()
+    prepare_streams()
     try:
         options = _parser().parse_args(arguments)
         recipe = load_recipe(options.recipe, options.set)
         leads = find_placement(os.environ).rank == 0
     except HpcAi500Error as error:
-        return tell(str(error), error.exit_code)
+        return tell_end(str(error), error.exit_code)
     log = CheckLog(options.result if leads else None, options.limit, _leave, _telling(options.check))
     try:
         with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
@@ -48,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _examine(options, recipe, log)
     except HpcAi500Error as error:
         log.broken(str(error))
-        return error.exit_code if leads else tell(str(error), error.exit_code)
+        return error.exit_code if leads else tell_end(str(error), error.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
         what = " ".join("".join(traceback.format_exception_only(error)).split())
         log.broken(f"unexpected {what}")
-        return tell(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
+        return tell_end(f"unexpected {what} (HPCAI500_TRACEBACK=1 shows where)", ExitCode.RUN_FAILED)
     finally:
         log.close()
     return ExitCode.PASS
@@ -134,7 +134,7 @@ def _look(recipe: Recipe, options: argparse.Namespace) -> list[Check]:
 
 def _telling(names: Sequence[str]) -> Callable[[str], None]:
     def tell(name: str) -> None:
-        print(f"hpcai500: doctor: {name} ({names.index(name) + 1} of {len(names)})", file=sys.stderr, flush=True)  # noqa: T201
+        say(f"doctor: {name} ({names.index(name) + 1} of {len(names)})")
 
     return tell
 

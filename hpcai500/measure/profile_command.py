@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
 from hpcai500.hostlist import is_first_of_host
+from hpcai500.streams import say
 
 if TYPE_CHECKING:
     from hpcai500.engine.profiled_steps import Measured, ProfiledSteps
@@ -251,7 +252,7 @@ def _analysed(
 
 def _say(bench: Bench, line: str) -> None:
     if bench.ranks.leads:
-        print(f"hpcai500: profile: {line}", file=sys.stderr, flush=True)  # noqa: T201
+        say(f"profile: {line}")
 
 
 if __name__ == "__main__":

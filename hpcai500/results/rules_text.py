@@ -8,8 +8,9 @@ from typing import Any
 from hpcai500.editions import load_edition
 from hpcai500.methodology.rules import Change
 from hpcai500.results.columns import aligned
-from hpcai500.results.report.words import count, short
+from hpcai500.results.report.words import count
 from hpcai500.results.rules import RulesReport
+from hpcai500.streams import spelt_out
 
 _HEAD = ("layer", "field", "reference", "value", "level", "section")
 _MOST_ROWS = 200
@@ -20,15 +21,15 @@ _NONE = "none"
 def report_lines(report: RulesReport) -> Iterator[str]:
     """All of a report."""
     judgement = report.judgement
-    yield f"{report.kind:11} {_printable(report.subject, 200)}"
+    yield f"{report.kind:11} {spelt_out(report.subject, 200)}"
     yield f"benchmark   {report.benchmark}, edition {report.edition}"
-    forcing = [_printable(change.field) for change in judgement.forcing]
+    forcing = [spelt_out(change.field) for change in judgement.forcing]
     by = "" if report.kind == "recipe" else " by its recipe"
     yield f"level       {judgement.level or _NONE}{by}" + (f" (forced by {_named(forcing)})" if forcing else "")
     yield from ([f"            {report.other_code}"] if report.other_code else [])
     held = "its recipe can be ranked; a result needs runs too" if report.kind == "recipe" else "yes"
-    yield "rankable    " + (f"no: {_printable(report.reasons[0], 200)}" if report.reasons else held)
-    yield from (f"            {_printable(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
+    yield "rankable    " + (f"no: {spelt_out(report.reasons[0], 200)}" if report.reasons else held)
+    yield from (f"            {spelt_out(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
     yield ""
     yield from _drawing(report)
     if judgement.changes:
@@ -42,13 +43,13 @@ def report_lines(report: RulesReport) -> Iterator[str]:
         yield "from the events"
         for rule in report.conduct:
             yield f"  {rule.layer} {rule.name:24} {'holds' if rule.holds else 'DOES NOT HOLD':14} {rule.section}"
-            yield from (f"      {_printable(problem, 200)}" for problem in rule.problems)
+            yield from (f"      {spelt_out(problem, 200)}" for problem in rule.problems)
     if report.asked is not None:
         yield ""
         yield f"qualifies for {report.asked}{'' if report.kind == 'recipe' else ' by its recipe'}: " + (
             "no" if report.obstacles else "yes"
         )
-        yield from (f"  {_printable(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
+        yield from (f"  {spelt_out(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
 
 
 def overview_lines(edition: str) -> Iterator[str]:
@@ -90,7 +91,7 @@ def _table(changes: Sequence[Change]) -> Iterator[str]:
     rows = [
         (
             str(change.layer or "-"),
-            _printable(change.field, 60),
+            spelt_out(change.field, 60),
             _value(change.reference),
             _value(change.value),
             change.level or _NONE,
@@ -102,7 +103,7 @@ def _table(changes: Sequence[Change]) -> Iterator[str]:
     if len(changes) > _MOST_ROWS:
         yield f"  and {len(changes) - _MOST_ROWS} more"
     yield from dict.fromkeys(
-        f"  {_printable(change.field, 60)}: {change.why}" for change in changes[:_MOST_ROWS] if _is_odd(change)
+        f"  {spelt_out(change.field, 60)}: {change.why}" for change in changes[:_MOST_ROWS] if _is_odd(change)
     )
 
 
@@ -121,9 +122,4 @@ def _value(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    return _printable(value, _MOST_LETTERS)
-
-
-def _printable(value: object, letters: int = 600) -> str:
-    """In one line, without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in short(value, letters))
+    return spelt_out(value, _MOST_LETTERS)

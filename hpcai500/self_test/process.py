@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcai500.findings import FindingsLog
 from hpcai500.stopping import let_signals_in
-from hpcai500.streams import open_missing_streams
+from hpcai500.streams import prepare_streams
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def begin(arguments: Sequence[str] | None = None) -> Surroundings:
     After LIMIT seconds the kernel ends this process by SIGALRM, also where it hangs in a library. A signal to stop ends
     it at once: there is nothing to keep.
     """
-    open_missing_streams()
+    prepare_streams()
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("limit_seconds", type=int)

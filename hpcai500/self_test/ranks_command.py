@@ -17,6 +17,7 @@ from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.self_test.process import begin
 from hpcai500.self_test.summing import check_sum
+from hpcai500.streams import tell
 
 NAMES = {
     "torch": "all-reduce: torch, Gloo",
@@ -41,7 +42,7 @@ def _checked(findings: FindingsLog | None, name: str, body: Callable[[], str]) -
     except CannotBeChecked:
         return ExitCode.PASS
     except HpcAi500Error as error:
-        print(f"hpcai500: error: {error}", file=sys.stderr)  # noqa: T201
+        tell(error)
         return error.exit_code
     return ExitCode.PASS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
 from hpcai500.layers import Recipe
 from hpcai500.placement import find_placement
+from hpcai500.streams import say
 from hpcai500.system import folders
 from hpcai500.system.accelerator import Machine, Torch, accelerator_check
 from hpcai500.system.backend import backend_check
@@ -157,4 +157,4 @@ def _control_groups() -> str:
 @cache
 def _warn(sentence: str) -> None:
     """Say it once: a series of runs has one machine."""
-    print(f"hpcai500: warning: {sentence}", file=sys.stderr)  # noqa: T201
+    say(f"warning: {sentence}")

@@ -27,7 +27,7 @@
 #SBATCH --hint=nomultithread
 
 set -euo pipefail
-say() { echo "hpcai500: $*" >&2; }
+say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }
 
 # `module` is a function of login shells, and was not written for set -u.
 set +u

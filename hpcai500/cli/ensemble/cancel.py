@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 
 from hpcai500.cli.ensemble.options import Folder
+from hpcai500.streams import say, show
 
 _MOST_NAMES = 16
 
@@ -26,11 +26,11 @@ def cancel(folder: Folder) -> None:
     scheduler = SlurmScheduler(last_site(ensemble), os.environ)
     jobs = scheduler.in_queue(ensemble)
     if not jobs:
-        print("cancelled  nothing: no job of it is in the queue")  # noqa: T201
+        show("cancelled  nothing: no job of it is in the queue")
         return
     # Before anything ends: what collects meanwhile shall know.
     ensemble = append(ensemble, "cancel", {"jobs": list(jobs)})
     ended = scheduler.cancel(ensemble)
     more = " …" if len(ended) > _MOST_NAMES else ""
-    print(f"cancelled  {len(ended)} job{'s' * (len(ended) > 1)}: {', '.join(ended[:_MOST_NAMES])}{more}")  # noqa: T201
-    print(f"hpcai500: go on with: hpcai500 ensemble submit {shlex.quote(str(folder))}", file=sys.stderr)  # noqa: T201
+    show(f"cancelled  {len(ended)} job{'s' * (len(ended) > 1)}: {', '.join(ended[:_MOST_NAMES])}{more}")
+    say(f"go on with: hpcai500 ensemble submit {shlex.quote(str(folder))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,9 +10,9 @@ import typer
 
 from hpcai500.cli.ensemble.options import Folder
 from hpcai500.cli.options import Json
-from hpcai500.cli.telling import tell
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.stopping import why_stopped
+from hpcai500.streams import show, tell
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.collect import Collected
@@ -59,5 +58,5 @@ def report(collected: Callable[[], Collected], as_json: bool, *, accept_incomple
         told = CollectReport(None, error=tell(error), error_code=error.exit_code)
     except KeyboardInterrupt as error:
         told = CollectReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
-    print(json.dumps(told.document()) if as_json else "\n".join(told.lines()))  # noqa: T201
+    show(told.document() if as_json else told.lines())
     return told.exit_code

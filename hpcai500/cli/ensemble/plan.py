@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from hpcai500.cli.ensemble.options import Folder
 from hpcai500.cli.options import Json, Set
+from hpcai500.streams import show
 
 
 def plan(
@@ -58,4 +58,4 @@ def plan(
 
     request = PlanRequest(folder, recipe, members, degree, scale, node_accelerators, hosts, data, stage, set_ or ())
     planned = plan_ensemble(request)
-    print(json.dumps(planned.document()) if as_json else "\n".join(planned.lines()))  # noqa: T201
+    show(planned.document() if as_json else planned.lines())

@@ -10,6 +10,7 @@ import typer
 from hpcai500.cli.ensemble.options import AtOnce, Folder, Members
 from hpcai500.cli.options import Json, Power
 from hpcai500.errors import ExitCode, RunError, UsageError
+from hpcai500.streams import say
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.collect import Collected
@@ -34,7 +35,6 @@ def run(
     from hpcai500.ensemble.live import Live  # noqa: PLC0415
     from hpcai500.ensemble.reading import read_ensemble  # noqa: PLC0415
     from hpcai500.ensemble.running import RunOrder, run_ensemble, starting_line  # noqa: PLC0415
-    from hpcai500.launch.measuring import say  # noqa: PLC0415
     from hpcai500.progress import track  # noqa: PLC0415
     from hpcai500.system.power.choice import parse_power  # noqa: PLC0415
 

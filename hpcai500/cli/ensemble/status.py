@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import sys
@@ -15,6 +14,7 @@ from hpcai500.cli.ensemble.options import Folder
 from hpcai500.cli.options import Json
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.stopping import Stopped
+from hpcai500.streams import show
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.scheduler import Scheduler
@@ -58,11 +58,11 @@ def status(
         raise typer.Exit(_follow(watch, interval))
     found = watch.look_at_all(track if watch.members > _MANY else silent)
     if as_json:
-        print(json.dumps(found.document()))  # noqa: T201
+        show(found.document())
     else:
         width = shutil.get_terminal_size((100, 24)).columns if is_terminal(sys.stdout) else None
         lines = found.lines(width, None if everyone else 20, ascii_only=is_ascii(sys.stdout))
-        print("\n".join(lines))  # noqa: T201
+        show(lines)
     raise typer.Exit(found.exit_code)
 
 
@@ -78,7 +78,7 @@ def _follow(watch: Watch, interval: float) -> int:
             raise
         return ExitCode.PASS
     if not is_terminal(sys.stdout):
-        print("\n".join(found.lines()))  # noqa: T201
+        show(found.lines())
     return found.exit_code
 
 

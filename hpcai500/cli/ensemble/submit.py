@@ -12,6 +12,7 @@ import typer
 
 from hpcai500.cli.ensemble.options import AtOnce, Folder, Members
 from hpcai500.errors import EnvironmentLacksError
+from hpcai500.streams import say, show
 
 if TYPE_CHECKING:
     from hpcai500.ensemble.reading import Ensemble
@@ -60,11 +61,11 @@ def submit(
     request = SubmitRequest(os.environ, site, members, at_once, exclude, after, command)
     submission = plan_submission(ensemble, request)
     if submission is None:
-        _say("nothing to submit: no member is missing" if after is None else "no member has to be run again, or may be")
+        say("nothing to submit: no member is missing" if after is None else "no member has to be run again, or may be")
         return
     script = write_submission(submission)
     for warning in warnings_of(submission):
-        _say(f"warning: {warning}")
+        say(f"warning: {warning}")
     scheduler = SlurmScheduler(submission.site, os.environ)
     if not (dry_run or scheduler.can_submit or find_container(os.environ)):
         name = shlex.quote(str(folder))
@@ -73,13 +74,13 @@ def submit(
             f"hpcai500 ensemble run {name}"
         )
     if dry_run or not scheduler.can_submit:
-        _say("submit it on the host:")
-        print(_line(script))  # noqa: T201
+        say("submit it on the host:")
+        show(_line(script))
         return
     *arrays, collector = scheduler.queue(ensemble, script)
     count = len(submission.members)
-    print(f"submitted  {count} member{'s' * (count > 1)} as job {', '.join(arrays)}; job {collector} collects")  # noqa: T201
-    _say(f"watch them: hpcai500 ensemble status {shlex.quote(str(folder))}")
+    show(f"submitted  {count} member{'s' * (count > 1)} as job {', '.join(arrays)}; job {collector} collects")
+    say(f"watch them: hpcai500 ensemble status {shlex.quote(str(folder))}")
 
 
 def _tell_journal(
@@ -102,7 +103,3 @@ def _tell_journal(
 
 def _line(script: Path) -> str:
     return f"bash {shlex.quote(str(script))}"
-
-
-def _say(line: str) -> None:
-    print(f"hpcai500: {line}", file=sys.stderr)  # noqa: T201

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from hpcai500.data.imagenet.check import CheckReport, Finding, SeekCheck
+from hpcai500.data.text_table import table
 
 # Files and classes listed for people; --json lists all.
 _LISTED = 20
@@ -48,29 +48,18 @@ def _seek_document(check: SeekCheck | None) -> dict[str, Any] | None:
     return {"path": str(check.path), "with_points": counts.used, "unknown": counts.unknown, "false": counts.false}
 
 
-def print_report(report: CheckReport) -> None:
-    """Print the report to stdout: aligned columns for people, and a last line with the verdict."""
-    sections = [_rows("", [("set", str(report.root)), *_summary(report)])]
+def report_lines(report: CheckReport) -> list[str]:
+    """The report: aligned columns for people, and a last line with the verdict."""
+    sections = [table("", [("set", str(report.root)), *_summary(report)])]
     if len(report.classes) <= _LISTED:
-        sections.append(_rows("images per class", [(c.name, f"{c.train} train, {c.val} val") for c in report.classes]))
-    sections.append(_rows("files by size in pixels", _histogram(report.pixel_histogram)))
-    sections.append(_rows("files by size in bytes", _histogram(report.byte_histogram)))
-    sections.append(_rows("damaged, but decoded", _findings(report.damaged)))
-    sections.append(_rows("broken", _findings(report.broken)))
-    sections += [f"note: {note}\n" for note in _notes(report)]
+        sections.append(table("images per class", [(c.name, f"{c.train} train, {c.val} val") for c in report.classes]))
+    sections.append(table("files by size in pixels", _histogram(report.pixel_histogram)))
+    sections.append(table("files by size in bytes", _histogram(report.byte_histogram)))
+    sections.append(table("damaged, but decoded", _findings(report.damaged)))
+    sections.append(table("broken", _findings(report.broken)))
+    sections += [[f"note: {note}"] for note in _notes(report)]
     verdict = "PASS: every file can be trained on" if report.passed else f"FAIL: broken files: {len(report.broken)}"
-    # A name that is no valid UTF-8 must not end the report of the file that bears it.
-    text = ("\n".join(filter(None, sections)) + f"\n{verdict}\n").encode("utf-8", "backslashreplace").decode()
-    sys.stdout.write(text)
-
-
-def _rows(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    if not rows:
-        return ""
-    width = max(len(name) for name, _ in rows)
-    heading = f"{title}\n" if title else ""
-    indent = "  " if title else ""
-    return heading + "".join(f"{indent}{name:<{width}}  {value}\n" for name, value in rows)
+    return [line for section in filter(None, sections) for line in (*section, "")] + [verdict]
 
 
 def _summary(report: CheckReport) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500._core import SeekIndex
 from hpcai500.data.derived import derived_paths
 from hpcai500.placement import find_placement
+from hpcai500.streams import say
 
 SEEK_INDEX = ".hpcai500-seek-index"
 
@@ -107,6 +107,4 @@ def _tell_once(path: Path, reason: str, consequence: str, remedy: str) -> None:
         return
     _told.add(str(path))
     if find_placement(os.environ).local_rank == 0:
-        text = f"hpcai500: warning: the seek index {path} {reason}: {consequence}; {remedy}\n"
-        # A folder's name need not be valid UTF-8.
-        sys.stderr.write(text.encode("utf-8", "backslashreplace").decode())
+        say(f"warning: the seek index {path} {reason}: {consequence}; {remedy}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from hpcai500.data.imagenet.seek_index_making import SeekIndexReport, make_seek_
 from hpcai500.data.text_table import size, table
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
+from hpcai500.streams import show
 
 # Files listed for people; --json lists all.
 _LISTED = 5
@@ -38,9 +37,7 @@ def add_indexing(parser: argparse.ArgumentParser) -> None:
 
 def _run(chosen: argparse.Namespace) -> int:
     report = make_seek_index(chosen.dir, threads=chosen.threads, in_cache=chosen.cache, progress=track)
-    text = json.dumps(_document(report), indent=1) + "\n" if chosen.json else _table(report)
-    # A name that is no valid UTF-8 must not end the report of the file that bears it.
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
+    show(_document(report) if chosen.json else _lines(report), indent=1)
     return ExitCode.PASS
 
 
@@ -59,7 +56,7 @@ def _document(report: SeekIndexReport) -> dict[str, Any]:
     }
 
 
-def _table(report: SeekIndexReport) -> str:
+def _lines(report: SeekIndexReport) -> list[str]:
     without = ", ".join(f"{count} {reason}" for reason, count in report.without_points.items())
     rows = [
         ("index", str(report.path)),
@@ -72,4 +69,4 @@ def _table(report: SeekIndexReport) -> str:
     unreadable = list(report.unreadable[:_LISTED])
     if len(report.unreadable) > _LISTED:
         unreadable.append((f"and {len(report.unreadable) - _LISTED} more", "--json lists all"))
-    return table("", rows) + ("\n" + table("not in the index", unreadable) if unreadable else "")
+    return [*table("", rows), *(["", *table("not in the index", unreadable)] if unreadable else [])]

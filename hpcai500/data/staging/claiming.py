@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hpcai500.data.staging.copying import shown
 from hpcai500.data.staging.digests import Digests
 from hpcai500.data.staging.layout import FOLDER, NAMES, PART, StagedSet, read_set, state_folder, write_set
 from hpcai500.data.staging.pieces import Source
@@ -20,18 +19,18 @@ def require_apart(source: Path, root: Path) -> None:
     """Raise DataError unless `root` can be a staged folder of the set at `source`."""
     origin, place = source.resolve(), root.resolve()
     if not origin.is_dir():
-        raise DataError(f"{shown(source)}: no such folder; give the folder of the data set")
+        raise DataError(f"{source}: no such folder; give the folder of the data set")
     if place == origin or place.is_relative_to(origin):
-        raise DataError(f"{shown(root)}: inside the set {shown(source)}; stage it into a folder of the node's own")
+        raise DataError(f"{root}: inside the set {source}; stage it into a folder of the node's own")
     if origin.is_relative_to(place):
-        raise DataError(f"{shown(root)}: the set {shown(source)} lies in it; stage it into a folder of its own")
+        raise DataError(f"{root}: the set {source} lies in it; stage it into a folder of its own")
     if place.exists() and not place.is_dir():
-        raise DataError(f"{shown(root)}: no folder; give another one")
+        raise DataError(f"{root}: no folder; give another one")
     if place.is_dir() and not (place / FOLDER).is_dir():
         strangers = sorted(entry.name for entry in place.iterdir() if entry.name not in {*_NO_DATA, FOLDER})
         if strangers:
             raise DataError(
-                f"{shown(root)}: holds files that staging did not put there ({shown(strangers[0])}): give another "
+                f"{root}: holds files that staging did not put there ({strangers[0]}): give another "
                 f"folder; one inside it will do"
             )
 
@@ -57,8 +56,8 @@ def claim(root: Path, path: Path, source: Source) -> StagedSet:
     if (found.benchmark, found.fingerprint) != (source.benchmark, source.fingerprint):
         what = "has changed since" if found.source == str(path.resolve()) else "is another one"
         raise DataError(
-            f"{shown(root)}: the set {shown(found.source)} is staged there, and {shown(path)} {what}: give another "
-            f"folder, or release this one: hpcai500 data stage {found.benchmark} {shown(path)} {shown(root)} --release"
+            f"{root}: the set {found.source} is staged there, and {path} {what}: give another "
+            f"folder, or release this one: hpcai500 data stage {found.benchmark} {path} {root} --release"
         )
     source.require_same()
     return found

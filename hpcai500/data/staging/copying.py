@@ -56,7 +56,7 @@ def copy_extents(
             _write(target, block, at)
             if _read(target, at, len(block)) != block:
                 raise RunError(
-                    f"{shown(source.path)}: its copy, read back, differs at byte {at}: the node's storage or memory is "
+                    f"{source.path}: its copy, read back, differs at byte {at}: the node's storage or memory is "
                     "faulty; stage into another folder, or on another node"
                 )
             count(len(block))
@@ -111,7 +111,7 @@ class Original:
         self.status = os.fstat(self._file)
         if not S_ISREG(self.status.st_mode):
             self.close()
-            raise DataError(f"{shown(path)}: no file; put the file itself, or a link to it, in its place")
+            raise DataError(f"{path}: no file; put the file itself, or a link to it, in its place")
 
     def expect(self, start: int, size: int) -> None:
         """Let the system fetch ahead what will be read."""
@@ -157,11 +157,11 @@ def written_to(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = shown(Path(os.fsdecode(error.filename))) if isinstance(error.filename, str | bytes) else ""
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         reason = f"{os.strerror(error.errno or 0)}{f' ({where})' if where else ''}"
         remedy = "make room" if error.errno in _FULL else "mend it"
         raise RunError(
-            f"{shown(root)}: cannot be written: {reason}; what is whole there is kept: {remedy}, and run the same "
+            f"{root}: cannot be written: {reason}; what is whole there is kept: {remedy}, and run the same "
             "command again"
         ) from error
 
@@ -169,19 +169,13 @@ def written_to(root: Path) -> Iterator[None]:
 def changed(path: str) -> DataError:
     """What to raise for a file that is no longer what it was."""
     return DataError(
-        f"{shown(path)}: changed since the set was listed or staged: keep the source as it is, release what is staged "
+        f"{path}: changed since the set was listed or staged: keep the source as it is, release what is staged "
         "of it (--release), and stage it again"
     )
 
 
-def shown(path: Path | str) -> str:
-    """A path in one line, whatever its name is."""
-    text = str(path)
-    return text if text.isprintable() else ascii(text)
-
-
 def _unreadable(path: str, error: OSError) -> DataError:
-    return DataError(f"{shown(path)}: cannot be read: {error.strerror}; check permissions, links and mount")
+    return DataError(f"{path}: cannot be read: {error.strerror}; check permissions, links and mount")
 
 
 def _read(descriptor: int, start: int, size: int) -> bytes:

@@ -19,7 +19,7 @@ from hpcai500.data.imagenet.image_index import ImageIndex
 from hpcai500.data.imagenet.index_cache import INDEX_FILE, pack_index, unpack_index
 from hpcai500.data.imagenet.listing import load_index
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX
-from hpcai500.data.staging.copying import Original, changed, copy_extents, digest_extents, shown
+from hpcai500.data.staging.copying import Original, changed, copy_extents, digest_extents
 from hpcai500.data.staging.digests import Digests, Marks, Pieces
 from hpcai500.data.staging.layout import INDEX, state_folder
 from hpcai500.data.staging.pieces import Sizes, Watch
@@ -218,7 +218,7 @@ class ImageSource:
         """The folder of the staged images of a class, made where it is missing."""
         folder = self._root / relative
         if not _is_inside(self._root, relative):
-            raise RunError(f"{shown(folder)}: a link where a folder of images belongs; remove it")
+            raise RunError(f"{folder}: a link where a folder of images belongs; remove it")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

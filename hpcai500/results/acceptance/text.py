@@ -24,12 +24,7 @@ _MOST_RECORDS = 20
 
 
 def acceptance_lines(acceptance: Acceptance) -> Iterator[str]:
-    """Everything, the verdict last; what a record says never moves the cursor of a terminal."""
-    for line in _lines(acceptance):
-        yield "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
-
-
-def _lines(acceptance: Acceptance) -> Iterator[str]:
+    """Everything, the verdict last."""
     yield from _head(acceptance)
     yield ""
     yield "requirements"

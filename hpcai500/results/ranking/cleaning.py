@@ -10,7 +10,7 @@ import unicodedata
 from datetime import UTC, date, datetime
 
 from hpcai500.results.report.words import short
-from hpcai500.results.verification.guard import one_line
+from hpcai500.streams import spelt_out
 
 # More signs than these on one letter serve to paint over the lines above and below.
 _MOST_MARKS = 2
@@ -20,7 +20,7 @@ _MOST_READ = 2000
 
 def shown(text: object, letters: int = _MOST_LETTERS) -> str:
     """`text` in one line of at most `letters`."""
-    return short(_without_towers(one_line(short(text, _MOST_READ))), letters) or "unnamed"
+    return short(_without_towers(spelt_out(short(text, _MOST_READ))), letters) or "unnamed"
 
 
 def day(text: object) -> date | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from hpcai500.errors import DataError, EnvironmentLacksError, RunError
 from hpcai500.results.verification.finding import Finding, Severity
+from hpcai500.streams import spelt_out
 
 MALFORMED = "malformed"
 _MOST_CHARACTERS = 600
@@ -46,8 +47,7 @@ def cleaned(finding: Finding) -> Finding:
 
 def one_line(text: str) -> str:
     """`text` for a terminal: what cannot be printed is spelt out, what is endless is cut."""
-    shown = text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
+    return spelt_out(text, _MOST_CHARACTERS)
 
 
 def fail(name: str, evidence: str) -> Finding:

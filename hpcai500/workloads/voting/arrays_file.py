@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcai500.errors import WrongAnswerError
+from hpcai500.streams import spelt_out
 from hpcai500.workloads.voting.base import Form
 
 _SUFFIX = ".npy"
@@ -52,7 +53,7 @@ def _require_entries(archive: zipfile.ZipFile, form: Form) -> None:
     entries = archive.infolist()
     found, expected = [entry.filename for entry in entries], [name + _SUFFIX for name in form]
     if sorted(found) != sorted(expected):
-        named = ", ".join(_plain(name) for name in found[:8])
+        named = ", ".join(spelt_out(name, _MOST_LETTERS) for name in found[:8])
         raise WrongAnswerError(f"holds {named or 'nothing'}; expected {', '.join(expected)}")
     if any(entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size for entry in entries):
         raise WrongAnswerError("is compressed; predictions are not")
@@ -68,7 +69,9 @@ def _array(archive: zipfile.ZipFile, name: str, dtype: str, dimensions: int) -> 
         shape, is_fortran, found = np.lib.format.read_array_header_1_0(member, max_header_size=_HEADER_BYTES)
         if found != np.dtype(dtype) or len(shape) != dimensions or is_fortran:
             text = f"{found} in {len(shape)} dimensions"
-            raise WrongAnswerError(f"{name}: {_plain(text)}, expected {np.dtype(dtype)} in {dimensions}")
+            raise WrongAnswerError(
+                f"{name}: {spelt_out(text, _MOST_LETTERS)}, expected {np.dtype(dtype)} in {dimensions}"
+            )
         count = 1
         for length in shape:
             count *= int(length)
@@ -92,8 +95,4 @@ def _fill(member: IO[bytes], array: npt.NDArray[Any]) -> None:
 
 
 def _words(error: Exception) -> str:
-    return _plain((str(error).splitlines() or [type(error).__name__])[0])
-
-
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_MOST_LETTERS]
+    return spelt_out((str(error).splitlines() or [type(error).__name__])[0], _MOST_LETTERS)

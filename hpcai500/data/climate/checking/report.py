@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from hpcai500.data.climate.box_table import BoxSizes
@@ -20,8 +19,8 @@ _PUBLISHED_1979 = (433, 3190, 3437, 404)
 _SHIPPED_YEAR = (1460, 768, 1152)
 
 
-def print_report(report: CheckReport) -> None:
-    """Print the report to stdout: aligned columns for people, and a last line with the verdict."""
+def report_lines(report: CheckReport) -> list[str]:
+    """The report: aligned columns for people, and a last line with the verdict."""
     sections = [
         table("", [("set", str(report.root)), *_summary(report)]),
         table("files", [_file(year) for year in report.years], ("year", "images", "stored", "values / stored", "how")),
@@ -31,16 +30,14 @@ def print_report(report: CheckReport) -> None:
             f"channels, {_training(report)}", _channel_rows(report), ("channel", "mean", "deviation", "least", "most")
         ),
         table("broken", _shortened([(found.path, found.reason) for found in report.broken])),
-        *(f"note: {note}\n" for note in _shortened_notes(report)),
+        *([f"note: {note}"] for note in _shortened_notes(report)),
         *(table(f"input, one process, years {spans(cost.years)}", _cost(cost, report)) for cost in report.costs),
-        *(f"input: {_advice(cost, report)}\n" for cost in report.costs),
+        *([f"input: {_advice(cost, report)}"] for cost in report.costs),
     ]
     verdict = (
         "PASS: the set can be trained on" if report.passed else f"FAIL: {len(report.broken)} findings under broken"
     )
-    text = "\n".join(filter(None, sections)) + f"\n{verdict}\n"
-    # A folder's name need not be valid UTF-8.
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
+    return [line for section in filter(None, sections) for line in (*section, "")] + [verdict]
 
 
 def _summary(report: CheckReport) -> list[tuple[str, str]]:

@@ -1,0 +1,263 @@
+"""No name, path, argument or value of a record does to a terminal what it likes, whatever command is told of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from written_campaign import SHORT, write_campaign
+
+from hpcai500.cli import commands
+from hpcai500.data import command as data_command
+from hpcai500.measure import flops_command
+from hpcai500.progress import track
+from hpcai500.results.submission.pack import SubmitRequest, pack
+from hpcai500.streams import prepare_streams, say, show, spelt_out, tell
+
+Said = Callable[[Callable[[], Any]], str]
+PACKAGE = Path(commands.__file__).parents[1]
+# Clears the screen, and paints the verdict at its top; a line of its own; the same text from right to left; a letter of
+# no width; the two that JSON and UTF-8 let through; a byte that is no text.
+NAME = os.fsdecode(
+    b"a\x1b[2J\x1b[1;1HVERIFIED\r\nVERIFIED  s.zip" + "\u202ebad\u2066\u200b\x7f\x9b31m".encode() + b"\xff"
+)
+SPELT = r"a\x1b[2J\x1b[1;1HVERIFIED\r\nVERIFIED  s.zip\u202ebad\u2066\u200b\u007f\x9b31m\udcff"
+# What prints for programs of ours that read it, or into a file of ours.
+PIPES = {
+    "system/driver_probe.py", "system/mpi_probe.py", "system/describe/nvml_probe.py", "measure/convolutions.py",
+    "results/submission/format_page.py",
+}  # fmt: skip
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of the parser that is no group, with the words that call it."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+        return
+    for name, child in children.items():
+        yield from leaves(child, (*path, name))
+
+
+COMMANDS = dict(leaves(typer.main.get_command(commands.app)))
+# These hand their arguments to parsers of their own, below.
+COMMANDS = {path: command for path, command in COMMANDS.items() if path not in (("data",), ("flops",))}
+
+
+def call_lines(command: Any, name: str) -> Iterator[list[str]]:
+    """Arguments that hand `name` to a command: in place of all that it must be given, then to one option each."""
+    arguments = [one for one in command.params if one.param_type_name == "argument" or one.required]
+    yield [word for one in arguments for word in _given(one, name)]
+    for option in command.params:
+        if option not in arguments and not option.is_flag:
+            # Where a benchmark may stand, there is one: the command shall come to the option.
+            needed = [_given(one, "ic" if str(one.metavar).startswith("ic|") else name) for one in arguments]
+            yield [*(word for words in needed for word in words), *_given(option, name)]
+
+
+def _given(parameter: Any, name: str) -> list[str]:
+    value = "1" if parameter.metavar in ("N", "K") else name
+    return [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What a path may lead to, each under that name."""
+    folder = tmp_path_factory.mktemp("hostile")
+    found = {kind: folder / kind / NAME for kind in ("missing", "file", "folder", "campaign", "submission")}
+    for path in found.values():
+        path.parent.mkdir()
+    found["file"].write_bytes(b"anything")
+    found["folder"].mkdir()
+    hosts = (f"n1{NAME[:-1]}", "n2")
+    write_campaign(found["campaign"], *SHORT, trials=2, hosts=hosts)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"], check=True)
+    whole = write_campaign(folder / "whole", *SHORT, trials=2)
+    pack(SubmitRequest(whole, found["submission"], "System", "Organisation", key=folder / "key"))
+    return {**found, "record": found["campaign"] / "trial-01"}
+
+
+@pytest.fixture
+def said(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Said]:
+    """Calls something, and returns all that it printed, on either stream; processes are not started."""
+
+    start = subprocess.Popen.__init__
+
+    def refuse(process: Any, command: Sequence[Any], *arguments: Any, **options: Any) -> None:
+        if Path(command[0]).name != "ssh-keygen":
+            raise FileNotFoundError(2, "no process is started here", str(command[0]))
+        start(process, command, *arguments, **options)
+
+    def become(program: Any, *_: Any) -> None:
+        raise FileNotFoundError(2, "no process is started here", str(program))
+
+    def run(body: Callable[[], Any]) -> str:
+        with contextlib.suppress(SystemExit):
+            body()
+        sys.stdout.flush()
+        return "".join(capfd.readouterr())
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    for name in ("execv", "execve", "execvp", "execvpe"):
+        monkeypatch.setattr(os, name, become)
+    # It asks a process of its own.
+    monkeypatch.setattr(commands, "require_reachable", list)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    for place, name in ((sys, "excepthook"), (warnings, "formatwarning")):
+        monkeypatch.setattr(place, name, getattr(place, name))
+    before = signal.getsignal(signal.SIGTERM)
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+def require_harmless(text: str, arguments: Sequence[object]) -> None:
+    odd = sorted({letter for letter in text if not letter.isprintable() and letter != "\n"})
+    assert not odd, (arguments, odd, text)
+    assert not re.search(r"^\s*VERIFIED  s\.zip", text, re.MULTILINE), (arguments, text)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_no_argument_of_a_command_reaches_the_terminal_as_it_is(
+    path: tuple[str, ...],
+    kind: str,
+    hostile: dict[str, Path],
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for arguments in call_lines(COMMANDS[path], str(hostile[kind])):
+        monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *arguments])
+        require_harmless(said(commands.run), arguments)
+        if "--json" in [word for option in COMMANDS[path].params for word in option.opts]:
+            monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *arguments, "--json"])
+            require_harmless(said(commands.run), arguments)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("kind", ["folder", "campaign", "record", "submission"])
+def test_what_a_command_finds_under_a_name_is_told_in_lines_of_its_own(
+    path: tuple[str, ...],
+    kind: str,
+    hostile: dict[str, Path],
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = next(call_lines(COMMANDS[path], str(hostile[kind])))
+    monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *arguments])
+    require_harmless(said(commands.run), arguments)
+
+
+def data_calls() -> Iterator[tuple[str, ...]]:
+    """Words that call each command of `hpcai500 data`, and its options that take a value."""
+    for name in data_command.COMMANDS:
+        for workload in data_command.WORKLOADS:
+            parser = argparse.ArgumentParser()
+            if (add := getattr(workload, f"add_{name}", None)) is None:
+                continue
+            add(parser)
+            places = [NAME for one in parser._actions if not one.option_strings]
+            yield (name, workload.NAME, *places)
+            for one in parser._actions:
+                if one.option_strings and one.nargs != 0:
+                    yield (name, workload.NAME, *places, one.option_strings[0], NAME)
+
+
+@pytest.mark.parametrize("words", list(data_calls()), ids=lambda words: " ".join(map(ascii, words))[:60])
+def test_no_argument_of_a_data_command_reaches_the_terminal_as_it_is(
+    words: tuple[str, ...], hostile: dict[str, Path], said: Said
+) -> None:
+    # Where nothing is, or an empty folder, one would be made.
+    for kind in ("file",) if words[0] == "make" else ("missing", "file", "folder"):
+        arguments = [str(hostile[kind]) if word == NAME else word for word in words]
+        require_harmless(said(lambda arguments=arguments: data_command.main(arguments)), arguments)
+
+
+@pytest.mark.parametrize("words", [(NAME,), ("ic", "--recipe", NAME), ("ic", "--set", NAME), ("ic", "--classes", NAME)])
+def test_no_argument_of_flops_reaches_the_terminal_as_it_is(words: tuple[str, ...], said: Said) -> None:
+    text = said(lambda: flops_command.main(words))
+    require_harmless(text, words)
+    assert "VERIFIED" in text
+
+
+def test_a_verdict_is_one_line_that_spells_its_file_out(
+    hostile: dict[str, Path], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hpcai500", "verify", str(hostile["submission"])])
+    first, *others = said(commands.run).splitlines()
+    assert first.startswith("VERIFIED  /")
+    assert f"{SPELT}: " in first
+    assert not [line for line in others if line.lstrip().startswith("VERIFIED")]
+
+
+def test_a_traceback_and_a_warning_have_no_line_of_a_stranger(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCAI500_TRACEBACK", "1")
+
+    def fail() -> None:
+        prepare_streams()
+        sys.stderr.write(warnings.formatwarning(UserWarning(NAME), UserWarning, "file.py", 1))
+        try:
+            raise ValueError(NAME)
+        except ValueError as error:
+            tell(error)
+            sys.excepthook(ValueError, error, error.__traceback__)
+
+    text = said(fail)
+    require_harmless(text.replace("  VERIFIED  s.zip", ""), ["traceback"])
+    assert text.count("  Traceback (most recent call last):") == 2
+    assert not re.search("^VERIFIED", text, re.MULTILINE)
+    assert f"hpcai500: warning: {SPELT} (UserWarning, file.py:1)\n" in text
+    assert f"hpcai500: error: {SPELT}\n" in text
+
+
+def test_a_bar_on_a_terminal_and_lines_above_it_spell_names_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "400")
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        prepare_streams()
+        with track(2, NAME, NAME, doing=lambda: NAME) as bar:
+            bar.advance()
+            say(NAME)
+            sys.stderr.write(f"{NAME}\n")
+        sys.stderr.write(f"{NAME}\n")
+        terminal.flush()
+        drawn = os.read(ours, 1 << 16).decode()
+    assert drawn.count(SPELT) > 4
+    for piece in ("\x1b[2J", "\x1b[1;1H", "\u202e", "\x7f", "\x9b", "\nVERIFIED  s.zip\u202e"):
+        assert piece not in drawn
+    assert "\x1b[" in drawn
+
+
+def test_lines_and_documents_stay_what_they_are(said: Said) -> None:
+    said(prepare_streams)
+    assert said(lambda: show(["é 中", "", "b"])) == "é 中\n\nb\n"
+    assert json.loads(said(lambda: show({"name": NAME}))) == {"name": NAME}
+    assert spelt_out("a" * 9, 4) == "aaa…"
+    # Also where a program knows nothing of `show`.
+    assert said(lambda: sys.stdout.write(json.dumps({"name": "\x7f"}) + "\n")) == '{"name": "\\u007f"}\n'
+
+
+def test_nothing_of_the_package_prints_beside_its_streams() -> None:
+    written = re.compile(r"sys\.std(out|err)\.write\(|^ *print\(")
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if any(written.search(line) for line in path.read_text(encoding="utf-8").splitlines())
+    }
+    assert found == {"streams.py", *PIPES}
