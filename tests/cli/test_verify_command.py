@@ -147,9 +147,16 @@ def test_a_key_that_is_vouched_for_is_named_and_another_refused(folder: Path, tm
     assert not [
         finding for finding in verification.findings if finding.severity == "warning" and finding.name == "signature"
     ]
-    signers.write_text(f'site@example namespaces="other" {public}')
-    refused = verify_submission(folder / "signed.zip", signers=signers)
-    assert {finding.name for finding in refused.findings if finding.severity == "fail"} == {"signature"}
+    for options, why in (
+        ('namespaces="other"', "but not for the namespace"),
+        ('valid-before="20200101"', "has expired"),
+    ):
+        signers.write_text(f"site@example {options} {public}")
+        refused = verify_submission(folder / "signed.zip", signers=signers)
+        (found,) = (finding for finding in refused.findings if finding.severity == "fail")
+        assert found.name == "signature"
+        assert f"{signers}:1 lists for site@example, " in found.evidence
+        assert why in found.evidence
 
 
 def test_a_signature_of_another_manifest_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -89,17 +89,52 @@ def test_a_file_of_signers_tells_who_it_was(key: Path, signature: bytes, tmp_pat
     assert signer.identity == who.partition(",")[0]
 
 
-@pytest.mark.parametrize("options", ['namespaces="git"', 'valid-before="20200101"', "cert-authority"])
-def test_a_key_that_is_vouched_for_otherwise_is_not_trusted(
-    key: Path, signature: bytes, tmp_path: Path, options: str
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ('namespaces="git,file"', 'but not for the namespace hpcai500 (namespaces="git,file")'),
+        ('namespaces="hpcai500",valid-before="20200101Z"', "that has expired on 2020-01-01 00:00 UTC"),
+        ('valid-before="202001022359Z",namespaces="hpc*"', "that has expired on 2020-01-02 23:59 UTC"),
+        ('valid-after="21000101120000Z"', "that is not valid before 2100-01-01 12:00 UTC"),
+        ('valid-after="20000101",valid-before="20010101"', "that has expired on "),
+        ("cert-authority", "as an authority that vouches for keys"),
+        ('namespaces="!hpcai500,*"', "in words that OpenSSH does not take"),
+    ],
+)
+def test_a_key_that_is_vouched_for_otherwise_is_not_trusted_and_the_line_says_why(
+    key: Path, signature: bytes, tmp_path: Path, options: str, why: str
 ) -> None:
-    signer = check_signature(CONTENT, signature, signers_file(tmp_path / "signers", key, options=options))
+    signers = signers_file(tmp_path / "signers", key, options=options)
+    signer = check_signature(CONTENT, signature, signers)
     assert (signer.fingerprint, signer.identity, signer.trusted) == (fingerprint(key), None, False)
+    assert signer.refused is not None
+    assert signer.refused.startswith(f"a key that {signers}:1 lists for us@site.example, ")
+    assert why in signer.refused
+
+
+def test_a_time_of_a_signers_line_is_that_of_this_zone_unless_it_says_utc(
+    key: Path, signature: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "XXX-05:00")
+    time.tzset()
+    try:
+        signers = signers_file(tmp_path / "signers", key, options='valid-before="20200101"')
+        assert "expired on 2019-12-31 19:00 UTC" in str(check_signature(CONTENT, signature, signers).refused)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("options", ['valid-after="20200101"', 'valid-before="21000101",namespaces="git,hpcai500"'])
+def test_a_key_that_is_valid_now_is_trusted(key: Path, signature: bytes, tmp_path: Path, options: str) -> None:
+    signer = check_signature(CONTENT, signature, signers_file(tmp_path / "signers", key, options=options))
+    assert (signer.identity, signer.trusted, signer.refused) == ("us@site.example", True, None)
 
 
 def test_a_key_that_nobody_vouches_for_is_not_trusted(signature: bytes, tmp_path: Path) -> None:
     other = make_key(tmp_path / "other")
-    assert not check_signature(CONTENT, signature, signers_file(tmp_path / "signers", other)).trusted
+    signer = check_signature(CONTENT, signature, signers_file(tmp_path / "signers", other))
+    assert (signer.trusted, signer.refused) == (False, None)
 
 
 def test_a_missing_file_of_signers_is_an_error_of_use(signature: bytes, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
 import re
 import shlex
@@ -12,21 +13,27 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAnswerError
 from hpcai500.results.submission.limits import SIGNATURE_BYTES
 from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE
+from hpcai500.streams import spelt_out
 
 # A key on a token waits for a finger; without anybody there, this ends it.
 _PATIENCE_SECONDS = 60.0
 _FINGERPRINT = re.compile(r"\b(?:SHA256|SHA512|MD5):[A-Za-z0-9+/=:]+")
 _UNKNOWN_OPTION = re.compile(r"(?:unknown|illegal|invalid) option|Unsupported operation", re.IGNORECASE)
 # PRINCIPALS [OPTIONS] KEYTYPE KEY [COMMENT]; principals and values of options may be quoted (`man ssh-keygen`).
-_PRINCIPALS, _OPTIONS = r'(?:"[^"]+"|[^\s"]+)', r'(?:[^\s"]|"(?:\\.|[^"\\])*")+'
+_PRINCIPALS, _OPTIONS = r'("[^"]+"|[^\s"]+)', r'((?:[^\s"]|"(?:\\.|[^"\\])*")+)'
 _ALLOWED_SIGNER = re.compile(rf"{_PRINCIPALS}[ \t]+(?:{_OPTIONS}[ \t]+)?([a-z][\w.@-]+)[ \t]+([\w+/]+=*)(?:\s|$)")
+_OPTION = re.compile(r'([\w-]+)(?:="((?:\\.|[^"\\])*)")?(?:,|$)')
+# YYYYMMDD, YYYYMMDDHHMM and YYYYMMDDHHMMSS by their lengths; a Z behind them is UTC, none is this machine's zone.
+_TIMES = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 _MAKE = "make one with `ssh-keygen -t ed25519 -f FILE`"
 
 
@@ -38,11 +45,27 @@ class Signer:
         fingerprint: of the key, as `ssh-keygen -l` shows it.
         identity: whose it is, by the file of signers; None where there is no such file, or it does not know the key.
         trusted: whether that file vouches for it.
+        refused: what that file says of the key when it names it and does not vouch for it; None where it does either.
     """
 
     fingerprint: str
     identity: str | None = None
     trusted: bool = False
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A line of a list of signers: whose key it is, and what it may be used for."""
+
+    who: str
+    options: Mapping[str, str]
+    key: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """As `ssh-keygen -l` shows it."""
+        return f"SHA256:{base64.b64encode(hashlib.sha256(self.key).digest()).decode().rstrip('=')}"
 
 
 def sign(path: Path, key: Path) -> bytes:
@@ -64,6 +87,9 @@ def sign(path: Path, key: Path) -> bytes:
 
 def check_signature(content: bytes, signature: bytes, signers: Path | None = None, name: str = MANIFEST) -> Signer:
     """Who signed `content`.
+
+    Keys that are vouched for until or from a time are held to the time of this call: a signature has none of its own,
+    and what a manifest says of its time is the signer's word.
 
     Args:
         content: what was signed.
@@ -87,7 +113,8 @@ def check_signature(content: bytes, signature: bytes, signers: Path | None = Non
         if ended.returncode != 0 or found is None:
             raise WrongAnswerError(f"the signature is not one of {name}: {_last_line(ended)}")
         identity = _identity(content, armour, signers) if signers else None
-    return Signer(found.group(), identity, trusted=identity is not None)
+    refused = _why_refused(found.group(), signers) if signers and identity is None else None
+    return Signer(found.group(), identity, trusted=identity is not None, refused=refused)
 
 
 def require_signers(signers: Path) -> None:
@@ -104,9 +131,9 @@ def require_signers(signers: Path) -> None:
         content = signers.read_bytes()
     except OSError as error:
         raise UsageError(f"--signers {signers}: cannot be read: {error.strerror}") from error
-    lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
-    if any(_names_a_signer(line) for line in lines):
+    if any(_listed(signers)):
         return
+    lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     number = next((number for number, line in enumerate(lines, 1) if line and not line.startswith("#")), 1)
     # Of a private key, the public half is what is wanted, and nothing of the file belongs into a list.
     public = f"{signers}.pub" if b"PRIVATE KEY" in content else str(signers)
@@ -114,17 +141,54 @@ def require_signers(signers: Path) -> None:
     raise UsageError(f"--signers {signers}:{number}: no line `{wanted}`; for a .pub file: {typed}")
 
 
-def _names_a_signer(line: str) -> bool:
-    """Whether OpenSSH would find a key in this line of a list of signers."""
-    found = None if line.startswith("#") else _ALLOWED_SIGNER.match(line)
-    if found is None:
-        return False
-    kind = found[1].encode()
-    try:
-        key = base64.b64decode(found[2], validate=True)
-    except binascii.Error:
-        return False
-    return key.startswith(len(kind).to_bytes(4, "big") + kind)
+def _listed(signers: Path) -> Iterator[tuple[int, _Listed]]:
+    """Lines of a list of signers in which OpenSSH would find a key, with their numbers."""
+    for number, line in enumerate(signers.read_bytes().decode(errors="replace").splitlines(), 1):
+        found = None if line.strip().startswith("#") else _ALLOWED_SIGNER.match(line.strip())
+        if found is None:
+            continue
+        who, options, kind, text = found.groups(default="")
+        try:
+            key = base64.b64decode(text, validate=True)
+        except binascii.Error:
+            continue
+        if key.startswith(len(kind).to_bytes(4, "big") + kind.encode()):
+            values = {name.lower(): value for name, value in _OPTION.findall(options)}
+            yield number, _Listed(who.strip('"'), values, key)
+
+
+def _why_refused(fingerprint: str, signers: Path) -> str | None:
+    """Of a key that `signers` names and OpenSSH refuses, why; None where it does not name it."""
+    for number, one in _listed(signers):
+        if one.fingerprint == fingerprint:
+            return f"a key that {signers}:{number} lists for {one.who}, {_restriction(one)}"
+    return None
+
+
+def _restriction(one: _Listed) -> str:
+    now, after, before = datetime.now(UTC), *(_moment(one.options.get(f"valid-{name}")) for name in ("after", "before"))
+    unknown = "when it was signed cannot be known, so that it has to be valid now"
+    if before is not None and before < now:
+        return f"and that has expired on {before:%Y-%m-%d %H:%M} UTC (valid-before): {unknown}; ask for a new signature"
+    if after is not None and now < after:
+        return f"and that is not valid before {after:%Y-%m-%d %H:%M} UTC (valid-after): {unknown}"
+    if "cert-authority" in one.options:
+        return "as an authority that vouches for keys: list the key that signs, without cert-authority"
+    namespaces = one.options.get("namespaces")
+    if namespaces is not None and not any(fnmatchcase(NAMESPACE, name) for name in namespaces.split(",")):
+        return f'but not for the namespace {NAMESPACE} (namespaces="{namespaces}"): add it if that one may sign results'
+    return "in words that OpenSSH does not take: `man ssh-keygen`, ALLOWED SIGNERS"
+
+
+def _moment(text: str | None) -> datetime | None:
+    """A time of a list of signers; None where there is none, or one that OpenSSH does not take."""
+    digits = (text or "").removesuffix("Z")
+    if len(digits) not in _TIMES or not digits.isdecimal():
+        return None
+    with suppress(ValueError, OverflowError):
+        local = datetime.strptime(digits, _TIMES[len(digits)])
+        return local.replace(tzinfo=UTC) if digits != text else local.astimezone(UTC)
+    return None
 
 
 def _identity(content: bytes, armour: Path, signers: Path) -> str | None:
@@ -203,5 +267,4 @@ def _why_not_signed(ended: subprocess.CompletedProcess[bytes], key: Path) -> str
 
 def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:
     lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {ended.returncode}"]
-    printable = "".join(character for character in lines[-1] if character.isprintable())
-    return printable[:200].rstrip("\r. ")
+    return spelt_out(lines[-1].rstrip("\r. "), 200)

@@ -35,6 +35,7 @@ def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | N
     if signer.trusted:
         return signer, [note(_NAME, f"manifest.json is signed by {signer.identity} with {signer.fingerprint}")]
     if signers is not None:
-        return signer, [fail(_NAME, f"signed with {signer.fingerprint}, a key that {signers} does not have")]
+        why = signer.refused or f"a key that {signers} does not have"
+        return signer, [fail(_NAME, f"signed with {signer.fingerprint}, {why}")]
     told = f"signed with {signer.fingerprint}, a key that nobody here vouches for"
     return signer, [warning(_NAME, f"{told}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
