@@ -78,7 +78,8 @@ def given_file(path: Path, signers: Path | None = None) -> GivenFile:
             "its signer for both"
         ) from error
     if signers is not None and not signer.trusted:
-        raise WrongAnswerError(f"{beside}: signed with {signer.fingerprint}, a key that {signers} does not have")
+        why = signer.refused or f"a key that {signers} does not have"
+        raise WrongAnswerError(f"{beside}: signed with {signer.fingerprint}, {why}")
     return GivenFile(path, signer)
 
 
