@@ -287,10 +287,10 @@ def test_a_campaign_without_a_finished_run_has_nothing_to_replay(base: Submissio
         ("top1", 50_000, "bf16", 0.002),
         ("top1", 50_000, "fp32", 0.0005),
         ("top1", 100, "fp32", 0.02),
-        ("map50", 1460, "fp16", 0.002),
-        ("map50", 1460, "fp32", 0.0005),
-        ("map50", 10, "fp32", 0.01),
+        ("map50", 1600, "fp16", 0.002),
+        ("map50", 1600, "fp32", 0.0005),
+        ("map50", 100, "bf16", 0.008),
     ],
 )
 def test_tolerances_are_those_of_the_docs(metric: str, samples: int, precision: str, tolerance: float) -> None:
-    assert tolerance_of(metric, samples, precision) == tolerance
+    assert tolerance_of(metric, samples, precision) == pytest.approx(tolerance)

@@ -33,9 +33,9 @@ _QUALITY, _DATA, _FLOPS, _CHECKPOINT = "replay-quality", "replay-dataset", "repl
 _MISSING, _TARGET, _TWINS, _TRAINING = "replay-missing", "replay-target", "replay-twins", "replay-training"
 _HELD_BACK, _NOT_SHOWN = "replay-held-back", "replay-not-shown"
 # What another device may change, which flips answers that were nearly ties: docs/verification.md has the measurements.
-_EXACT, _MIXED = 0.0005, 0.002
-# At least that of one sample, or so many, of a small set.
-_TOP1_SAMPLES, _MAP50_SAMPLES = 2, 0.1
+# In fp32, and in any other precision: of top1, and at least two images; of mAP, over the root of the number of images.
+_TOP1, _TOP1_IMAGES = (0.0005, 0.002), 2
+_MAP50 = (0.02, 0.08)
 # Of trainings of their own it is within 0.1.
 _MOST_COSINE = 0.5
 # Of first filters, which all nets for one kind of image have some of alike, so that it is only a warning.
@@ -139,8 +139,8 @@ def _finding(check: str, holds: bool, evidence: str) -> Finding:
 
 def tolerance_of(metric: str, samples: int, precision: str) -> float:
     """How far two evaluations of the same weights may lie apart on different devices (unit of the metric)."""
-    of_a_sample = _TOP1_SAMPLES if metric == "top1" else _MAP50_SAMPLES
-    return max(of_a_sample / samples, _EXACT if precision == "fp32" else _MIXED)
+    place = int(precision != "fp32")
+    return max(_TOP1_IMAGES / samples, _TOP1[place]) if metric == "top1" else _MAP50[place] / math.sqrt(samples)
 
 
 def _tolerance(document: Mapping[str, Any]) -> float:
