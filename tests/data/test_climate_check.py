@@ -24,10 +24,11 @@ from sample_years import (
 
 from hpcai500.data.climate.checking.check import CheckReport, check_climate
 from hpcai500.data.climate.checking.document import as_document
-from hpcai500.data.climate.checking.report import print_report
+from hpcai500.data.climate.checking.report import report_lines
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
 from hpcai500.data.climate.values.statistics import load_or_measure
 from hpcai500.errors import DataError, UsageError
+from hpcai500.streams import show
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +140,7 @@ def test_odd_boxes_and_constant_planes_are_told_and_do_not_fail(root: Path, caps
     ]
     constant = report.years[0].channels[0]
     assert (constant.channel, constant.oddity, constant.images, constant.first_image) == (5, "constant", 3, 6)
-    print_report(report)
+    show(report_lines(report))
     out = capsys.readouterr().out
     assert (
         "note: climo_1979.h5: boxes wholly outside the image (not used): 1; the first: image 3, row 5: 30 3 35 6 1"
@@ -192,7 +193,7 @@ def test_each_layout_is_measured_and_the_fix_is_a_command(root: Path, capsys: py
         rates = (cost.single_images_per_second, cost.window_images_per_second, cost.bytes_per_second)
         assert all(rate > 0 for rate in rates)
         assert cost.repacked_images_per_second == pytest.approx(cost.bytes_per_second / (16 * 24 * 36 * 4))
-    print_report(report)
+    show(report_lines(report))
     out = capsys.readouterr().out
     assert "1979 to 1980: an image is in 256 pieces of its file, shared with 4 others; " in out
     assert f"hpcai500 data repack ewa {root} NEW_FOLDER\n" in out
@@ -245,6 +246,6 @@ def test_a_class_without_boxes_is_told(root: Path, capsys: pytest.CaptureFixture
     boxes = boxes_of(12)
     boxes[boxes[..., 4] == 2] = -1
     write_year(root, boxes=boxes)
-    print_report(check(root))
+    show(report_lines(check(root)))
     said = "no year has a box of extratropical cyclone: quality is measured on the other classes only"
     assert said in capsys.readouterr().out

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from many_ranks import clean_environment, start
+from pythons import python_with
 from threads_at_exit import ThreadsAtExit
 from tiny_runs import TINY
 
@@ -29,11 +30,12 @@ def command(images: Path, out: str, *more: str) -> list[str]:
 
 
 def test_a_run_of_two_local_ranks_is_one_run_of_one_record(images: Path, tmp_path: Path) -> None:
-    tokens = command(images, "record", "--procs", "2", "--json", "--set", "problem.epochs=1")
+    words = command(images, "record", "--procs", "2", "--json", "--set", "problem.epochs=1")[1:]
     at_exit = ThreadsAtExit(tmp_path / "at-exit")
+    python = python_with(tmp_path / "python", tmp_path / "at-exit")
     ended = subprocess.run(
-        [*tokens, "--set", "hyperparameters.warmup_epochs=0"],
-        cwd=tmp_path, env=clean_environment() | at_exit.environment, capture_output=True, text=True, check=False,
+        [python, *words, "--set", "hyperparameters.warmup_epochs=0"],
+        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode in (0, 2), ended.stderr
     # One that is left may abort a rank that was done.
