@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from opened import changed, evidence, failed, honest
+from written_campaign import values
 
 from hpcai500.chain import iterate
 from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
@@ -245,14 +246,16 @@ def test_a_checkpoint_that_is_not_here_cannot_be_replayed_and_refuses(base: Subm
 
 
 def _without_target(base: Submission, folder: Path, version: str | None = None) -> list[Finding]:
-    """The checkpoints at the target are not here; the records were written by the code `version`, else by this one."""
+    """The checkpoints at the target are not here; the records were written by `version`, else by this one."""
     context = changed(base, folder)
     entries = {path: entry for path, entry in context.submission.entries.items() if "epoch-0003" not in path}
     assert len(entries) == len(context.submission.entries) - 3
     object.__setattr__(context.submission, "entries", entries)
     if version:
         for record in context.records.values():
-            record.system["installation"]["package"]["code_sha256"] = version
+            record.system["installation"]["package"]["version"] = version
+            for start in values([*record.events], "init_start"):
+                start["version"] = version
     return list(replay_check(_answers(context))(context))
 
 
@@ -265,7 +268,7 @@ def test_without_the_checkpoint_at_the_target_its_time_cannot_be_replayed(base: 
 
 
 def test_of_another_version_it_is_said_that_its_time_was_not_replayed(base: Submission, tmp_path: Path) -> None:
-    told = _without_target(base, tmp_path, "0" * 64)
+    told = _without_target(base, tmp_path, "0.0.9")
     assert not failed(told)
     said = evidence(told, "replay-not-shown", "skipped")
     assert "the time to quality of trial-01, trial-02, trial-03: no checkpoint of that moment" in said

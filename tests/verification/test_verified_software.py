@@ -293,7 +293,8 @@ def test_of_another_version_which_may_not_have_kept_it_it_is_not_wanted(base: Su
 
 
 def _version_of_another(events: Events) -> None:
-    values(events, "system")[0]["installation"]["package"]["code_sha256"] = "0" * 64
+    values(events, "system")[0]["installation"]["package"]["version"] = "0.0.9"
+    values(events, "init_start")[0]["version"] = "0.0.9"
 
 
 def test_what_was_left_out_and_replaced_is_said(base: Submission, tmp_path: Path) -> None:

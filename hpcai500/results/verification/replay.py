@@ -20,7 +20,7 @@ from hpcai500.results.verification.context import Check, Context
 from hpcai500.results.verification.facts import values
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note, skipped, warning
-from hpcai500.results.verification.software import has_our_code
+from hpcai500.results.verification.software import is_of_our_version
 
 Replay = Callable[[Path, Path, Path | None], Mapping[str, Any]]
 """`replay(recipe file, last checkpoint, that with which the target was reached where it is another one)`: what
@@ -92,7 +92,7 @@ def _replayed(replay: Replay, context: Context, name: str) -> Generator[Finding,
         yield fail(_MISSING, f"{name}: its last checkpoint is not here, so its quality cannot be replayed: {_ASK}")
         return None
     if earlier and path_of(name, earlier) not in submission.entries:
-        if has_our_code(record):
+        if is_of_our_version(record):
             what = f"{name}: {earlier.get('file')}, with which it reached its target, is not here"
             yield fail(_MISSING, f"{what}, so its time to quality cannot be replayed: {_ASK}")
         earlier = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hpcai500 import __version__
 from hpcai500.record import Record
 from hpcai500.results.verification.facts import package, packages, values
-from hpcai500.system.versions import package_code_hash
 
 
 def versions_of(record: Record) -> frozenset[str]:
@@ -13,9 +13,12 @@ def versions_of(record: Record) -> frozenset[str]:
     return frozenset(started | {str(package(record).get("version"))})
 
 
-def has_our_code(record: Record) -> bool:
-    """Whether it was written by the very code that is installed here."""
-    return package(record).get("code_sha256") == package_code_hash()
+def is_of_our_version(record: Record) -> bool:
+    """Whether any place of it names the version that is installed here: such a record holds all that this writes.
+
+    Not the hash of its code: one comment that is changed in a file of a free layer gives another one.
+    """
+    return __version__ in versions_of(record)
 
 
 def other_code(record: Record, level: str | None, ours: str) -> str | None:

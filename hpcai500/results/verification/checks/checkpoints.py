@@ -11,7 +11,7 @@ from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import values
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note, skipped
-from hpcai500.results.verification.software import has_our_code
+from hpcai500.results.verification.software import is_of_our_version
 
 _NAME = "checkpoints"
 
@@ -30,7 +30,7 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
             yield fail(_NAME, f"{name}: its last checkpoint is not that after the last epoch")
             continue
         at_target = earlier_at_target(record)
-        wanted = [last, at_target] if at_target and has_our_code(record) else [last]
+        wanted = [last, at_target] if at_target and is_of_our_version(record) else [last]
         missing = [told for told in wanted if path_of(name, told) not in context.submission.entries]
         for told in missing:
             if path_of(name, told) not in left_out:

@@ -12,7 +12,7 @@ from hpcai500.recipe import load_recipe
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail
-from hpcai500.results.verification.software import versions_of
+from hpcai500.results.verification.software import is_of_our_version
 
 _NAME = "recipe-fields"
 
@@ -30,7 +30,7 @@ def check_recipe_fields(context: Context) -> Iterator[Finding]:
             told = str(error).replace(f"{context.campaign.path}/", "")
             yield fail(_NAME, f"hpcai500 {__version__} does not take the campaign's recipe: {told}")
     for name, judgement in context.claimed.judgements.items():
-        if judgement.absent and __version__ in versions_of(context.records[name]):
+        if judgement.absent and is_of_our_version(context.records[name]):
             yield fail(
                 _NAME,
                 f"{name}: its recipe does not state {', '.join(judgement.absent)}, which hpcai500 {__version__} writes "

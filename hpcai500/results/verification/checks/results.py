@@ -10,7 +10,7 @@ from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note
 from hpcai500.results.verification.metrics import same_document
-from hpcai500.results.verification.software import has_our_code
+from hpcai500.results.verification.software import is_of_our_version
 
 _NAME = "result"
 
@@ -28,7 +28,7 @@ def check_results(context: Context) -> Iterator[Finding]:
         written, computed = json_object(path), result.as_json()
         found += _different(name, written, computed)
         missing = sorted(computed.keys() - written.keys())
-        if missing and has_our_code(context.done[name]):
+        if missing and is_of_our_version(context.done[name]):
             found.append(fail(_NAME, f"{name}: result.json does not say {', '.join(missing)}: taken out"))
     yield from found
     if not found:
