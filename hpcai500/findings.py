@@ -72,7 +72,7 @@ class FindingsLog:
         finding = Finding(name, last.status, last.detail, round(time.perf_counter() - started, 3), last.exit_code)
         self._append(finding.document())
         if self._told:
-            self._told.write(f"{spelt_out(finding.line())}\n")
+            self._told.write(f"{spelt_out(f'hpcai500: {finding.line()}')}\n")
             self._told.flush()
         return finding
 

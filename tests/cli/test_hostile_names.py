@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_no_argument_of_a_data_command_reaches_the_terminal_as_it_is(
     # Where nothing is, or an empty folder, one would be made.
     for kind in ("file",) if words[0] == "make" else ("missing", "file", "folder"):
         arguments = [str(hostile[kind]) if word == NAME else word for word in words]
-        require_harmless(said(lambda arguments=arguments: data_command.main(arguments)), arguments)
+        require_harmless(said(partial(data_command.main, arguments)), arguments)
 
 
 @pytest.mark.parametrize("words", [(NAME,), ("ic", "--recipe", NAME), ("ic", "--set", NAME), ("ic", "--classes", NAME)])
