@@ -230,7 +230,7 @@ def test_a_stopped_run_knows_its_energy_where_a_meter_has_measured_its_down_time
     code = (
         "import os, signal, sys; from hpcai500 import train; from hpcai500.engine.trainer import Trainer; "
         "old = Trainer._evaluate; Trainer._evaluate = lambda self, epoch: (old(self, epoch), "
-        "os.kill(os.getpid(), signal.SIGTERM)); sys.exit(train.main(sys.argv[1:]))"
+        "os.kill(os.getpid(), signal.SIGTERM))[0]; sys.exit(train.main(sys.argv[1:]))"
     )
     ended = start([sys.executable, "-c", code, *arguments], 1, "processes")
     assert ended.exit_codes == [1], ended.output
