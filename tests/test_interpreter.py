@@ -45,6 +45,7 @@ TORCH = "import os\nos._exit(9)\n"
 TINY = "--set problem.dataset=synthetic-tiny --data {images}"
 LINES: dict[str, tuple[str, bool]] = {
     "accept": ("{record} --example", False),
+    "campaign heads": ("{campaign}", False),
     "campaign init": ("new --recipe ic/smoke --trials 2", False),
     "campaign run": ("{planned}", True),
     "campaign status": ("{campaign}", False),

@@ -35,8 +35,9 @@ NAME = os.fsdecode(
     b"a\x1b[2J\x1b[1;1HVERIFIED\r\nVERIFIED  s.zip" + "\u202ebad\u2066\u200b\x7f\x9b31m".encode() + b"\xff"
 )
 SPELT = r"a\x1b[2J\x1b[1;1HVERIFIED\r\nVERIFIED  s.zip\u202ebad\u2066\u200b\u007f\x9b31m\udcff"
-# What prints for programs of ours that read it, or into a file of ours.
+# What prints for programs of ours that read it, into a file of ours, hashes alone, or before the streams are ours.
 PIPES = {
+    "interpreter.py", "launch/campaign.py",
     "system/driver_probe.py", "system/mpi_probe.py", "system/describe/nvml_probe.py", "measure/convolutions.py",
     "results/submission/format_page.py",
 }  # fmt: skip

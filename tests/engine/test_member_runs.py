@@ -82,6 +82,8 @@ def test_the_result_counts_draws_and_refuses_nothing_of_them(member: tuple[str, 
     assert result.images == 2 * drawn
     assert sampling != "bootstrap" or drawn == SIZE[benchmark]
     others = [reason for reason in result.reasons if not reason.startswith(TINY_REASONS)]
+    # A year of ten images may have none of a rare class.
+    others = [reason for reason in others if "no sample of" not in reason and "the quality leaves out" not in reason]
     no_bagging = ["ensemble.sampling is all; no level of edition v3.0 allows a change of it"]
     assert others == (no_bagging if sampling == "all" else [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -139,7 +140,7 @@ def _losses(loss: Callable[[int], float]) -> Change:
 def _same_qualities(bundle: Bundle) -> None:
     """Each trial has the qualities of the first."""
     told: list[dict[str, Any]] = values([*bundle.read(1).events], "eval_accuracy")
-    bundle.edit_all(_qualities(lambda epoch: told[epoch - 1]["value"]))
+    bundle.edit_evaluated(_qualities(lambda epoch: told[epoch - 1]["value"]))
 
 
 def _slow_alone(events: list[Event]) -> None:
@@ -151,6 +152,27 @@ def _nothing(bundle: Bundle) -> None:
     """It is in the honest bundle already."""
 
 
+def _evaluated(change: Change) -> Callable[[Bundle], None]:
+    """Other qualities in all trials, each with a checkpoint that is said to be the one which reached the target."""
+
+    def forge(bundle: Bundle) -> None:
+        for trial in range(1, len(bundle.records) + 1):
+            bundle.edit(trial, change)
+            target = bundle.read(trial).tables["problem"]["target_quality"]
+            bundle.edit(trial, lambda events, trial=trial, target=target: keep(events, bundle, trial, target))
+
+    def keep(events: list[Event], bundle: Bundle, trial: int, target: float) -> None:
+        reached = [number for number, one in enumerate(values(events, "eval_accuracy")) if one["value"] >= target]
+        told = values(events, "checkpoint")[reached[0]]
+        path = bundle.record(trial) / "checkpoints" / told["file"]
+        if not path.is_file():
+            content = f"stands for weights of trial {trial} that reach the target".encode()
+            path.write_bytes(content)
+            told.update(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+
+    return forge
+
+
 def _all(change: Change) -> Callable[[Bundle], None]:
     return lambda bundle: bundle.edit_all(change)
 
@@ -158,7 +180,7 @@ def _all(change: Change) -> Callable[[Bundle], None]:
 FORGERIES = (
     Forgery("classes-left-out-of-the-mean", _all(_one_class), "classes", campaign="ewa"),
     Forgery("classes-exchanged", _all(_easier_classes), "classes", campaign="ewa"),
-    Forgery("classes-said-to-be-absent", _all(_absent_classes), "standing", "note", "ewa"),
+    Forgery("classes-said-to-be-absent", _evaluated(_absent_classes), "standing", "note", "ewa"),
     Forgery("classes-untold", _all(_no_classes), "classes", campaign="ewa"),
     Forgery("model-of-another-width", _wider(9.0), "model", campaign="rankable"),
     Forgery("crops-wider-than-the-images", _wider_crops, "model", campaign="ewa"),
@@ -171,10 +193,10 @@ FORGERIES = (
     Forgery("absent-classes-untold", _all(_without("dataset", "classes_not_evaluated")), "evidence"),
     Forgery("core-untold", _all(_forget_package), "evidence"),
     Forgery("devices-without-numbers", _all(_forget_devices), "evidence"),
-    Forgery("all-answers-right", _all(_qualities(lambda epoch: 1.0)), "implausible", "warning", "rankable"),
-    Forgery("quality-of-all-epochs-alike", _all(_qualities(lambda epoch: 0.7634)), "implausible", "warning",
+    Forgery("all-answers-right", _evaluated(_qualities(lambda epoch: 1.0)), "implausible", "warning", "rankable"),
+    Forgery("quality-of-all-epochs-alike", _evaluated(_qualities(lambda epoch: 0.7634)), "implausible", "warning",
             "rankable"),
-    Forgery("quality-of-the-last-epoch-from-the-first-on", _all(_qualities(lambda epoch: 0.76 + epoch / 1e4)),
+    Forgery("quality-of-the-last-epoch-from-the-first-on", _evaluated(_qualities(lambda epoch: 0.76 + epoch / 1e4)),
             "implausible", "warning", "rankable"),
     Forgery("qualities-of-one-trial-told-for-all", _same_qualities, "implausible", "warning", "rankable"),
     Forgery("loss-that-rises", _all(_losses(lambda epoch: 900.0 + epoch)), "implausible", "warning", "rankable"),
