@@ -134,34 +134,20 @@ def require_harmless(text: str, arguments: Sequence[object]) -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("kind", ["missing", "file"])
-def test_no_argument_of_a_command_reaches_the_terminal_as_it_is(
+@pytest.mark.parametrize("kind", ["missing", "file", "folder", "campaign", "record", "submission"])
+def test_no_argument_of_a_command_and_nothing_under_it_reaches_the_terminal_as_it_is(
     path: tuple[str, ...],
     kind: str,
     hostile: dict[str, Path],
     said: Said,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for arguments in call_lines(COMMANDS[path], str(hostile[kind])):
-        monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *arguments])
-        require_harmless(said(commands.run), arguments)
-        if "--json" in [word for option in COMMANDS[path].params for word in option.opts]:
-            monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *arguments, "--json"])
-            require_harmless(said(commands.run), arguments)
-
-
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("kind", ["folder", "campaign", "record", "submission"])
-def test_what_a_command_finds_under_a_name_is_told_in_lines_of_its_own(
-    path: tuple[str, ...],
-    kind: str,
-    hostile: dict[str, Path],
-    said: Said,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    arguments = next(call_lines(COMMANDS[path], str(hostile[kind])))
-    monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *arguments])
-    require_harmless(said(commands.run), arguments)
+    command = COMMANDS[path]
+    documents = any("--json" in option.opts for option in command.params)
+    for arguments in call_lines(command, str(hostile[kind])):
+        for words in (arguments, [*arguments, "--json"]) if documents else (arguments,):
+            monkeypatch.setattr(sys, "argv", ["hpcai500", *path, *words])
+            require_harmless(said(commands.run), words)
 
 
 def data_calls() -> Iterator[tuple[str, ...]]:

@@ -76,6 +76,16 @@ def _strange_recipe(bundle: Bundle) -> None:
     bundle.name_recipes()
 
 
+def _preload(bundle: Bundle) -> None:
+    """One trial's processes were started with a library that nobody knows."""
+
+    def tell(events: list[Event]) -> None:
+        for value in values(events, "system"):
+            value["nodes"][0]["environment"]["LD_PRELOAD"] = "/opt/faster.so"
+
+    bundle.edit(2, tell)
+
+
 def _forget_launcher(bundle: Bundle) -> None:
     def forget(events: list[Event]) -> None:
         for value in values(events, "attempt_start"):
@@ -140,7 +150,7 @@ def _losses(loss: Callable[[int], float]) -> Change:
 def _same_qualities(bundle: Bundle) -> None:
     """Each trial has the qualities of the first."""
     told: list[dict[str, Any]] = values([*bundle.read(1).events], "eval_accuracy")
-    bundle.edit_evaluated(_qualities(lambda epoch: told[epoch - 1]["value"]))
+    _evaluated(_qualities(lambda epoch: told[epoch - 1]["value"]))(bundle)
 
 
 def _slow_alone(events: list[Event]) -> None:
@@ -203,5 +213,6 @@ FORGERIES = (
     Forgery("loss-below-that-of-the-labels", _all(_losses(lambda epoch: 0.8 - epoch / 1e3)), "loss",
             campaign="rankable"),
     Forgery("step-alone-slowed", _all(_slow_alone), "implausible", "warning"),
+    Forgery("library-preloaded", _preload, "environment", "warning"),
     Forgery("starts-thrown-away-once-their-speed-was-seen", _nothing, "short-starts", "warning", "begun-twice"),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import LeftOut
 from hpcai500.results.verification.checks.levels import level_of, not_compared
 from hpcai500.results.verification.code_changes import LAYERS, TRUSTED, layer_of
+from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.records import RECORD_CHECKS
 from hpcai500.system.versions import code_hash
 
@@ -309,6 +310,13 @@ def _nodes(change: Callable[[dict[str, Any]], object]) -> Callable[[Events], Non
     return _system(lambda system: [change(node) for node in system["nodes"]])
 
 
+def _of_a_run(base: Submission, folder: Path, change: Callable[[dict[str, Any]], object]) -> list[Finding]:
+    """What the checks of each run find in one whose nodes are told otherwise."""
+    context = changed(base, folder, _each(["trial-02"], _nodes(change)))
+    record, result = context.done["trial-02"], context.asked.results["trial-02"]
+    return [one for check in RECORD_CHECKS for one in check(record, result, context.asked.rules)]
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "effect"),
     [
@@ -324,37 +332,30 @@ def _nodes(change: Callable[[dict[str, Any]], object]) -> Callable[[Events], Non
 def test_a_variable_that_changes_arithmetic_clocks_or_code_is_told(
     base: Submission, tmp_path: Path, variable: str, value: str, effect: str
 ) -> None:
-    change = _nodes(lambda node: node["environment"].update({variable: value, "OMP_NUM_THREADS": "8"}))
-    found = all_findings(changed(base, tmp_path, _each(["trial-02"], change)))
-    told = evidence(found, "environment", "warning")
-    assert told.startswith(f"trial-02: {variable}={value}, which {effect}, on ")
-    assert "OMP_NUM_THREADS" not in told
+    told = {variable: value, "OMP_NUM_THREADS": "8"}
+    found = _of_a_run(base, tmp_path, lambda node: node["environment"].update(told))
+    said = evidence(found, "environment", "warning")
+    assert said.startswith(f"{variable}={value}, which {effect}, on ")
+    assert "OMP_NUM_THREADS" not in said
     assert "environment" not in failed(found)
 
 
 def test_a_preloaded_library_is_told_and_so_is_that_nobody_knows(base: Submission, tmp_path: Path) -> None:
-    change = _nodes(lambda node: node.update(preloaded=["/opt/faster.so"]))
-    found = all_findings(changed(base, tmp_path / "one", _each(["trial-01"], change)))
+    found = _of_a_run(base, tmp_path / "one", lambda node: node.update(preloaded=["/opt/faster.so"]))
     assert "/opt/faster.so, loaded before Python's own libraries" in evidence(found, "environment", "warning")
-    found = all_findings(
-        changed(base, tmp_path / "two", _each(TRIALS, _nodes(lambda node: node.update(preloaded=None))))
-    )
-    assert "trial-03: unknown which libraries were preloaded" in evidence(found, "environment", "warning")
+    found = _of_a_run(base, tmp_path / "two", lambda node: node.update(preloaded=None))
+    assert "unknown which libraries were preloaded" in evidence(found, "environment", "warning")
 
 
 def test_variables_that_tune_are_a_note(base: Submission, tmp_path: Path) -> None:
-    tuned = _nodes(lambda node: node["environment"].update(OMP_NUM_THREADS="8", NCCL_ALGO="Ring", LD_LIBRARY_PATH="/x"))
-    found = all_findings(changed(base, tmp_path, _each(TRIALS, tuned)))
+    tuned = {"OMP_NUM_THREADS": "8", "NCCL_ALGO": "Ring", "LD_LIBRARY_PATH": "/x"}
+    found = _of_a_run(base, tmp_path, lambda node: node["environment"].update(tuned))
     assert "variables that tune: LD_LIBRARY_PATH, NCCL_ALGO, OMP_NUM_THREADS" in evidence(found, "environment", "note")
     assert not evidence(found, "environment", "warning")
 
 
 @pytest.mark.parametrize("key", ["environment", "preloaded"])
 def test_a_node_whose_environment_was_taken_out_is_refused(base: Submission, tmp_path: Path, key: str) -> None:
-    context = changed(base, tmp_path, _each(["trial-01"], _nodes(lambda node: node.pop(key))))
-    assert "does not tell its variables and preloaded libraries" in evidence(
-        all_findings(context), "environment", "skipped"
-    )
-    record, result = context.done["trial-01"], context.asked.results["trial-01"]
-    found = [one for check in RECORD_CHECKS for one in check(record, result, context.asked.rules)]
+    found = _of_a_run(base, tmp_path, lambda node: node.pop(key))
+    assert "does not tell its variables and preloaded libraries" in evidence(found, "environment", "skipped")
     assert f"node-1 does not tell {key}" in evidence(found, "evidence")

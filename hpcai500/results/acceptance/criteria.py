@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hpcai500.methodology.scaling import MOST_EFFICIENCY
 from hpcai500.methodology.tolerance import Limits, Statistic, judged_interval, judged_value
 from hpcai500.results.acceptance.measuring import Measured, Sources, measure
 from hpcai500.results.acceptance.metrics import QUALITY, Metric
-from hpcai500.results.acceptance.spec import MOST_EFFICIENCY, CriterionTable
+from hpcai500.results.acceptance.spec import CriterionTable
 
 Verdict = Literal["pass", "fail", "missing"]
 _TOO_EFFICIENT = (

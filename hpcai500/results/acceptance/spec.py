@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from hpcai500.editions import editions
 from hpcai500.errors import UsageError
 from hpcai500.layers import RECIPE_TYPES
+from hpcai500.methodology.scaling import MOST_EFFICIENCY
 from hpcai500.methodology.tolerance import Limits, Statistic
 from hpcai500.recipe import recipes_folder
 from hpcai500.results.acceptance.metrics import EFFICIENCY, Metric, find_metric
@@ -27,9 +28,6 @@ _LEAST, _MOST = 1e-12, 1e30
 _MOST_CRITERIA = 1000
 # Who accepts less than half of what was contracted, or more than twice of it, has contracted nothing.
 _LOOSEST_LOWER, _LOOSEST_UPPER = -0.5, 1.0
-# Parallel efficiency is 1 at most but for the noise of the runs, a few per cent (V2.0 section 7.4). More than that is
-# had by base runs that were slowed as well as by any other means.
-MOST_EFFICIENCY = 1.05
 
 
 def _line(text: str) -> str:

@@ -14,7 +14,6 @@ from hpcai500.results.verification.checks.code import check_code
 from hpcai500.results.verification.checks.copies import check_copies
 from hpcai500.results.verification.checks.core import check_core
 from hpcai500.results.verification.checks.dates import check_dates
-from hpcai500.results.verification.checks.environment import check_environment
 from hpcai500.results.verification.checks.heads import check_heads
 from hpcai500.results.verification.checks.images import check_images
 from hpcai500.results.verification.checks.levels import check_levels
@@ -50,7 +49,6 @@ CHECKS: tuple[Check, ...] = (
     check_images,
     check_checkpoints,
     check_systems,
-    check_environment,
     check_ceilings,
     check_accounting,
     check_dates,

@@ -14,12 +14,12 @@ from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import values
 from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding
 from hpcai500.results.verification.guard import fail, note, warning
+from hpcai500.results.verification.records.quality import FINE_GRID
 
 _NAME = "copied-runs"
 # Two lists of so many numbers that are equal but for a factor and an offset were not both measured.
 _LEAST_EPOCHS = 6
 _SAME_SHAPE = 1e-4
-_FINE_GRID = 1000
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int])
 def _qualities(record: Record) -> dict[int, object]:
     """The quality of each epoch, where so many samples were judged that two runs seldom have as many right."""
     told = values(record, "eval_accuracy")
-    fine = all(value["samples"] >= _FINE_GRID for value in told)
+    fine = all(value["samples"] >= FINE_GRID for value in told)
     return {value["epoch"]: value["value"] for value in told} if fine else {}
 
 

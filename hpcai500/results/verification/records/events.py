@@ -14,6 +14,7 @@ from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, guarded, note
 from hpcai500.results.verification.records.company import check_company, check_replicas
 from hpcai500.results.verification.records.drawn import check_drawn
+from hpcai500.results.verification.records.environment import check_environment
 from hpcai500.results.verification.records.evidence import check_evidence
 from hpcai500.results.verification.records.losses import check_losses
 from hpcai500.results.verification.records.model import check_model
@@ -33,6 +34,7 @@ CHECKS: tuple[RunCheck, ...] = (
     check_sessions,
     check_clock,
     check_times,
+    check_environment,
     check_speed,
     check_rates,
     check_drawn,

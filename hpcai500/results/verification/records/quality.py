@@ -21,7 +21,7 @@ _MEAN = 1e-9
 _BEFORE, _GAIN, _ERRORS = 5, 0.03, 4.0
 _MOST_NAMES = 8
 # Of so many samples, two evaluations seldom have as many right; and of so many epochs, the first has learnt little.
-_FINE_GRID, _LEAST_EPOCHS, _EARLY = 1000, 5, 0.9
+FINE_GRID, _LEAST_EPOCHS, _EARLY = 1000, 5, 0.9
 # No published model comes near that on either data set of the editions.
 _TOO_GOOD = 0.95
 
@@ -104,7 +104,7 @@ def _implausible(told: Sequence[Evaluation], run: Run) -> Iterator[str]:
     if run.field("problem", "dataset") == run.rules.get("dataset") and max(values, default=0.0) > _TOO_GOOD:
         best = max(told, key=lambda one: one.value)
         yield f"epoch {best.epoch}: {best.metric} {best.value:g}; no published model has {_TOO_GOOD} on this data set"
-    if len(told) < _LEAST_EPOCHS or told[0].samples < _FINE_GRID:
+    if len(told) < _LEAST_EPOCHS or told[0].samples < FINE_GRID:
         return
     value, times = Counter(values).most_common(1)[0]
     if times > len(told) / 2:

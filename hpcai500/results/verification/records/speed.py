@@ -15,13 +15,12 @@ from hpcai500.methodology.integrity.speed import (
     training_rate,
 )
 from hpcai500.methodology.integrity.values import Ceilings, Flops, ParallelEfficiency
+from hpcai500.methodology.scaling import MOST_EFFICIENCY
 from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding
 from hpcai500.results.verification.guard import fail, note, warning
 from hpcai500.results.verification.records.run import Run, judged
 
 _NAME, _USUAL = "speed", "usual-speed"
-# A step alone has no one to share caches and power with: measured efficiencies of more are noise of some percent.
-MOST_EFFICIENCY = 1.05
 
 
 def check_speed(run: Run) -> Iterator[Finding]:
