@@ -23,8 +23,8 @@ Run = Callable[..., tuple[int, Path]]
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "hyperparameters.batch_size=4")
 COMMAND = (sys.executable, "-m", "hpcai500.train")
 LOOKED_AT = (
-    "order, evidence, sessions, clock, times, speed, rates, drawn, samples, model, company, replicas, losses, quality, "
-    "predictions"
+    "order, evidence, sessions, clock, times, environment, speed, rates, drawn, samples, model, company, replicas, "
+    "losses, quality, predictions"
 )
 
 
