@@ -102,7 +102,7 @@ class Console:
         loss = "" if status.loss is None else f", loss {status.loss:.3f}"
         classes = ", ".join(f"{name} {'-' if value is None else f'{value:.2f}'}" for name, value in per_class.items())
         self.say(
-            f"hpcai500: {self._benchmark}: epoch {status.epoch}/{status.epochs}: "
+            f"{self._benchmark}: epoch {status.epoch}/{status.epochs}: "
             f"{self._metric} {quality}{f' ({classes})' if classes else ''}{loss}, {seconds:.1f} s"
         )
 
