@@ -22,7 +22,7 @@ from hpcai500.results.verification.checks.dates import SKEW_MS, Stretch, are_apa
 
 _DIGITS = 16
 # Of a system with thousands of accelerators, those with the lowest hashes: two runs on all of it keep the same ones.
-_MOST_DEVICES = 16
+_MOST_DEVICES = 64
 _AT_ONCE = "moments on one machine"
 _KINDS = (*(fact.what for fact in FACTS), _AT_ONCE)
 # A machine that computes alike repeats losses and weights from one seed; it repeats neither times nor moments.
@@ -40,7 +40,6 @@ class Part(BaseModel):
 class Job(Part):
     """Where and when a run was, from one of its starts to the next."""
 
-    devices: list[Digest]
     start_ms: int
     stop_ms: int
     boot: Digest | None
@@ -49,9 +48,10 @@ class Job(Part):
 
 
 class RunFacts(Part):
-    """What one run tells that no other run does: of each `Fact` a hash for each epoch, and its jobs."""
+    """What one run tells that no other run does: of each `Fact` a hash for each epoch, its accelerators and jobs."""
 
     told: dict[str, list[Digest]]
+    devices: list[Digest]
     jobs: list[Job]
 
 
@@ -98,7 +98,10 @@ def run_facts(record: Record) -> RunFacts:
         fact.what: [_digest(fact.what, epoch, value) for epoch, value in series_of(record, fact).items()]
         for fact in FACTS
     }
-    return RunFacts(told=told, jobs=[_job(one) for one in stretches_of(record.path.name, record)])
+    stretches = [*stretches_of(record.path.name, record)]
+    # Of one record, all have the same ones.
+    devices = sorted(_digest("device", device) for device in stretches[0].devices) if stretches else []
+    return RunFacts(told=told, devices=devices[:_MOST_DEVICES], jobs=[_job(one) for one in stretches])
 
 
 def shared_runs(submissions: Sequence[Runs]) -> dict[int, dict[int, Shared]]:
@@ -142,9 +145,10 @@ def _at_once(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
     """Places of two runs that had one machine, by its own clock, or one accelerator, by the wall clock, at one time."""
     held: dict[str, list[_Held]] = defaultdict(list)
     for place, run in enumerate(facts):
+        # Of so many, some are not told: they cannot show that two jobs had each its own.
+        devices = frozenset(run.devices if len(run.devices) < _MOST_DEVICES else ())
         for job in run.jobs:
-            devices = frozenset(job.devices)
-            for device in devices:
+            for device in run.devices:
                 held[device].append(_Held(place, devices, job.start_ms, job.stop_ms))
             if job.boot:
                 held[job.boot].append(_Held(place, devices, job.boot_start_ms, job.boot_stop_ms))
@@ -167,7 +171,6 @@ def _is_long(before: _Held, one: _Held) -> bool:
 
 def _job(stretch: Stretch) -> Job:
     return Job(
-        devices=sorted(_digest("device", device) for device in stretch.devices)[:_MOST_DEVICES],
         start_ms=stretch.start_ms,
         stop_ms=stretch.stop_ms,
         boot=None if stretch.boot is None else _digest("boot", stretch.boot),

@@ -25,7 +25,9 @@ HERS, HIS, THEIRS = "SHA256:hers", "SHA256:his", "SHA256:theirs"
 def runs(*numbers: int) -> Runs:
     """Made-up runs: two with one number are the same one."""
     return {
-        f"trial-{place:02d}": RunFacts(told={"weights": [f"{number:08x}{epoch:08x}" for epoch in range(3)]}, jobs=[])
+        f"trial-{place:02d}": RunFacts(
+            told={"weights": [f"{number:08x}{epoch:08x}" for epoch in range(3)]}, devices=[], jobs=[]
+        )
         for place, number in enumerate(numbers, 1)
     }
 
@@ -122,15 +124,63 @@ def test_a_correction_takes_the_place_of_what_it_corrects() -> None:
     assert statuses(rank([FIRST, corrected], shown)) == {"corrected": "ranked", "first": "duplicate"}
 
 
-def test_what_was_shown_and_is_refused_by_now_claims_nothing() -> None:
-    """A thief that came first, and whose key is not in --signers any more."""
-    assert THEFT.verification is not None
+def refused_by_now(one: Examined) -> Examined:
+    """The same file, which verification refuses today."""
     failed = refused().verification
+    assert one.verification is not None
     assert failed is not None
-    by_now = replace(THEFT, verification=replace(THEFT.verification, findings=failed.findings))
-    ranking = rank([FIRST, by_now], rank([THEFT]).shown)
+    return replace(one, verification=replace(one.verification, findings=failed.findings))
+
+
+def test_what_a_key_has_shown_is_forgotten_once_it_is_not_in_the_list() -> None:
+    """A thief that came first."""
+    ranking = rank([FIRST, refused_by_now(THEFT)], rank([THEFT]).shown, frozenset({HERS}))
     assert statuses(ranking) == {"first": "ranked", "theft": "unverified"}
     assert [one.signer for one in ranking.shown] == [HERS]
+
+
+def test_nobody_takes_runs_over_once_their_owners_key_has_expired() -> None:
+    listed = frozenset({HERS, HIS})
+    expired = rank([refused_by_now(FIRST), THEFT], rank([FIRST]).shown, listed)
+    assert statuses(expired) == {"first": "unverified", "theft": "disputed"}
+    assert statuses(rank([FIRST, THEFT], expired.shown, listed)) == {"first": "ranked", "theft": "disputed"}
+
+
+def with_campaign_of(one: Examined, other: Examined) -> Examined:
+    """As if the journal's first line of `other` stood in `one`."""
+    assert one.verification is not None
+    assert one.verification.manifest is not None
+    assert other.verification is not None
+    assert other.verification.manifest is not None
+    manifest = one.verification.manifest.model_copy(update={"campaign": other.verification.manifest.campaign})
+    return replace(one, verification=replace(one.verification, manifest=manifest))
+
+
+def test_a_campaign_that_was_shown_is_no_way_to_the_runs_of_another() -> None:
+    """The thief's own campaign has a place; its first line is then put before the owner's runs."""
+    own = submission("own", HIS, 4, 5, 6)
+    theft = with_campaign_of(THEFT, own)
+    assert statuses(rank([FIRST, theft], rank([own]).shown)) == {"first": "disputed", "theft": "disputed"}
+    for files in ([FIRST, theft], [FIRST, theft, own]):
+        ranked = statuses(rank(files, rank([FIRST, own]).shown))
+        assert (ranked["first"], ranked["theft"]) == ("ranked", "disputed")
+
+
+def test_the_better_of_two_copies_of_a_campaign_takes_no_place_of_the_other() -> None:
+    better = with_campaign_of(submission("better", HERS, 7, 8, 9), FIRST)
+    forked = with_campaign_of(submission("forked", HERS, 1, 2, 9), FIRST)
+    for copy in (better, forked):
+        name = copy.file.stem
+        assert statuses(rank([FIRST, copy])) == {"first": "disputed", name: "disputed"}
+        ranking = rank([copy], rank([FIRST]).shown)
+        assert statuses(ranking) == {name: "disputed"}
+        assert reasons(ranking)[name].startswith("the same campaign with other runs: ")
+
+
+def test_a_bundle_with_more_runs_of_one_campaign_corrects_the_first_one() -> None:
+    more = with_campaign_of(submission("more", HERS, 1, 2, 3, 4, attempts=15), FIRST)
+    assert statuses(rank([FIRST, more])) == {"more": "ranked", "first": "duplicate"}
+    assert statuses(rank([more, THEFT], rank([FIRST]).shown)) == {"more": "ranked", "theft": "disputed"}
 
 
 def test_a_manifest_under_a_signature_of_somebody_else_does_not_end_what_was_shown() -> None:

@@ -1,4 +1,4 @@
-"""Runs that several submissions show: told twice by one signer, or claimed by two, of whom one was shown before.
+"""Runs that appear in several submissions: resubmitted by one signer, or claimed by two.
 
 Nothing in a file tells whose runs they are, so nobody who claims them is ranked, unless a site has shown them before:
 then whoever was first keeps the place. What a site has shown is kept beside its pages, as hashes.
@@ -122,7 +122,7 @@ def settled(entries: Sequence[Entry], before: Sequence[Shown]) -> tuple[list[Kep
     places: list[int] = []
     for place in _by_precedence(entries):
         rivals = parties.rivals(place)
-        stronger = [other for other in rivals if not (parties.was_first(place) and not parties.was_first(other))]
+        stronger = [other for other in rivals if not parties.was_first(place, other) or parties.was_first(other, place)]
         if stronger:
             without.append(Unranked(entries[place].examined, "disputed", parties.dispute(place, stronger)))
             continue
@@ -154,18 +154,21 @@ class _Parties:
         return [other for other in self._related(place) if not self.told_twice(place, other)]
 
     def told_twice(self, place: int, other: int) -> bool:
-        """Whether one signer has submitted one campaign two times: corrected, with more runs, or without names."""
+        """Whether one signer has submitted one campaign two times: corrected, with more runs, or without names.
+
+        Two bundles of one campaign that have runs which the other lacks are of two copies of it.
+        """
         one, two = self._all[place], self._all[other]
         if one.signer != two.signer:
             return False
-        here, there = self._common(place, other), self._common(other, place)
-        return one.campaign == two.campaign or bool(here and there and here.every and there.every)
+        if one.campaign == two.campaign:
+            return self._are_in(place, other) or self._are_in(other, place)
+        return place in self._shared[other] and self._are_in(place, other) and self._are_in(other, place)
 
-    def was_first(self, place: int) -> bool:
-        """Whether the site has shown this one, or what it corrects."""
-        return self._all[place].key in self._before or any(
-            self.told_twice(place, other) for other in self._related(place) if other >= len(self._files)
-        )
+    def was_first(self, place: int, rival: int) -> bool:
+        """Whether the site has shown what `rival` claims, in this submission or in one that this one corrects."""
+        corrected = [other for other in self._related(place) if self.told_twice(place, other)]
+        return any(self._all[one].key in self._before and rival in self._related(one) for one in (place, *corrected))
 
     def dispute(self, place: int, rivals: Sequence[int]) -> str:
         """Why this one is not ranked."""
@@ -181,15 +184,23 @@ class _Parties:
         same = [other for other in self._campaigns[self._all[place].campaign] if other != place]
         return sorted({*self._shared[place], *same})
 
+    def _are_in(self, place: int, other: int) -> bool:
+        """Whether all runs of one submission are in another."""
+        common = self._common(place, other)
+        return common.every if common else not self._all[place].runs
+
     def _common(self, place: int, other: int) -> Shared | None:
         return self._shared[place].get(other)
 
     def _in_common(self, place: int, other: int, name: str) -> str:
-        common = self._common(place, other)
+        """Why two are rivals, in words."""
+        common, one, two = self._common(place, other), self._all[place], self._all[other]
+        # Of one signer, who may correct what was submitted.
+        copy = "the same campaign with other runs: " if (one.signer, one.campaign) == (two.signer, two.campaign) else ""
         if common is None:
-            return f"the same campaign as {name}"
-        runs = f"{len(common.runs)} of {len(self._all[place].runs)} runs are those of {name}"
-        return f"{runs} (the same {', '.join(common.what)})"
+            return f"{copy}its first line is that of {name}" if copy else f"the same campaign as {name}"
+        runs = f"{len(common.runs)} of {len(one.runs)} runs are those of {name}"
+        return f"{copy}{runs} (the same {', '.join(common.what)})"
 
     def _name(self, place: int) -> str:
         one = self._all[place]

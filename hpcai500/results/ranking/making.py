@@ -11,6 +11,7 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.results.ranking.disputes import read_shown
 from hpcai500.results.ranking.examined import Examined, ReportMaker, examine
 from hpcai500.results.ranking.ranking import Ranking, rank
+from hpcai500.results.submission.signature import listed_keys
 
 
 def make_ranking(
@@ -40,7 +41,7 @@ def make_ranking(
     report = _ready(site) if site else None
     shown = read_shown(site) if site else ()
     examined = examine(files, signers=signers, heads=heads, make_report=report, tracker=tracker, told=told)
-    ranking = rank(examined, shown)
+    ranking = rank(examined, shown, None if signers is None else listed_keys(signers))
     if site:
         from hpcai500.results.ranking.site.pages import site_files  # noqa: PLC0415 - only a site needs Markdown
         from hpcai500.results.ranking.site.writing import write_site  # noqa: PLC0415

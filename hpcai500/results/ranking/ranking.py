@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hpcai500.results.ranking.disputes import Kept, Shown, fingerprint, settled, shown_as
+from hpcai500.results.ranking.disputes import Kept, Shown, settled, shown_as
 from hpcai500.results.ranking.entries import LEVELS, Entry, Level, Unranked, benchmark_order, judged
 from hpcai500.results.ranking.examined import Examined
 
@@ -52,16 +52,18 @@ class Ranking:
     shown: Sequence[Shown] = ()
 
 
-def rank(files: Iterable[Examined], shown: Sequence[Shown] = ()) -> Ranking:
+def rank(files: Iterable[Examined], shown: Sequence[Shown] = (), listed: frozenset[str] | None = None) -> Ranking:
     """The ranking of `files`, in whatever order they come.
 
     Args:
         files: all of them.
         shown: what the site has shown until now.
+        listed: fingerprints of the keys in the list of signers, whether they are valid now or not. What another key
+            has shown is forgotten. None: there is no list.
     """
     verdicts = [judged(one) for one in files]
     rejected = [one for one in verdicts if isinstance(one, Unranked)]
-    before = _still_shown(shown, rejected)
+    before = [one for one in shown if listed is None or one.signer in listed]
     kept, without = settled([one for one in verdicts if isinstance(one, Entry)], before)
     groups = [
         Group(benchmark, edition, _ranked(list(members)))
@@ -74,16 +76,6 @@ def rank(files: Iterable[Examined], shown: Sequence[Shown] = ()) -> Ranking:
         sorted([*rejected, *without], key=lambda one: str(one.examined.file)),
         [*now, *(one for one in before if one.key not in known)],
     )
-
-
-def _still_shown(shown: Sequence[Shown], rejected: Sequence[Unranked]) -> list[Shown]:
-    """Without what is refused by now, such as what a key has signed that is vouched for no more."""
-    refused = {
-        (facts.manifest_sha256, fingerprint(verification.signer))
-        for one in rejected
-        if one.status == "unverified" and (facts := one.examined.facts) and (verification := one.examined.verification)
-    }
-    return [one for one in shown if one.key not in refused]
 
 
 def _group(kept: Kept) -> tuple[tuple[int, str], str]:
