@@ -51,8 +51,8 @@ def init(
 ) -> None:
     """Fix a campaign in DIR: recipe, number of runs, seeds. Nothing is run.
 
-    Printed is its identity: register it with your committee. Whoever is told of it before the first run can check
-    later that this plan was made first. That it is not the better of two copies is shown by heads: campaign heads.
+    Prints the campaign's identity: register it with your committee. Whoever is told of it before the first run can
+    check later that this plan was made first. To show that no better copy was chosen, send the heads (campaign heads).
 
     Plan for the ranks that will run it: `--procs N` on one machine; for a cluster, `--set hardware.nodes=4 --set
     hardware.accelerators_per_node=8 --set communication.backend=torch`, or call this by the launcher of the runs.
@@ -107,16 +107,19 @@ def run(
 def status(folder: Folder, as_json: Json = False) -> None:
     """Show every attempt, the means with their variation, and whether the campaign can be ranked, or why not.
 
-    The end of an attempt that was killed is written into the journal by this, too.
+    The end of an attempt that was killed is written into the journal by this, too; stderr has its head.
     """
     from hpcai500.campaign.attempts import settle  # noqa: PLC0415 - keeps `--help` fast
+    from hpcai500.campaign.heads import heads_of  # noqa: PLC0415
     from hpcai500.campaign.reading import read_campaign  # noqa: PLC0415
     from hpcai500.campaign.standing import standing  # noqa: PLC0415
     from hpcai500.results.campaign_status import CampaignStatus  # noqa: PLC0415
     from hpcai500.rulebook import rulebook  # noqa: PLC0415
 
-    campaign = read_campaign(folder)
-    campaign = settle(campaign, rulebook(campaign.edition, campaign.benchmark))
+    before = read_campaign(folder)
+    campaign = settle(before, rulebook(before.edition, before.benchmark))
+    for head in heads_of(campaign)[len(before.events) - 1 :]:
+        say(str(head), prefix="")
     shown = CampaignStatus(campaign, standing(campaign))
     show(shown.document() if as_json else shown.lines())
 

@@ -176,7 +176,7 @@ def _stop(campaign: Campaign, attempt: Attempt, code: int | None, rules: Mapping
 
 def _tell_head(campaign: Campaign, attempt: Attempt) -> None:
     """Print what the committee is to be sent now, as a line of its own."""
-    print(last_head(campaign, attempt), file=sys.stderr, flush=True)  # noqa: T201
+    say(str(last_head(campaign, attempt)), prefix="")
 
 
 def _busy(folder: Path, trial: Trial) -> RecordError:

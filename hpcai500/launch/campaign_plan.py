@@ -53,8 +53,8 @@ class Plan:
         yield f"recipe      {campaign.start['recipe_hash']}"
         yield f"trials      {len(seeds)}, seeds {seeds[0]} to {seeds[-1]}{wanted}"
         yield f"data        {campaign.start['data'] or 'made by hpcai500'}"
-        yield "Register the identity before the first run: it shows that the plan was made before the runs. It does not"
-        yield "show that these are not the better of two copies: for that, send each line HPCAI500 HEAD as it comes."
+        yield "Register the identity before the first run: it shows that the plan was made before the runs. It cannot"
+        yield "rule out a second copy of the campaign. To rule that out, send each HPCAI500 HEAD line as it is printed."
         yield f"Then: hpcai500 campaign run {campaign.path}"
 
     def document(self) -> dict[str, Any]:

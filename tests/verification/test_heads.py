@@ -24,6 +24,8 @@ from hpcai500.results.verification.guard import guarded
 from hpcai500.results.verification.reading import read_context
 
 A_DAY_S = 86_400.0
+# Of images a second: so that three epochs take twenty minutes.
+SLOW_RATE = 3200.0
 Given = Mapping[Head, int]
 
 
@@ -116,7 +118,7 @@ def test_other_campaigns_of_the_file_are_named(base: Case) -> None:
     others = {Head(digit * 64, 2, "a" * 64): 0 for digit in "12"}
     said = base.found(base.given() | others)
     assert not failed(said)
-    assert "heads of 2 other campaigns, too (111111111111…, 222222222222…)" in evidence(said, "heads", "note")
+    assert "also has heads of 2 other campaigns (111111111111…, 222222222222…)" in evidence(said, "heads", "note")
 
 
 def test_lines_after_the_last_head_are_refused(base: Case) -> None:
@@ -125,17 +127,65 @@ def test_lines_after_the_last_head_are_refused(base: Case) -> None:
     assert words in base.told(heads)
 
 
-@pytest.mark.parametrize("lost", [2, 3, 4])
+@pytest.mark.parametrize("lost", [3, 4])
 def test_the_head_of_a_later_line_stands_for_one_that_was_lost(base: Case, lost: int) -> None:
-    """Within two minutes here: soon enough for each line."""
+    """An end, and the begin of an attempt that was over within two minutes."""
     heads = {head: ms for head, ms in base.given().items() if head.line != lost}
     assert not failed(base.found(heads))
 
 
 def test_a_begin_that_was_told_after_the_end_is_refused(base: Case) -> None:
     said = base.told(base.given(A_DAY_S))
-    assert "line 2 of the journal (trial 1, attempt 1 begun): no head of it or of a later line was given before" in said
-    assert "and the attempt had ended at" in said
+    assert "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at" in said
+    assert "and the attempt ended at" in said
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Attempts of twenty minutes, three evaluations each."""
+    return case(tmp_path_factory.mktemp("slow"), images_per_second=SLOW_RATE)
+
+
+def test_a_begin_that_is_held_back_until_its_last_minute_is_refused(slow: Case) -> None:
+    span_s = [event["time_ms"] / 1000 for event in slow.context.campaign.events[1:3]]
+    length_s = span_s[1] - span_s[0]
+    assert length_s > 600
+    assert "its result was known" in slow.told(slow.given(length_s - 30))
+    assert "(trial 1, attempt 1 begun)" in slow.told(slow.given(length_s + 30))
+
+
+def test_a_begin_that_was_told_when_qualities_were_known_is_for_people_to_judge(slow: Case) -> None:
+    assert evidence(slow.found(slow.given(120.0)), "heads", "warning") == ""
+    heads = slow.given()
+    heads[min(heads, key=lambda head: head.line)] += 500_000
+    said = slow.found(heads)
+    assert not failed(said)
+    told = evidence(said, "heads", "warning")
+    assert "line 2 of the journal (trial 1, attempt 1 begun): the first head that covers it arrived at" in told
+    assert "1 of its 3 evaluations were known: it may have been chosen by them" in told
+
+
+def test_an_attempt_that_was_made_again_after_its_begin_was_told_is_for_people_to_judge(tmp_path: Path) -> None:
+    """The journal begins it ten hours before its first event, or ends it so long after its last."""
+    submission = honest(tmp_path / "idle", idle_s=A_DAY_S)
+
+    def begin_early(opened: Path) -> None:
+        edit_journal(
+            opened / "campaign",
+            lambda events: events[1].update(time_ms=events[0]["time_ms"] + 60_000, clock_s=events[0]["clock_s"] + 60),
+        )
+
+    def end_late(opened: Path) -> None:
+        edit_journal(opened / "campaign", lambda events: events[-1].update(time_ms=events[-1]["time_ms"] + 36_000_000))
+
+    for number, (forge, words) in enumerate(
+        [(begin_early, "trial-01: the journal begins it at"), (end_late, "trial-03: its last event is of")]
+    ):
+        found = all_findings(changed(submission, tmp_path / str(number), forge))
+        assert words in evidence(found, "dates", "warning")
+    assert "dates" not in {
+        one.name for one in all_findings(changed(submission, tmp_path / "as-it-is")) if one.severity != "note"
+    }
 
 
 def test_an_end_that_was_told_after_the_time_of_another_run_is_for_people_to_judge(base: Case) -> None:
@@ -189,7 +239,7 @@ def test_a_journal_that_was_written_anew_is_refused(base: Case, tmp_path: Path) 
 def test_without_names_the_end_of_the_journal_is_compared(base: Case, copy: Case, anonymous: Case) -> None:
     said = anonymous.found(base.given())
     assert not failed(said)
-    assert "ask for the original journal" in evidence(said, "heads", "warning")
+    assert "ask for that journal" in evidence(said, "heads", "warning")
     assert "line 9 of the journal (trial 3, attempt 1 ended)" in anonymous.told(copy.given())
     of_the_copy = {head: ms for head, ms in copy.given().items() if head.line == 4}
     assert "line 4 of the journal" in anonymous.told(base.given() | of_the_copy)

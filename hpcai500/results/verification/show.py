@@ -68,7 +68,7 @@ def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
         )
     if not heads:
         open_questions.append(
-            "that it is not the better of two copies of the campaign (collect heads while it runs, then --heads FILE)"
+            "that no better copy of the campaign was chosen (collect heads while it runs, then --heads FILE)"
         )
     open_questions.append("that nothing was run outside of the campaign (ask the site for its accounting)")
     return f"not shown by any file: {', '.join(open_questions)}: docs/verification.md"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -13,13 +14,15 @@ from hpcai500.record import Record
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.facts import begun_ms, ended_ms, hosts, nodes
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.guard import fail, note, warning
 
 _DATES, _OVERLAP, _CLOCKS = "dates", "overlap", "clocks"
 # Clocks of a cluster's nodes agree to milliseconds where a time server is heard, to seconds where none is.
 SKEW_MS = 60_000
 # Another time zone is no excuse: all times are UTC.
 _FUTURE_MS = 600_000
+# Ranks have five minutes to meet, and a run that has come to its end is gone in seconds.
+_GAP_MS = 600_000
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,22 @@ def _journal(context: Context) -> Iterator[Finding]:
         if own[-1]["key"] == "attempt_stop" and ended_ms(record) > ended + SKEW_MS:
             told = f"{name}: ended at {in_words(ended_ms(record))}"
             yield fail(_DATES, f"{told}, after the journal says so ({in_words(ended)})")
+        yield from (warning(_DATES, f"{name}: {gap}") for gap in _gaps(record, own))
+
+
+def _gaps(record: Record, own: Sequence[Event]) -> Iterator[str]:
+    """Time between a line of the journal and what it tells of, in which another run could have been made and kept."""
+    starts = [event["time_ms"] for event in record.events if event["key"] == "init_start"]
+    for event, after in zip(own, [*own[1:], None], strict=True):
+        if event["key"] == "attempt_stop":
+            continue
+        until_ms = after["time_ms"] if after else math.inf
+        began = next((one for one in starts if event["time_ms"] - SKEW_MS <= one <= until_ms), None)
+        if began is not None and began > event["time_ms"] + _GAP_MS:
+            yield f"the journal begins it at {in_words(event['time_ms'])}, its first event is of {in_words(began)}"
+    if own[-1]["key"] == "attempt_stop" and own[-1]["time_ms"] > ended_ms(record) + _GAP_MS:
+        last, stop = in_words(ended_ms(record)), in_words(own[-1]["time_ms"])
+        yield f"its last event is of {last}, the journal ends it at {stop}"
 
 
 def _future(context: Context) -> Iterator[Finding]:

@@ -8,12 +8,11 @@ from itertools import accumulate
 
 from hpcai500.campaign.heads import GivenHeads, heads_of
 from hpcai500.campaign.reading import JOURNAL
-from hpcai500.chain import Event
+from hpcai500.chain import Event, iterate
 from hpcai500.results.report.words import count, duration
 from hpcai500.results.submission.manifest import CAMPAIGN
 from hpcai500.results.verification.checks.dates import SKEW_MS, in_words
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.facts import first
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, note, skipped, warning
 
@@ -47,10 +46,21 @@ class _Journal:
 
 @dataclass(frozen=True)
 class _Span:
-    """When an attempt was begun, and when it ended at last (UNIX time)."""
+    """When an attempt was begun, when its qualities were known, and when it ended at last (UNIX time)."""
 
     begun_ms: int
+    evaluated_ms: tuple[int, ...]
     ended_ms: int
+
+    @property
+    def latest_ms(self) -> int:
+        """Until when its begin could be told by somebody who did not know its end, as far as clocks agree."""
+        is_long = self.ended_ms - self.begun_ms > 2 * SKEW_MS
+        return self.ended_ms - SKEW_MS if is_long else self.ended_ms + SKEW_MS
+
+    def seen(self, from_ms: int, until_ms: int) -> int:
+        """How many evaluations there were between two moments, as far as clocks agree."""
+        return sum(from_ms < one < until_ms - SKEW_MS for one in self.evaluated_ms)
 
 
 def check_heads(context: Context) -> Iterator[Finding]:
@@ -59,8 +69,8 @@ def check_heads(context: Context) -> Iterator[Finding]:
     if given is None:
         yield skipped(
             _NAME,
-            "not compared: that this is the better of two copies of the campaign would not be seen. With the heads "
-            "that were given while it ran: --heads FILE",
+            "not compared: this could be the better of two copies of the campaign. With the heads that were given "
+            "while it ran: --heads FILE",
         )
         return
     journal = _journal(context)
@@ -74,7 +84,8 @@ def check_heads(context: Context) -> Iterator[Finding]:
     if others:
         named = ", ".join(f"{one[:12]}…" for one in others[:_MOST_NAMED]) + (" …" if len(others) > _MOST_NAMED else "")
         told = count(len(others), "other campaign")
-        yield note(_NAME, f"the file has heads of {told}, too ({named}): was one of the same system, and never sent?")
+        check = "check whether one is of the same system and was never submitted"
+        yield note(_NAME, f"the file also has heads of {told} ({named}): {check}")
 
 
 def _journal(context: Context) -> _Journal:
@@ -136,31 +147,35 @@ def _told_ms(journal: _Journal, ours: GivenHeads) -> dict[int, int]:
 
 
 def _late(journal: _Journal, number: int, received_ms: int, span: _Span) -> Iterator[Finding]:
-    """Whether a line was told when its attempt was over, or so long after that, that there was time for another run."""
+    """Whether a line was told when results were known, or so late that there was time for another run."""
     event = journal.events[number - 1]
-    told = f"{journal.line(number)}: no head of it or of a later line was given before {in_words(received_ms)}"
+    told = f"{journal.line(number)}: the first head that covers it arrived at {in_words(received_ms)}"
     if event["key"] != "attempt_stop":
-        if received_ms > span.ended_ms + SKEW_MS:
-            yield fail(_NAME, f"{told}, and the attempt had ended at {in_words(span.ended_ms)}")
+        seen = span.seen(event["time_ms"], received_ms)
+        if received_ms > span.latest_ms:
+            yield fail(_NAME, f"{told}, and the attempt ended at {in_words(span.ended_ms)}: its result was known")
+        elif seen:
+            known = f"{seen} of its {len(span.evaluated_ms)} evaluations were known: it may have been chosen by them"
+            yield warning(_NAME, f"{told}, when {known}")
     elif received_ms > event["time_ms"] + span.ended_ms - span.begun_ms + SKEW_MS:
         later, ran = ((received_ms - event["time_ms"]) / 1000, (span.ended_ms - span.begun_ms) / 1000)
         yield warning(_NAME, f"{told}, {duration(later)} after it: time for another run of {duration(ran)}")
 
 
 def _spans(context: Context, journal: _Journal) -> dict[tuple[int, int], _Span]:
-    """From begin to end, the attempts that have both, and of which a quality was seen: others are no choice."""
-    records = context.records
-    seen = {
-        (one.trial, one.attempt)
-        for one in context.campaign.attempts
-        if one.status == "done" or (one.record in records and first(records[one.record], "eval_accuracy"))
-    }
+    """Of finished attempts that evaluated at least once: only these could be chosen by result."""
+    seen: dict[tuple[int, int], tuple[int, ...]] = {}
+    for one in context.campaign.attempts:
+        record = context.records.get(one.record)
+        evaluated = tuple(event["time_ms"] for event in iterate(record.events, "eval_accuracy")) if record else ()
+        if one.status == "done" or evaluated:
+            seen[one.trial, one.attempt] = evaluated
     own: dict[tuple[int, int], list[Event]] = {number: [] for number in seen}
     for event in journal.events:
         if event["key"] in _DID and _number(event) in seen:
             own[_number(event)].append(event)
     return {
-        number: _Span(events[0]["time_ms"], events[-1]["time_ms"])
+        number: _Span(events[0]["time_ms"], seen[number], events[-1]["time_ms"])
         for number, events in own.items()
         if events[-1]["key"] == "attempt_stop"
     }
@@ -172,10 +187,11 @@ def _number(event: Event) -> tuple[int, int]:
 
 def _held(context: Context, journal: _Journal, heads: int, told_ms: Mapping[int, int]) -> Finding:
     if context.submission.manifest.anonymised:
+        last = journal.hashes[len(journal.events)]
         return warning(
             _NAME,
-            f"says that its journal ended in {journal.hashes[len(journal.events)]}, as was given, before host names "
-            "were replaced: ask for the original journal, whose last line has that hash",
+            f"host names were replaced; it says that the original journal ended in {last}, which is the head that was "
+            "given: ask for that journal",
         )
     # Receipts are in whole seconds.
     longest_ms = max([1000, *(ms - journal.events[line - 1]["time_ms"] for line, ms in told_ms.items())])
