@@ -66,14 +66,15 @@ def _shown(value: Any) -> str:
     return repr(value)[:_MOST_SHOWN]
 
 
-def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Keys that say something else only because an older version did not judge levels and conduct yet."""
-    if "level_changes" in written or written.get("level") is not None:
-        return ()
+def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
+    """Keys that say something else only because an older version had fewer rules, or did not judge levels yet."""
+    if "level_changes" not in written and written.get("level") is None:
+        yield "level"
     reasons = written.get("reasons")
-    if not isinstance(reasons, list) or not all(reason in computed["reasons"] for reason in reasons):
-        return ("level",)
-    return ("level", "reasons", "rankable") if written.get("rankable") is (not reasons) else ("level", "reasons")
+    if isinstance(reasons, list) and all(reason in computed["reasons"] for reason in reasons):
+        yield "reasons"
+        if written.get("rankable") is (not reasons):
+            yield "rankable"
 
 
 def _held_against_any_target(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:

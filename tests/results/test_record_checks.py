@@ -10,6 +10,7 @@ import pytest
 from made_log import interrupted
 from written_campaign import SHORT, edit_record, values, write_campaign
 
+from hpcai500 import __version__
 from hpcai500.chain import Event
 from hpcai500.methodology.result import derive
 from hpcai500.record import Record, read_record
@@ -82,7 +83,7 @@ def test_a_restart_before_the_newest_checkpoint_is_for_people_to_judge(record: P
 
     edit_record(record, go_on)
     told = {name: evidence for severity, name, evidence in against(record, scored=False) if name == "restarts"}
-    assert "other versions of hpcai500: 0.1.0, 9.9" in told["restarts"]
+    assert f"other versions of hpcai500: {__version__}, 9.9" in told["restarts"]
     assert "went on at epoch 2, step 0, although epoch 2, step 100 was saved" in told["restarts"]
 
 
