@@ -110,8 +110,13 @@ def json_object(path: Path) -> dict[str, Any]:
     Raises:
         RecordError: it holds something else.
     """
+    return parse_object(_bytes(path), path)
+
+
+def parse_object(content: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object in `content`, which was read from the file `path`; raises as `json_object`."""
     try:
-        document = json.loads(_bytes(path))
+        document = json.loads(content)
     except ValueError as error:
         raise RecordError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(document, dict):

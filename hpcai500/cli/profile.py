@@ -66,14 +66,14 @@ def profile(
 def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
     from hpcai500.launch.profiling import new_folder  # noqa: PLC0415 - keeps `--help` fast
     from hpcai500.results.figure_files import write_figures  # noqa: PLC0415
-    from hpcai500.results.given_files import given_file  # noqa: PLC0415
     from hpcai500.results.profile import comparison_lines, read_profile  # noqa: PLC0415
     from hpcai500.results.profile_figure import MOST_PROFILES, draw_profiles  # noqa: PLC0415
 
     if len(folders) > MOST_PROFILES:
         raise UsageError(f"--draw: at most {MOST_PROFILES} profiles fit a figure, got {len(folders)}")
-    profiles = [(folder, read_profile(folder)) for folder in folders]
-    sources = [given_file(folder / "profile.json") for folder in folders]
+    read = [read_profile(folder) for folder in folders]
+    profiles = [(folder, profile) for folder, (profile, _) in zip(folders, read, strict=True)]
+    sources = [file for _, file in read]
     target = out or Path("runs") / f"profiles-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     new_folder(target)
     write_figures(

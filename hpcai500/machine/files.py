@@ -26,8 +26,12 @@ def find_machine(name_or_path: str | Path) -> Path:
     for path in (Path(name_or_path), recipes_folder() / "sites" / f"{name_or_path}.toml"):
         if path.is_file():
             return path
+    given = Path(name_or_path)
+    what = (
+        "no regular file, which a machine file is" if given.exists() and not given.is_dir() else "no such machine file"
+    )
     raise UsageError(
-        f"{name_or_path}: no such machine file; known are {', '.join(shipped_machines())}; measure this machine: "
+        f"{name_or_path}: {what}; known are {', '.join(shipped_machines())}; measure this machine: "
         "hpcai500 micro -o micro.json"
     )
 
@@ -49,9 +53,12 @@ def load_machine(name_or_path: str | Path) -> Machine:
     Raises:
         UsageError: there is no such file, or it is something else; with file, line, key and what is allowed.
     """
-    path = find_machine(name_or_path)
-    source = read_source(path, UsageError)
-    if path.suffix == ".json" or source.text.lstrip().startswith("{"):
+    return machine_of(read_source(find_machine(name_or_path), UsageError))
+
+
+def machine_of(source: Source) -> Machine:
+    """The machine that the text of `source`, TOML or JSON, describes; raises as `load_machine`."""
+    if source.name.endswith(".json") or source.text.lstrip().startswith("{"):
         return measured_machine(source.text, source.name)
     return parse_machine(source)
 
@@ -68,4 +75,4 @@ def parse_machine(source: Source) -> Machine:
     try:
         return Machine.model_validate(tables)
     except ValidationError as error:
-        raise UsageError(explain(Machine, source, error)) from error
+        raise UsageError(*explain(Machine, source, error)) from error

@@ -12,8 +12,8 @@ from hpcai500.methodology.median_interval import LEAST_VALUES, median_interval
 
 # Of an estimated efficiency: half of its interval as a part of it.
 MOST_UNCERTAINTY = 0.1
-# Parallel efficiency is 1 at most but for the noise of the runs, a few per cent (V2.0 section 7.4). More than that is
-# had by base runs that were slowed as well as by any other means.
+# Parallel efficiency is 1 at most but for the noise of the runs, a few per cent (V2.0 section 7.4). More than that
+# usually means slowed base runs.
 MOST_EFFICIENCY = 1.05
 
 

@@ -1,35 +1,41 @@
 """Files of figures that carry no chain (of `hpcai500 micro`, `scale`, `profile`, or by hand), and who stands for each.
 
 A file is signed as the manifest of a submission is: `ssh-keygen -Y sign -n hpcai500 -f KEY FILE` writes `FILE.sig`
-beside it. Whatever is computed from a file says who signed it, or that nobody did.
+beside it. Whatever is computed from a file says who signed it, or that nobody did. A file is read once: the bytes whose
+signature was checked are the bytes that are parsed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import UsageError, WrongAnswerError
 from hpcai500.machine import Machine, load_machine
-from hpcai500.machine.files import find_machine
+from hpcai500.machine.files import find_machine, machine_of
 from hpcai500.recipe import recipes_folder
+from hpcai500.record import parse_object
 from hpcai500.results.submission.limits import SIGNATURE_BYTES
 from hpcai500.results.submission.signature import Signer, check_signature, require_signers
+from hpcai500.toml_source import source_of
 
 
 @dataclass(frozen=True)
 class GivenFile:
-    """A file of figures, as it was named, and whose signature lies beside it; None where none does."""
+    """A file of figures, as it was named, whose signature lies beside it (None where none does), and all its bytes."""
 
     path: Path
     signer: Signer | None
+    content: bytes = field(repr=False)
 
     @property
     def sentence(self) -> str:
         """Who stands for it, in one line."""
         if self.signer is None:
-            return f"{self.path} is not signed: its figures are the word of whoever gave it"
+            return f"{self.path} is not signed: nobody vouches for its figures"
         if self.signer.trusted:
             return f"{self.path} is signed by {self.signer.identity} with {self.signer.fingerprint}"
         return f"{self.path} is signed with {self.signer.fingerprint}, a key that nobody here vouches for"
@@ -38,6 +44,14 @@ class GivenFile:
     def doubt(self) -> str:
         """The sentence, where nobody stands for it who is vouched for; else nothing."""
         return "" if self.signer and self.signer.trusted else self.sentence
+
+    def tables(self) -> dict[str, Any]:
+        """The JSON object that it holds.
+
+        Raises:
+            RecordError: it holds something else.
+        """
+        return parse_object(self.content, self.path)
 
     def document(self) -> dict[str, Any]:
         """For programs."""
@@ -50,7 +64,7 @@ class GivenFile:
 
 
 def given_file(path: Path, signers: Path | None = None) -> GivenFile:
-    """Who stands for the file `path`.
+    """The file `path`, and who stands for it.
 
     Args:
         path: the file; `PATH.sig` beside it is its signature.
@@ -58,18 +72,19 @@ def given_file(path: Path, signers: Path | None = None) -> GivenFile:
 
     Raises:
         WrongAnswerError: the signature is not one of this file, or `signers` lacks its key.
-        UsageError: a file cannot be read, or `signers` has no signer.
+        UsageError: a file cannot be read, `path` is no regular file, or `signers` has no signer.
         EnvironmentLacksError: it is signed, and there is no ssh-keygen here.
     """
     if signers is not None:
         require_signers(signers)
+    content = _content(path)
     beside = path.with_name(f"{path.name}.sig")
     if not beside.is_file():
-        return GivenFile(path, None)
+        return GivenFile(path, None, content)
     try:
         with beside.open("rb") as stream:
             signature = stream.read(SIGNATURE_BYTES + 1)
-        signer = check_signature(path.read_bytes(), signature, signers, name=str(path))
+        signer = check_signature(content, signature, signers, name=str(path))
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     except WrongAnswerError as error:
@@ -80,11 +95,11 @@ def given_file(path: Path, signers: Path | None = None) -> GivenFile:
     if signers is not None and not signer.trusted:
         why = signer.refused or f"a key that {signers} does not have"
         raise WrongAnswerError(f"{beside}: signed with {signer.fingerprint}, {why}")
-    return GivenFile(path, signer)
+    return GivenFile(path, signer, content)
 
 
 def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, ...]]:
-    """The machine that `load_machine` reads, and the file that it is from; none where it comes with hpcai500.
+    """The machine of a file or a name, as `load_machine` takes them, and that file; none where it is one of ours.
 
     Raises:
         UsageError: as `load_machine`, or the signature cannot be read.
@@ -92,5 +107,25 @@ def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, .
         EnvironmentLacksError: the file is signed, and there is no ssh-keygen here.
     """
     path = find_machine(name_or_path)
-    is_ours = path.resolve().parent == (recipes_folder() / "sites").resolve()
-    return load_machine(name_or_path), () if is_ours else (given_file(path),)
+    place = path.resolve()
+    if place.parent == (recipes_folder() / "sites").resolve():
+        return load_machine(place), ()
+    file = given_file(path)
+    return machine_of(source_of(file.content, str(path), UsageError)), (file,)
+
+
+def _content(path: Path) -> bytes:
+    """All of a file. A pipe or a device may tell each reader something else, and a pipe keeps a reader waiting."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise UsageError(
+                    f"{path}: no regular file, but a pipe or a device: write its figures into a file, and give that"
+                )
+            return stream.read()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from hpcai500.errors import ExitCode, RecordError
-from hpcai500.record import json_object
+from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.profile_launches import launch_lines, shortened
 from hpcai500.results.show import scaled
 
@@ -25,21 +25,23 @@ _NOTABLE_LAYOUT = 0.01
 Profile = Mapping[str, Any]
 
 
-def read_profile(folder: Path) -> dict[str, Any]:
-    """The profile in `folder`.
+def read_profile(folder: Path) -> tuple[dict[str, Any], GivenFile]:
+    """The profile in `folder`, and its file with who stands for it.
 
     Raises:
         RecordError: there is none, or it is of another version or damaged.
+        WrongAnswerError: the signature beside it is not one of it.
     """
     path = folder / "profile.json"
     if not path.is_file():
         raise RecordError(f"{path}: not there: make it with `hpcai500 profile ic|ewa --out {folder}`")
-    document = json_object(path)
+    file = given_file(path)
+    document = file.tables()
     if document.get("schema") != SCHEMA:
         raise RecordError(f"{path}: schema {document.get('schema')}, not {SCHEMA}: profile again with this version")
     if missing := sorted(_NEEDED - document.keys()):
         raise RecordError(f"{path}: damaged, lacks {missing[0]}: profile again")
-    return document
+    return document, file
 
 
 def exit_code(profile: Profile) -> ExitCode:

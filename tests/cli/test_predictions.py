@@ -61,7 +61,7 @@ def test_an_estimate_for_a_machine_elsewhere(machine: Path, tmp_path: Path) -> N
     assert "quick look" in ended.stdout
     assert "4 node(s), 16 rank(s)" in ended.stdout
     assert "kWh" in ended.stdout
-    assert f"signature   {machine} is not signed: its figures are the word of whoever gave it" in ended.stdout
+    assert f"signature   {machine} is not signed: nobody vouches for its figures" in ended.stdout
     assert "RESULT" not in ended.stdout
     assert not list(tmp_path.iterdir())
 

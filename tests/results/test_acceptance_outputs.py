@@ -138,13 +138,15 @@ def test_junit_xml_is_well_formed_and_counts_what_failed(judged: Acceptance) -> 
 def test_junit_xml_and_terminals_survive_what_they_cannot_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A path may hold what colours a terminal.
-    runs = write_campaign(tmp_path / "c\x1b[31m", *SHORT, trials=2, quality=0.5)
+    # A path may hold what colours a terminal, turns the direction of writing, or has no width.
+    runs = write_campaign(tmp_path / "c\x1b[31m\u202e\u200b", *SHORT, trials=2, quality=0.5)
     old = write_campaign(tmp_path / "old", *SHORT, trials=2, quality=0.51)
     made = accept(Request(None, [runs], baseline=old))
     root = ET.fromstring(junit_xml(made))
     said = " ".join(failure.text or "" for failure in root.iter("failure"))
-    assert "c�[31m" in said
+    assert r"c\x1b[31m\u202e\u200b" in said
+    for written in (junit_xml(made).decode(), acceptance_page(made)):
+        assert not {letter for letter in written if not letter.isprintable()} - {"\n", "\N{NO-BREAK SPACE}"}
     show(acceptance_lines(made))
     shown = capsys.readouterr().out
     assert r"c\x1b[31m" in shown

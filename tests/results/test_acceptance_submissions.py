@@ -18,6 +18,7 @@ from written_campaign import SHORT, edit_record, write_campaign
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.cli.commands import app
 from hpcai500.errors import UsageError, WrongAnswerError
+from hpcai500.results.acceptance.criteria import Judged
 from hpcai500.results.acceptance.junit import junit_xml
 from hpcai500.results.acceptance.page import acceptance_page
 from hpcai500.results.acceptance.requirements import Requirement
@@ -25,6 +26,7 @@ from hpcai500.results.acceptance.spec import load_contract
 from hpcai500.results.acceptance.submissions import Trust
 from hpcai500.results.acceptance.text import acceptance_lines
 from hpcai500.results.acceptance.verdict import Acceptance, Request, accept
+from hpcai500.results.scaling import read_scaling
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.verification.verify import verify_submission
 from hpcai500.system.versions import package_code_hash
@@ -59,11 +61,26 @@ def test_a_submission_is_verified_and_every_output_names_signer_and_what_was_not
     assert document["findings"]["note"] > 0
     assert [said.split(" ")[1] for said in document["not_checked"]] == ["registration", "heads", "checkpoint", "Slurm"]
     page = html.unescape(acceptance_page(made))
-    for said in ("us@site.example", *made.submissions[0].not_checked, document["manifest_sha256"]):
+    for said in ("us@site.example", *made.evidence.submissions[0].not_checked, document["manifest_sha256"]):
         assert said in page
     everything = page + json.dumps(made.document()) + "\n".join(acceptance_lines(made)) + junit_xml(made).decode()
     assert f"{folder}/mine.zip/trial-01" in everything
     assert "submission-1" not in everything, "the scratch folder is gone when anybody reads of it"
+
+
+def test_what_no_honest_run_has_shown_stands_in_every_output(folder: Path, tmp_path: Path) -> None:
+    """Each trial was begun twice, once its speed was known."""
+    campaign = write_campaign(
+        tmp_path / "campaign", *SHORT, trials=3, quality=0.77, failing=[1, 2, 3], package_code=package_code_hash()
+    )
+    pack(SubmitRequest(campaign, tmp_path / "again.zip", "System", "Organisation", key=folder / "key"))
+    made = judge(folder, tmp_path / "again.zip")
+    assert made.sentence.startswith("Accepted, BUT IMPLAUSIBLE: ")
+    (document,) = made.document()["submissions"]
+    (told,) = document["implausible"]
+    assert told.startswith("short-starts: 3 of 6 attempts ended in their first epochs")
+    for output in ("\n".join(acceptance_lines(made)), html.unescape(acceptance_page(made)), junit_xml(made).decode()):
+        assert told in output
 
 
 def test_what_was_registered_is_compared_with_submissions_and_campaigns(folder: Path) -> None:
@@ -99,6 +116,44 @@ def test_a_refused_submission_ends_with_2_and_its_first_finding(folder: Path, tm
     document = json.loads(ended.stdout)
     assert (ended.exit_code, document["verdict"]) == (2, "FAIL")
     assert "broken.zip: refused: archive: " in document["error"]
+
+
+def test_where_verified_runs_are_demanded_a_scaling_file_of_other_runs_is_no_source(
+    folder: Path, tmp_path: Path
+) -> None:
+    many = write_campaign(tmp_path / "many", *SHORT, trials=1, quality=0.77, start_s=1_710_000_000.0)
+    slow = write_campaign(
+        tmp_path / "slow", *SHORT, "hardware.nodes=1", trials=1, images_per_second=19_100.0, start_s=1_700_000_000.0
+    )
+    pack(SubmitRequest(slow, tmp_path / "slow.zip", "System", "Organisation", key=folder / "key"))
+    criterion = (
+        '[[criteria]]\nmetric = "parallel_efficiency"\nreference = 0.9\nunit = "fraction"\nlower = 0.0\nnodes = 2\n'
+    )
+    path = tmp_path / "contract.toml"
+    path.write_text(f'title = "t"\n[require]\nrankable = false\nverified = true\n{criterion}', encoding="utf-8")
+
+    def told(*records: Path, of: Path) -> Judged:
+        file = tmp_path / "scale.json"
+        scaling = read_scaling([slow / "trial-01", of / "trial-01"])
+        file.write_text(json.dumps(scaling.document()))
+        (one,) = accept(Request(load_contract(path), records, scaling=file)).criteria
+        return one
+
+    mine, base = folder / "mine.zip", tmp_path / "slow.zip"
+    invented = told(mine, base, of=many)
+    assert invented.verdict == "missing"
+    assert "none of the runs that are judged, and the contract demands verified runs" in invented.note
+    assert told(mine, slow, of=folder / "campaign").verdict == "missing", "a folder is verified by nobody"
+    assert told(mine, base, of=folder / "campaign").note == "against 8 processes"
+    shutil.rmtree(many)
+    absent = accept(Request(load_contract(path), [mine, base], scaling=_without_records(tmp_path)))
+    assert (absent.criteria[0].verdict, absent.exit_code) == ("missing", 5)
+
+
+def _without_records(folder: Path) -> Path:
+    points = [{"nodes": number, "processes": 8 * number, "parallel_efficiency": 1.0} for number in (1, 2)]
+    (folder / "scale.json").write_text(json.dumps({"points": points}))
+    return folder / "scale.json"
 
 
 STRICT = 'rankable = true\nlevel = "hardware"\nruns = 10\n'

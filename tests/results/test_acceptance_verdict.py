@@ -255,7 +255,7 @@ def test_more_efficiency_than_there_is_fails_and_says_why(campaign: Path, tmp_pa
         made = judge(campaign, slowed, text=criterion(*contracted, lower=0.0, nodes=2, **more))
         assert (only(made).verdict, made.exit_code) == ("fail", 5)
         assert only(made).measured == pytest.approx(1.43, abs=0.01)
-        assert "the runs that it is compared with may have been slowed" in only(made).note
+        assert "the baseline runs may have been slowed" in only(made).note
     agreed = judge(campaign, slowed, text=criterion(*contracted, lower=0.0, upper=0.6, nodes=2))
     assert agreed.exit_code == 0
     assert "may have been slowed" in only(agreed).note
@@ -276,7 +276,7 @@ def test_efficiency_of_a_scaling_file_is_computed_again_from_its_records(tmp_pat
 
     def told(document: Mapping[str, Any]) -> Judged:
         file.write_text(json.dumps(document))
-        return only(judge(two, text=text, scaling=file))
+        return only(judge(*(path for path in (one, two) if path.exists()), text=text, scaling=file))
 
     good = {"verdict": "PASS", "error": None, "benchmark": "ic", "points": points}
     assert (told(good).measured, told(good).note) == (0.8, "against 1 process")
@@ -287,8 +287,33 @@ def test_efficiency_of_a_scaling_file_is_computed_again_from_its_records(tmp_pat
     with pytest.raises(UsageError, match="no result of `hpcai500 scale --json`: a rank is lost"):
         told({**good, "error": "a rank is lost"})
     assert told({**good, "points": points[:1]}).verdict == "missing"
+    for key, value in (("nodes", 16), ("processes", 16)):
+        with pytest.raises(WrongAnswerError, match=rf"{key} of \d+ process\(es\) is 16, but the records give 2"):
+            told({**good, "points": [points[0], {**point, key: value}]})
     shutil.rmtree(one)
     assert "the records that it names are not here" in told(good).note
+    with pytest.raises(WrongAnswerError, match=r"nodes of 2 process\(es\) is 16, but the records give 2"):
+        told({**good, "points": [points[0], {**point, "nodes": 16}]})
+
+
+def test_records_that_are_not_judged_do_not_vouch_for_a_scaling_file(tmp_path: Path) -> None:
+    write_record(tmp_path / "procs-1", "os.threads=1", *ranks(1), seconds=10.0)
+    two = write_record(tmp_path / "procs-2", "os.threads=1", *ranks(2, nodes=2), seconds=6.25, costs=None)
+    points = [
+        {"record": f"procs-{number}", "nodes": number, "processes": number, "parallel_efficiency": efficiency}
+        for number, efficiency in ((1, 1.0), (2, 0.8))
+    ]
+    file = tmp_path / "scale.json"
+    file.write_text(json.dumps({"points": points}))
+    text = criterion("parallel_efficiency", 75, "%", lower=0.0, nodes=2)
+    one = only(judge(two, text=text, scaling=file))
+    assert "the records that it names are none of the runs that are judged" in one.note
+    assert f"{file} is not signed" in one.note
+    # Nobody can put another number there while it is judged: a judged run is read where it was judged.
+    (tmp_path / "moved").mkdir()
+    judged = [shutil.copytree(tmp_path / name, tmp_path / "moved" / name) for name in ("procs-1", "procs-2")]
+    (tmp_path / "procs-2" / "recipe.toml").write_text("")
+    assert only(judge(*judged, text=text, scaling=file)).note == "against 1 process"
 
 
 def ceiling(rate: float, **more: object) -> dict[str, Any]:

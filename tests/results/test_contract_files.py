@@ -163,7 +163,7 @@ def test_an_efficiency_has_an_upper_limit_of_its_own_unless_the_contract_gives_o
         (HEAD + '[require]\nlevel = "any"\n' + CRITERION, r"my.toml:3: \[require\] level: expected 'hardware',"),
         (HEAD + '[require]\nedition = "v1"\n' + CRITERION, r"\[require\] edition: expected one of the editions v2.0"),
         (HEAD + "[require]\nruns = 0\n" + CRITERION, r"my.toml:3: \[require\] runs: expected greater than"),
-        (HEAD + "[require]\nsigners = 'a'\n" + CRITERION, r"signers: of what\? add verified = true .*, signed = true"),
+        (HEAD + "[require]\nsigners = 'a'\n" + CRITERION, r"signers has no effect alone: add verified = true"),
         (HEAD + "[require]\nregistered = 'a'\n" + CRITERION, r"registered: expected 64 hex digits, as .*'a'"),
         (
             HEAD + CRITERION + CRITERION.replace("vflops", "flops") + "lowr = 0.0",
@@ -182,7 +182,7 @@ def test_a_mistake_is_told_by_line_and_key_with_what_is_allowed(tmp_path: Path, 
 def test_a_misspelt_key_is_told_once_and_others_that_are_missing_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as told:
         contract(tmp_path, 'titel = "t"\n' + CRITERION.replace("reference", "referense").replace("unit =", "x ="))
-    lines = [line.partition("; ")[0] for line in str(told.value).removeprefix(f"{tmp_path}/").splitlines()]
+    lines = [line.partition("; ")[0] for line in told.value.lines]
     assert [line.replace(f"{tmp_path}/", "") for line in lines] == [
         "my.toml:2: [[criteria]] 1 (vflops).unit: is missing",
         "my.toml:4: [[criteria]] 1 (vflops).referense: unknown key",

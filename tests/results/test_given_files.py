@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,11 @@ from typer.testing import CliRunner
 from written_record import ranks, write_record
 
 from hpcai500.cli.commands import app
-from hpcai500.errors import HpcAi500Error
+from hpcai500.errors import HpcAi500Error, UsageError
+from hpcai500.machine import load_machine
+from hpcai500.results import given_files
+from hpcai500.results.acceptance import ceilings
+from hpcai500.results.given_files import GivenFile
 
 CONTRACT = """
 title = "a tiny run"
@@ -27,7 +32,7 @@ reference = 75
 unit = "{unit}"
 lower = 0.0
 """
-WORD = "is not signed: its figures are the word of whoever gave it"
+WORD = "is not signed: nobody vouches for its figures"
 
 
 def measured(rate: float) -> str:
@@ -147,6 +152,48 @@ def test_a_signature_that_does_not_fit_is_refused(
         told("doctor", "--machine", micro, code=2)
 
 
+def test_the_bytes_that_were_checked_are_the_bytes_that_are_parsed(
+    record: Path, micro: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forged figures lie there until the signature is looked at, and afterwards again."""
+    signed, forged = measured(80e9), measured(80e12)
+    sign_it(micro, key)
+    look = given_files.given_file
+
+    def swapped(path: Path, signers: Path | None = None) -> GivenFile:
+        path.write_text(signed)
+        found = look(path, signers)
+        path.write_text(forged)
+        return found
+
+    monkeypatch.setattr(ceilings, "given_file", swapped)
+    micro.write_text(forged)
+    made = accepted(contract(tmp_path), record, "--micro", micro)
+    assert made["criteria"][0]["measured"] == 80e9
+    # Not before: what is imported meanwhile would keep it.
+    monkeypatch.setattr(given_files, "given_file", swapped)
+    machine, (file,) = given_files.given_machine(micro)
+    assert file.signer is not None
+    assert machine == load_machine(_with(tmp_path / "signed.json", signed)).model_copy(
+        update={"source": machine.source}
+    )
+
+
+def _with(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("option", ["--micro", "--scaling"])
+def test_a_pipe_in_place_of_a_file_of_figures_is_refused(record: Path, tmp_path: Path, option: str) -> None:
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    document = accepted(contract(tmp_path), record, option, pipe, code=64)
+    assert document["error"].startswith(f"{pipe}: no regular file, but a pipe or a device")
+    with pytest.raises(UsageError, match=r"pipe\.json: no regular file, which a machine file is"):
+        given_files.given_machine(pipe)
+
+
 def test_a_contract_can_demand_that_files_are_signed(record: Path, micro: Path, key: Path, tmp_path: Path) -> None:
     demanding = contract(tmp_path, demand='signed = true\nsigners = "signers"')
     vouch(tmp_path / "signers", key)
@@ -157,7 +204,7 @@ def test_a_contract_can_demand_that_files_are_signed(record: Path, micro: Path, 
     assert accepted(demanding, record, "--micro", micro)["verdict"] == "PASS"
 
 
-def test_a_scaling_file_needs_nobodys_word_where_its_records_are_here(tmp_path: Path) -> None:
+def test_a_scaling_file_needs_nobodys_word_where_its_records_are_judged(tmp_path: Path) -> None:
     one = write_record(tmp_path / "procs-1", "os.threads=1", *ranks(1), seconds=10.0)
     two = write_record(tmp_path / "procs-2", "os.threads=1", *ranks(2, nodes=2), seconds=6.25, costs=None)
     points = [
@@ -168,7 +215,8 @@ def test_a_scaling_file_needs_nobodys_word_where_its_records_are_here(tmp_path: 
     file.write_text(json.dumps({"error": None, "points": points}))
     path = contract(tmp_path, "parallel_efficiency", "%")
     path.write_text(path.read_text() + "nodes = 2\n")
-    assert WORD not in accepted(path, two, "--scaling", file)["criteria"][0]["note"]
+    assert WORD not in accepted(path, one, two, "--scaling", file)["criteria"][0]["note"]
+    assert f"{file} {WORD}" in accepted(path, two, "--scaling", file)["criteria"][0]["note"]
     shutil.rmtree(one)
     document = accepted(path, two, "--scaling", file)
     assert f"{file} {WORD}" in document["criteria"][0]["note"]

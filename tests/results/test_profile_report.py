@@ -72,7 +72,7 @@ def test_kernels_that_no_rule_knows_are_a_wrong_answer_that_names_them() -> None
 
 def test_several_profiles_are_told_side_by_side(tmp_path: Path) -> None:
     folders = [write_profile(tmp_path / "one"), write_profile(tmp_path / "two", benchmark="ewa", channels_last=True)]
-    told = list(comparison_lines([(folder, read_profile(folder)) for folder in folders]))
+    told = list(comparison_lines([(folder, read_profile(folder)[0]) for folder in folders]))
     assert [one.split()[:2] for one in told[:2]] == [["1", f"{folders[0]}:"], ["2", f"{folders[1]}:"]]
     assert "convolution                    50.0%       50.0%" in told
 

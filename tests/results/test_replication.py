@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from written_campaign import SHORT, copy_campaign, edit_journal, write_campaign
+from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, values, write_campaign
 
 from hpcai500.campaign.reading import read_campaign
 from hpcai500.chain import Event
 from hpcai500.cli.commands import app
 from hpcai500.errors import RunError, UsageError, WrongAnswerError
 from hpcai500.recipe import load_recipe
+from hpcai500.record import read_record
 from hpcai500.results.replication.comparison import Replication, compare_sides
 from hpcai500.results.replication.data import make_line, require_data
 from hpcai500.results.replication.likeness import likeness
@@ -224,6 +225,26 @@ def test_runs_of_the_original_are_no_repetition_of_it(original: Path, tmp_path: 
         UsageError, match=r"copy: 12 of 12 runs are those of .*campaign \(the same losses, times, weights"
     ):
         compare_sides(read_side(original), read_side(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("what", ["losses", "weights", "checkpoints"])
+def test_what_the_original_learnt_is_no_repetition_under_other_seeds(original: Path, tmp_path: Path, what: str) -> None:
+    path = write_campaign(tmp_path / "repetition", *SHORT, _OWN_SEEDS, trials=3, start_s=_LATER_S)
+    key, field = {
+        "losses": ("epoch_stop", "loss"),
+        "weights": ("replicas", "digest"),
+        "checkpoints": ("checkpoint", "sha256"),
+    }[what]
+    theirs = [value[field] for value in values(list(read_record(original / "trial-02").events), key)]
+
+    def learn(events: list[Event]) -> None:
+        for value, copied in zip(values(events, key), theirs, strict=True):
+            value[field] = copied
+
+    edit_record(path / "trial-03", learn)
+    said = rf"1 of 3 runs are those of .*campaign under other seeds \(the same {what}\): a repetition needs runs"
+    with pytest.raises(UsageError, match=said):
+        compare_sides(read_side(original), read_side(path))
 
 
 def test_shared_seeds_and_other_software_are_noted(original: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import UsageError
-from hpcai500.record import json_object
 from hpcai500.results.acceptance.metrics import Metric
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.report.words import number, table, tables
@@ -81,19 +80,20 @@ def read_ceilings(paths: Sequence[Path], signers: Path | None = None) -> tuple[C
 
     Raises:
         RecordError: one is no JSON.
-        UsageError: one is something else.
+        UsageError: one is something else, or cannot be read.
         WrongAnswerError: the signature beside one is not one of it, or `signers` lacks its key.
     """
     return tuple(_read(path, signers) for path in paths)
 
 
 def _read(path: Path, signers: Path | None) -> CeilingFile:
-    document = json_object(path)
+    source = given_file(path, signers)
+    document = source.tables()
     known = [entry for entry in tables(list(document.values())) if "value" in entry and "unit" in entry]
     if not known or len(known) < len(document):
         said = f": {document['error']}" if document.get("error") else ""
         raise UsageError(f"{path}: no measurements of `hpcai500 micro -o FILE`{said}")
-    return CeilingFile(given_file(path, signers), document)
+    return CeilingFile(source, document)
 
 
 def _interval(entry: Mapping[str, Any]) -> tuple[float, float] | None:

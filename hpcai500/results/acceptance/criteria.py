@@ -14,8 +14,7 @@ from hpcai500.results.acceptance.spec import CriterionTable
 
 Verdict = Literal["pass", "fail", "missing"]
 _TOO_EFFICIENT = (
-    f"above {MOST_EFFICIENCY:g}, which more processes do not bring about: the runs that it is compared with may have "
-    "been slowed"
+    f"above {MOST_EFFICIENCY:g}, which adding processes cannot cause: the baseline runs may have been slowed"
 )
 _MORE_RUNS = "the limit lies within the 95 % confidence interval: more runs would tell"
 

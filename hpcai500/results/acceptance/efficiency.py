@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcai500.chain import last_hash
 from hpcai500.errors import UsageError, WrongAnswerError
 from hpcai500.methodology.scaling import weak_scaling
 from hpcai500.methodology.trials import summarise
-from hpcai500.record import json_object
 from hpcai500.results.acceptance.evidence import Run
 from hpcai500.results.given_files import GivenFile
 from hpcai500.results.report.words import number, tables
 from hpcai500.results.scaling import read_scaling
+from hpcai500.results.score import score_record
 
 _ROUNDING = 1e-9
+
+Points = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,15 @@ class Efficiencies:
         sources: the runs, or the file.
         base_processes: the number of processes that they are compared with.
         note: what the reader must know of the source.
+        word: why the values are only somebody's word; empty where they come from judged runs, or where the signer of
+            the file is vouched for.
     """
 
     values: tuple[float, ...]
     sources: tuple[str, ...]
     base_processes: int
     note: str = ""
+    word: str = ""
 
 
 def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None:
@@ -61,10 +67,11 @@ def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None
     return Efficiencies(tuple(values), tuple(run.name for run in many), base)
 
 
-def efficiencies_of_file(source: GivenFile, nodes: int) -> Efficiencies | None:
+def efficiencies_of_file(source: GivenFile, nodes: int, judged: Sequence[Run]) -> Efficiencies | None:
     """What the file of `hpcai500 scale --json` says, computed again where its records are found; None if it has it not.
 
-    Where they are not, its figures are the word of whoever stands for the file.
+    Nodes, processes and efficiency are those of the records. They prove something where each record is one of the
+    `judged` runs, whose copy is then read; else the figures are the word of whoever stands for the file.
 
     Raises:
         RecordError: it is no JSON.
@@ -72,7 +79,8 @@ def efficiencies_of_file(source: GivenFile, nodes: int) -> Efficiencies | None:
         WrongAnswerError: it says something else than its records.
     """
     path = source.path
-    points = _points(path)
+    points = _points(source)
+    doubt = _doubt(path, points, judged)
     there = [point for point in points if point["nodes"] == nodes]
     if not there:
         return None
@@ -82,10 +90,9 @@ def efficiencies_of_file(source: GivenFile, nodes: int) -> Efficiencies | None:
     value = number(point.get("parallel_efficiency"))
     if value is None:
         raise UsageError(f"{path}: the point of {nodes} node(s) has no parallel_efficiency")
-    notes: list[str] = []
-    if not _check_with_records(path, points):
-        notes = [f"as {path} says: the records that it names are not here", source.doubt]
-    return Efficiencies((value,), (str(path),), int(base["processes"]), "; ".join(filter(None, notes)))
+    notes = [f"as {path} says: {doubt}", source.doubt] if doubt else []
+    word = f"{path}: {doubt}" if doubt and source.doubt else ""
+    return Efficiencies((value,), (str(path),), int(base["processes"]), "; ".join(filter(None, notes)), word)
 
 
 def _rates(few: Run, many: Run) -> tuple[float, float]:
@@ -93,8 +100,8 @@ def _rates(few: Run, many: Run) -> tuple[float, float]:
     return one.images_per_second, other.images_per_second
 
 
-def _points(path: Path) -> list[Mapping[str, Any]]:
-    document = json_object(path)
+def _points(source: GivenFile) -> Points:
+    path, document = source.path, source.tables()
     if document.get("kind") == "prediction":
         raise UsageError(f"{path}: a prediction, which is no evidence: hpcai500 scale … --json > scale.json")
     points = tables(document.get("points"))
@@ -108,25 +115,50 @@ def _is_point(point: Mapping[str, Any]) -> bool:
     return all(isinstance(point.get(key), int) and point[key] > 0 for key in ("nodes", "processes"))
 
 
-def _check_with_records(path: Path, points: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether its records are here; what they say must be what it says."""
-    folders = [_found(path, point.get("record")) for point in points]
-    records = [folder for folder in folders if folder]
-    if len(records) < len(points) or len(points) < 2:
-        return False
-    computed = {point.processes: point.parallel_efficiency for point in read_scaling(records).points}
-    for point in points:
-        told, found = number(point.get("parallel_efficiency")), computed.get(point["processes"])
-        if told is None or found is None or not math.isclose(told, found, rel_tol=_ROUNDING):
-            raise WrongAnswerError(
-                f"{path}: the parallel efficiency of {point['processes']} process(es) is {told}, but the records give "
-                f"{found}"
-            )
-    return True
+def _doubt(path: Path, points: Points, judged: Sequence[Run]) -> str:
+    """Why the records of the points prove nothing; empty where each is one of the judged runs.
+
+    Raises:
+        WrongAnswerError: a point says something else than its record.
+    """
+    by_head = {run.head: run.record.path for run in judged}
+    found = [_found(path, point.get("record")) for point in points]
+    # A judged run is read where it was judged: what lies beside the file may change meanwhile.
+    proven = [folder and by_head.get(_head(folder)) for folder in found]
+    records = [one or other for one, other in zip(proven, found, strict=True)]
+    here = [(point, record) for point, record in zip(points, records, strict=True) if record]
+    for point, record in here:
+        result = score_record(record)
+        _check(path, point, {"nodes": result.nodes, "processes": result.world_size})
+    if len(here) < len(points):
+        return "the records that it names are not here"
+    if len(here) > 1:
+        computed = {one.processes: one.parallel_efficiency for one in read_scaling([one for _, one in here]).points}
+        for point, _ in here:
+            _check(path, point, {"parallel_efficiency": computed[point["processes"]]})
+    return "" if all(proven) else "the records that it names are none of the runs that are judged"
+
+
+def _check(path: Path, point: Mapping[str, Any], expected: Mapping[str, float]) -> None:
+    for key, value in expected.items():
+        told = number(point.get(key))
+        if told is None or not math.isclose(told, value, rel_tol=_ROUNDING):
+            what = f"{key.replace('_', ' ')} of {point['processes']} process(es) is {point.get(key)}"
+            raise WrongAnswerError(f"{path}: {what}, but the records give {value}")
+
+
+def _head(folder: Path) -> str:
+    """Hash of the last event of the record, which stands for all of them; of no run where it cannot be read."""
+    try:
+        return last_hash((folder / "events.jsonl").read_bytes())
+    except OSError:
+        return ""
 
 
 def _found(path: Path, name: object) -> Path | None:
     """The record that a point names, as it is named or beside the file."""
     if not isinstance(name, str) or "\0" in name:
         return None
-    return next((folder for folder in (Path(name), path.parent / name) if (folder / "DONE").is_file()), None)
+    needed = ("DONE", "events.jsonl")
+    folders = (Path(name), path.parent / name)
+    return next((folder for folder in folders if all((folder / file).is_file() for file in needed)), None)

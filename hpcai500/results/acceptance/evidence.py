@@ -80,6 +80,10 @@ class Evidence:
         wanted = nodes or max((run.result.nodes for run in runs), default=0)
         return tuple(run for run in runs if run.result.nodes == wanted)
 
+    def is_verified(self, run: Run) -> bool:
+        """Whether `run` is of a submission."""
+        return any(run.record.path.parent == one.campaign for one in self.submissions)
+
     def alike(self) -> Iterator[tuple[Run, ...]]:
         """The runs by what they have in common: the benchmark and the number of ranks."""
         kinds = dict.fromkeys((run.result.benchmark, run.result.world_size) for run in self.runs)

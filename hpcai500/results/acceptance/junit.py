@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
@@ -11,13 +10,11 @@ from hpcai500.results.acceptance.criteria import Judged
 from hpcai500.results.acceptance.requirements import Requirement
 from hpcai500.results.acceptance.text import contracted, interval_text, margin_text, measured_text
 from hpcai500.results.acceptance.verdict import Acceptance
-
-# What XML 1.0 cannot hold, not even escaped: most control characters, halves of characters, and two that are none.
-_IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from hpcai500.results.report.words import legible
 
 
 def junit_xml(acceptance: Acceptance) -> bytes:
-    """The document, in UTF-8.
+    """The document, in UTF-8; `legible` leaves nothing that XML 1.0 cannot hold.
 
     A test case fails where a criterion is missed, and also where it is missing: skipped tests would pass for good ones.
     """
@@ -28,7 +25,7 @@ def junit_xml(acceptance: Acceptance) -> bytes:
         suite = ET.SubElement(root, "testsuite", {**_counts(name, ones), "timestamp": made})
         properties = ET.SubElement(suite, "properties")
         for key, value in _properties(acceptance).items():
-            ET.SubElement(properties, "property", {"name": key, "value": _clean(value)})
+            ET.SubElement(properties, "property", {"name": key, "value": legible(value)})
         for one in ones:
             _case(suite, f"hpcai500.accept.{name}", one)
     ET.indent(root)
@@ -39,7 +36,7 @@ def junit_xml(acceptance: Acceptance) -> bytes:
 def _counts(name: str, ones: Sequence[Requirement | Judged]) -> dict[str, str]:
     failures = sum(one.verdict != "pass" for one in ones)
     return {
-        "name": _clean(name), "tests": str(len(ones)), "failures": str(failures), "errors": "0", "skipped": "0",
+        "name": legible(name), "tests": str(len(ones)), "failures": str(failures), "errors": "0", "skipped": "0",
         "time": "0",
     }  # fmt: skip
 
@@ -53,20 +50,21 @@ def _properties(acceptance: Acceptance) -> dict[str, str]:
         "system": contract.spec.system.name if contract else "",
         "judged": "; ".join(one.sentence for one in acceptance.subjects),
         "not_rankable": acceptance.loud,
+        "implausible": "; ".join(said for one in acceptance.evidence.submissions for said in one.implausible),
         "hpcai500": __version__,
     }
 
 
 def _case(suite: ET.Element, group: str, one: Requirement | Judged) -> None:
-    case = ET.SubElement(suite, "testcase", {"classname": group, "name": _clean(one.name), "time": "0"})
+    case = ET.SubElement(suite, "testcase", {"classname": group, "name": legible(one.name), "time": "0"})
     said = _of_requirement(one) if isinstance(one, Requirement) else _of_criterion(one)
     text = "\n".join(f"{key}: {value}" for key, value in said.items() if value)
     if one.verdict == "pass":
-        ET.SubElement(case, "system-out").text = _clean(text)
+        ET.SubElement(case, "system-out").text = legible(text)
         return
     brief = ", ".join(f"{key} {value}" for key, value in list(said.items())[:3] if value and value != "-")
-    failure = ET.SubElement(case, "failure", {"message": _clean(brief), "type": one.verdict})
-    failure.text = _clean(text)
+    failure = ET.SubElement(case, "failure", {"message": legible(brief), "type": one.verdict})
+    failure.text = legible(text)
 
 
 def _of_requirement(one: Requirement) -> dict[str, str]:
@@ -85,7 +83,3 @@ def _of_criterion(one: Judged) -> dict[str, str]:
         "clause": one.clause,
         "note": one.note,
     }
-
-
-def _clean(text: str) -> str:
-    return _IMPOSSIBLE.sub("�", text)

@@ -25,12 +25,14 @@ class Sources:
         ceilings: files of `hpcai500 micro`.
         scaling: a file of `hpcai500 scale --json`, and who stands for it.
         nodes: that the contract is about, where it says so.
+        verified: whether only runs of verified submissions count.
     """
 
     evidence: Evidence
     ceilings: tuple[CeilingFile, ...] = ()
     scaling: GivenFile | None = None
     nodes: int | None = None
+    verified: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
         )
     nodes = criterion.nodes or sources.nodes
     if metric.kind == "efficiency":
-        return _of_scaling(metric, evidence, criterion.benchmark, nodes or 0, sources.scaling)
+        return _of_scaling(metric, sources, criterion.benchmark, nodes or 0)
     runs = evidence.on_nodes(criterion.benchmark, nodes)
     if not runs:
         of = f" of {criterion.benchmark}" if criterion.benchmark else ""
@@ -127,13 +129,17 @@ def _of_ceilings(metric: Metric, sources: Sources) -> Measured:
     )
 
 
-def _of_scaling(
-    metric: Metric, evidence: Evidence, benchmark: str | None, nodes: int, scaling: GivenFile | None
-) -> Measured:
-    if scaling:
-        found = efficiencies_of_file(scaling, nodes)
+def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
+    runs = [run for run in sources.evidence.runs if benchmark in (None, run.result.benchmark)]
+    if sources.verified:
+        runs = [run for run in runs if sources.evidence.is_verified(run)]
+    if sources.scaling:
+        found = efficiencies_of_file(sources.scaling, nodes, runs)
+        if found and found.word and sources.verified:
+            return Measured(
+                missing=f"{found.word}, and the contract demands verified runs: give their submissions, no --scaling"
+            )
     else:
-        runs = [run for run in evidence.runs if benchmark in (None, run.result.benchmark)]
         try:
             found = efficiencies_of_runs(runs, nodes)
         except HpcAi500Error as error:

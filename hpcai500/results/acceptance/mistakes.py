@@ -15,13 +15,11 @@ from hpcai500.toml_source import Source, explain
 _MOST_NAME = 60
 
 
-def mistakes(model: type[BaseModel], source: Source, tables: Mapping[str, Any], error: ValidationError) -> str:
+def mistakes(model: type[BaseModel], source: Source, tables: Mapping[str, Any], error: ValidationError) -> list[str]:
     """A line for each mistake in `tables`, which stand in `source` and are not those of `model`."""
     details = error.errors(include_url=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
-    return "\n".join(
-        _line(model, source, tables, detail) for detail in details if not _is_misspelt(detail, unknown, details)
-    )
+    return [_line(model, source, tables, detail) for detail in details if not _is_misspelt(detail, unknown, details)]
 
 
 def _is_misspelt(detail: ErrorDetails, unknown: Sequence[tuple[Any, ...]], details: Sequence[ErrorDetails]) -> bool:
@@ -36,7 +34,7 @@ def _is_misspelt(detail: ErrorDetails, unknown: Sequence[tuple[Any, ...]], detai
 
 def _line(model: type[BaseModel], source: Source, tables: Mapping[str, Any], detail: ErrorDetails) -> str:
     one = ValidationError.from_exception_data(model.__name__, [cast("InitErrorDetails", detail)])
-    told = explain(model, source, one)
+    (told,) = explain(model, source, one)
     for table, place in _places(detail["loc"]):
         told = told.replace(f": [{table}] {place}", f": [[{table}]] {place + 1}{_named(tables, table, place)}", 1)
     return told

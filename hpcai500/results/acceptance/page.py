@@ -64,8 +64,10 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
     for one in acceptance.subjects[:_MOST_SUBJECTS]:
         identity = f"; campaign {one.campaign}" if one.campaign else ""
         yield "Judged", f"{one.sentence}; recipe {one.recipe_hash}{identity}"
-    for submission in acceptance.submissions[:_MOST_SUBJECTS]:
+    for submission in acceptance.evidence.submissions[:_MOST_SUBJECTS]:
         yield "Submission", f"{submission.sentence}; manifest {submission.manifest_sha256}"
+        if submission.implausible:
+            yield "Implausible", "; ".join(submission.implausible)
         yield "Not checked", "; ".join(submission.not_checked)
     for source in acceptance.sources[:_MOST_SUBJECTS]:
         yield "Figures", short(source.sentence, 300)

@@ -111,11 +111,10 @@ def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
 
 def _verified(evidence: Evidence) -> Requirement:
     """Whatever is no submission was signed by nobody."""
-    folders = {one.campaign for one in evidence.submissions}
     broken = [
         f"{run.name}: of no submission: give the file that `hpcai500 submit` wrote"
         for run in evidence.runs
-        if run.record.path.parent not in folders
+        if not evidence.is_verified(run)
     ]
     return _of_all("verified", "submission files that are verified", broken, len(evidence.runs))
 

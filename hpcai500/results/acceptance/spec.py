@@ -26,7 +26,7 @@ DEFAULT_STATISTIC: Statistic = "mean"
 # Nothing that is measured is further from 1 than these, and arithmetic stays exact.
 _LEAST, _MOST = 1e-12, 1e30
 _MOST_CRITERIA = 1000
-# Who accepts less than half of what was contracted, or more than twice of it, has contracted nothing.
+# A limit below half or above twice the reference is no limit.
 _LOOSEST_LOWER, _LOOSEST_UPPER = -0.5, 1.0
 
 
@@ -130,7 +130,7 @@ class RequireTable(_Table):
     def _trusts_only_what_is_signed(self) -> RequireTable:
         if self.signers is not None and not (self.verified or self.signed):
             raise ValueError(
-                "signers: of what? add verified = true (submissions), signed = true (micro, scale), or both"
+                "signers has no effect alone: add verified = true (submissions), signed = true (micro, scale), or both"
             )
         return self
 
@@ -293,5 +293,5 @@ def load_contract(path: Path) -> Contract:
     try:
         spec = Spec.model_validate(tables)
     except ValidationError as error:
-        raise UsageError(mistakes(Spec, source, tables, error)) from error
-    return Contract(path, hashlib.sha256(path.read_bytes()).hexdigest(), spec)
+        raise UsageError(*mistakes(Spec, source, tables, error)) from error
+    return Contract(path, hashlib.sha256(source.text.encode()).hexdigest(), spec)

@@ -65,6 +65,11 @@ class Verified:
         return {severity: found[severity] for severity in _SEVERITIES}
 
     @property
+    def implausible(self) -> tuple[str, ...]:
+        """Findings that no honest run has shown, each in a line."""
+        return tuple(f"{one.name}: {one.evidence}" for one in self.verification.doubts)
+
+    @property
     def sentence(self) -> str:
         """For people."""
         told = ", ".join(f"{self.counts[severity]} {words}" for severity, words in _SEVERITIES.items())
@@ -81,6 +86,7 @@ class Verified:
             "campaign": manifest.campaign if manifest else None,
             "findings": dict(self.counts),
             "warnings": [one.evidence for one in self.verification.findings if one.severity == "warning"],
+            "implausible": list(self.implausible),
             "not_checked": list(self.not_checked),
         }
 
@@ -131,7 +137,7 @@ def _not_checked(trust: Trust, accounting: bool) -> Iterator[str]:
         yield "whose the key is: give --signers ALLOWED_SIGNERS"
     if trust.registered is None:
         yield "no registration was compared, so the plan may have been made after its runs: give --registered HASH"
-    yield "no heads were compared, so it may be the better of two copies: hpcai500 verify FILE --heads HEADS"
+    yield "no heads were compared, so another copy may have been run and dropped: hpcai500 verify FILE --heads HEADS"
     yield "no checkpoint was evaluated again: hpcai500 verify FILE --replay DATA"
     if not accounting:
         yield "no Slurm accounting is in it: nobody but the records tells when and where they ran"

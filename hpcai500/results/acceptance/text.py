@@ -132,8 +132,9 @@ def _head(acceptance: Acceptance) -> Iterator[str]:
     for one in acceptance.subjects:
         yield f"judged      {one.sentence}"
         yield f"            recipe {one.recipe_hash}" + (f", campaign {one.campaign}" if one.campaign else "")
-    for submission in acceptance.submissions:
+    for submission in acceptance.evidence.submissions:
         yield f"submission  {submission.sentence}"
+        yield from (f"            IMPLAUSIBLE: {said}" for said in submission.implausible)
         yield from (f"            not checked: {said}" for said in submission.not_checked)
     for source in acceptance.sources:
         yield f"figures     {source.sentence}"

@@ -79,11 +79,6 @@ class Acceptance:
     made: datetime
 
     @property
-    def submissions(self) -> tuple[Verified, ...]:
-        """The files that the runs came in, where they did."""
-        return self.evidence.submissions
-
-    @property
     def exit_code(self) -> int:
         """2 where an answer or a rule is wrong; 5 where only a number is missed or missing; else 0."""
         rules = [requirement.verdict for requirement in self.requirements]
@@ -116,7 +111,8 @@ class Acceptance:
         parts += [f"{counts['fail']} missed"] if counts["fail"] else []
         parts += [f"{counts['missing']} not measured"] if counts["missing"] else []
         parts += [f"not kept: {', '.join(broken)}"] if broken else []
-        return f"{'Accepted' if self.verdict == 'PASS' else 'Not accepted'}: {'; '.join(parts)}."
+        doubted = ", BUT IMPLAUSIBLE" if any(one.implausible for one in self.evidence.submissions) else ""
+        return f"{'Accepted' if self.verdict == 'PASS' else 'Not accepted'}{doubted}: {'; '.join(parts)}."
 
     @property
     def title(self) -> str:
@@ -145,7 +141,7 @@ class Acceptance:
             "min_ratio": self.request.ratio if self.request.baseline else None,
             "not_rankable": list(self.not_rankable),
             "judged": [one.document() for one in self.subjects],
-            "submissions": [one.document() for one in self.submissions],
+            "submissions": [one.document() for one in self.evidence.submissions],
             "sources": [one.document() for one in self.sources],
             "requirements": [one.document() for one in self.requirements],
             "criteria": [one.document() for one in self.criteria],
@@ -249,7 +245,7 @@ def _accept(
     sources = (*(file.source for file in files), *([scaling] if scaling else []))
     criteria: list[Judged] = []
     if spec:
-        criteria += judge_criteria(spec.criteria, Sources(evidence, files, scaling, require.nodes))
+        criteria += judge_criteria(spec.criteria, Sources(evidence, files, scaling, require.nodes, require.verified))
     if request.baseline:
         criteria += judge_against(request.baseline, evidence, request.ratio)
     judged = [evidence.on_nodes(name, require.nodes) or evidence.on_nodes(name, None) for name in evidence.benchmarks]

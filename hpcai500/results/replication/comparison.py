@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.methodology.equivalence import (
@@ -128,18 +128,12 @@ def compare_sides(
         tolerance_of_quality: the same of quality; None: what changes the penalty coefficient by `tolerance`.
 
     Raises:
-        UsageError: both are the same runs, or a tolerance is none.
+        UsageError: both are the same runs, runs of other seeds learnt the same, or a tolerance is none.
     """
     for number in (tolerance, tolerance_of_quality):
         if number is not None and not 0 < number < 1:
             raise UsageError(f"tolerance: expected a share between 0 and 1, got {number}")
-    same = shared_runs([one.runs, other.runs])[1].get(0)
-    # With the original's seeds a machine that computes alike repeats losses and weights, but no times.
-    if same and same.measured:
-        raise UsageError(
-            f"{other.path}: {len(same.runs)} of {len(other.records)} runs are those of {one.path} (the same "
-            f"{', '.join(same.what)}): a repetition needs runs of its own"
-        )
+    _require_runs_of_its_own(one, other)
     alike = likeness(one, other)
     rules = rulebook(one.campaign.edition, one.campaign.benchmark)
     exponent = float(rules.get("exponent", DEFAULT_EXPONENT))
@@ -147,6 +141,35 @@ def compare_sides(
     decides = (*_SPEED, *_qualities(one)) if alike.same_system else tuple(_qualities(one))
     rows = tuple(_rows(one, other, tolerance, of_quality, decides))
     return Replication(one, other, tolerance, of_quality, alike.same_system, rows, alike.obstacles, alike.notes)
+
+
+def _require_runs_of_its_own(one: Side, other: Side) -> None:
+    """Refuse what of the original's runs is told again.
+
+    With the same seed a machine that computes alike repeats losses, weights and checkpoints, but no times; with another
+    seed it repeats nothing.
+    """
+    ours, theirs = one.runs, other.runs
+    found = shared_runs([ours, theirs])[1].get(0)
+    if found and found.measured:
+        _refuse(one, other, found.runs, found.what, "")
+    copied: set[str] = set()
+    what: dict[str, None] = {}
+    for seed in dict.fromkeys(other.seeds):
+        left = {name: ours[name] for name, of in zip(ours, one.seeds, strict=True) if of != seed}
+        right = {name: theirs[name] for name, of in zip(theirs, other.seeds, strict=True) if of == seed}
+        if same := shared_runs([left, right])[1].get(0):
+            copied |= same.runs
+            what.update(dict.fromkeys(same.what))
+    if copied:
+        _refuse(one, other, copied, tuple(what), " under other seeds")
+
+
+def _refuse(one: Side, other: Side, runs: Collection[str], what: Sequence[str], how: str) -> NoReturn:
+    raise UsageError(
+        f"{other.path}: {len(runs)} of {len(other.records)} runs are those of {one.path}{how} (the same "
+        f"{', '.join(what)}): a repetition needs runs of its own"
+    )
 
 
 def _qualities(side: Side) -> dict[str, None]:
