@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcai500.drawing import drawn
 from hpcai500.errors import UsageError
 from hpcai500.files import write_atomically
+from hpcai500.results.report.words import legible
 from hpcai500.scratch import scratch
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ def figure_files(draw: Callable[[Figure], None], name: str, size: tuple[float, f
         size: width and height in inches.
     """
     with scratch(os.environ, Path.cwd()):
-        return _files(draw, name, size)
+        files = drawn(draw, size, _DOTS_PER_INCH, ("svg", "png"))
+    # A PNG shows a box for what has no picture; an SVG would hand it on.
+    files["svg"] = legible(files["svg"].decode()).encode()
+    return {f"{name}.{kind}": content for kind, content in files.items()}
 
 
 def write_figures(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
@@ -43,23 +47,3 @@ def write_figures(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
     except OSError as error:
         raise UsageError(f"{folder}: the pictures cannot be written: {error.strerror}; give another --out") from error
     return [folder / name for name in files]
-
-
-def _files(draw: Callable[[Figure], None], name: str, size: tuple[float, float]) -> dict[str, bytes]:
-    # Only who draws needs it, and it takes longer to load than all the rest.
-    from matplotlib import rc_context  # noqa: PLC0415
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    files = {}
-    # Without a date and random names in it, the picture of the same numbers is the same file. Text stays text: it can
-    # be searched, copied and read aloud.
-    with rc_context({"svg.hashsalt": "hpcai500", "svg.fonttype": "none"}):
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure)
-        for kind, metadata in (("svg", {"Date": None}), ("png", {})):
-            stream = io.BytesIO()
-            figure.savefig(stream, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
-            files[f"{name}.{kind}"] = stream.getvalue()
-    return files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from hpcai500.data.climate.layout import CLASSES
 from hpcai500.data.climate.truth import Truth
+from hpcai500.drawing import drawn
 
 # What best shows storms and rivers to the eye; a recipe may have left it out.
 _COLOURED, _CONTOURED = "TMQ", "PSL"
@@ -34,24 +34,20 @@ class Scene:
 
 def draw(scenes: Sequence[Scene], channels: Sequence[str]) -> bytes:
     """The scenes in two columns, as a PNG file."""
-    # Not at the top: a run imports it once, after its clock has stopped.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     height, width = scenes[0].image.shape[1:]
     columns = min(len(scenes), 2)
     rows = -(-len(scenes) // columns)
-    figure = Figure(figsize=(8 * columns, 0.5 + rows * (0.5 + 7.5 * height / width)), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    size = (8 * columns, 0.5 + rows * (0.5 + 7.5 * height / width))
+    return drawn(lambda figure: _draw(figure, scenes, list(channels), (rows, columns)), size, 100, ["png"])["png"]
+
+
+def _draw(figure: Any, scenes: Sequence[Scene], channels: list[str], shape: tuple[int, int]) -> None:
+    grid = figure.subplots(*shape, squeeze=False).ravel()
     for axes, scene in zip(grid, scenes, strict=False):
-        _draw_scene(axes, scene, list(channels))
+        _draw_scene(axes, scene, channels)
     for unused in grid[len(scenes) :]:
         unused.set_axis_off()
     _draw_legend(figure)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=100)
-    return stream.getvalue()
 
 
 def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
@@ -87,14 +83,14 @@ def _smooth(field: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _draw_box(axes: Any, box: npt.NDArray[Any], colour: str, style: str) -> None:
-    from matplotlib.patches import Rectangle  # noqa: PLC0415 - as in draw
+    from matplotlib.patches import Rectangle  # noqa: PLC0415 - a run imports it after its clock has stopped
 
     size = box[2] - box[0], box[3] - box[1]
     axes.add_patch(Rectangle((box[0], box[1]), *size, fill=False, edgecolor=colour, linestyle=style, linewidth=1.4))
 
 
 def _draw_legend(figure: Any) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - as in draw
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - a run imports it after its clock has stopped
 
     entries = [Line2D([], [], color=colour, label=name) for colour, name in zip(_COLOURS, CLASSES, strict=True)]
     entries.append(Line2D([], [], color="black", linestyle="--", label="truth"))

@@ -19,6 +19,7 @@ HEAVY = {"torch", "nvidia", "horovod", "mpi4py"}
 CORE = {"__init__", "_core"}
 BASE = CORE | {
     "chain",
+    "drawing",
     "errors",
     "files",
     "findings",
@@ -46,14 +47,15 @@ CONTRACTS = BASE | {
 }
 LOGIN: dict[str, set[str]] = {
     "chain": {"errors"},
+    "drawing": set(),
     "errors": set(),
     "files": {"errors"},
     "findings": {"errors", "streams"},
     "progress": {"errors", "streams"},
     "scratch": {"errors", "files"},
     "stopping": {"errors", "scratch"},
-    "streams": set(),
-    "toml_source": {"errors"},
+    "streams": {"errors"},
+    "toml_source": {"errors", "streams"},
     "hostlist": {"errors"},
     "interpreter": set(),
     "messages": {"errors"},

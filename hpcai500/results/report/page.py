@@ -18,7 +18,7 @@ from hpcai500.results.report.numbers import number_section
 from hpcai500.results.report.overview import overview_sections
 from hpcai500.results.report.pictures import picture_section
 from hpcai500.results.report.power import power_section
-from hpcai500.results.report.profile import find_profile, profile_section, read_benchmark
+from hpcai500.results.report.profile import given_profile, profile_section
 from hpcai500.results.report.reading import Subject, read_subject
 from hpcai500.results.report.recipe import recipe_section
 from hpcai500.results.report.rendering import render
@@ -59,9 +59,10 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
     if not subjects:
         raise UsageError("report: name a record: hpcai500 report RECORD -o report.html")
     ceilings = given_machine(machine) if machine else None
-    if profile:
-        _require_profile_of(profile, subjects)
-    parts = [_part(subject, index, ceilings, profile) for index, subject in enumerate(subjects[:_MOST_PARTS], 1)]
+    given = given_profile(profile) if profile else None
+    if given:
+        _require_profile_of(given, subjects)
+    parts = [_part(subject, index, ceilings, given) for index, subject in enumerate(subjects[:_MOST_PARTS], 1)]
     title = f"{_name(subjects[0])}" if len(subjects) == 1 else f"HPC AI500: {count(len(subjects), 'record')}"
     html = render(
         "page.html.j2",
@@ -73,13 +74,15 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
     return Report(html, [f"{subject.path}: {subject.verdict_sentence}" for subject in subjects])
 
 
-def _require_profile_of(profile: Path, subjects: Sequence[Subject]) -> None:
-    of = read_benchmark(profile)
+def _require_profile_of(profile: GivenFile, subjects: Sequence[Subject]) -> None:
+    of = profile.tables().get("benchmark")
     if of is not None and all(subject.record.tables.get("benchmark") != of for subject in subjects):
-        raise UsageError(f"--profile {profile}: a profile of {of}, and no record here is of it: give the right folder")
+        raise UsageError(
+            f"--profile {profile.path.parent}: a profile of {of}, and no record here is of it: give the right folder"
+        )
 
 
-def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: Path | None) -> Part:
+def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: GivenFile | None) -> Part:
     begin = subject.record.events[0].get("time_ms") if subject.record.events else None
     last = last_event_hash(subject)
     subtitle = f"{short(subject.path, 200)} · {moment(begin)} · last event {last[:12]}…"
@@ -87,17 +90,16 @@ def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: Path
     return Part(f"record-{index}", _name(subject), subtitle, banner(subject), sections)
 
 
-def _sections(subject: Subject, machine: _Ceilings | None, profile: Path | None) -> Iterator[Section | None]:
+def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | None) -> Iterator[Section | None]:
     # The one that is given is of one benchmark; records of others keep their own.
-    of_this = profile and read_benchmark(profile) in (None, subject.record.tables.get("benchmark"))
-    folder = find_profile(subject.path, profile if of_this else None)
+    of_this = profile and profile.tables().get("benchmark") in (None, subject.record.tables.get("benchmark"))
     yield Section("Score", [score_tiles(subject)])
     yield _shown("Quality and loss", lambda: training_section(subject))
     yield _shown("Where the time goes", lambda: step_section(subject))
     yield _shown("Stragglers", lambda: straggler_section(subject))
     yield _shown("Communication", lambda: communication_section(subject))
     yield _shown("Roofline", lambda: roofline_section(subject, *machine) if machine else None)
-    yield _shown("Profile", lambda: profile_section(folder) if folder else None)
+    yield _shown("Profile", lambda: profile_section(subject.path, profile if of_this else None))
     yield _shown("Power", lambda: power_section(subject))
     yield _shown("Pictures", lambda: picture_section(subject))
     yield _shown("System", lambda: system_section(subject))

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import RecordError
-from hpcai500.record import json_object
-from hpcai500.results.given_files import given_file
+from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.report.bars import Bar, bars
 from hpcai500.results.report.blocks import Block, Chart, Charts, Fold, Key, Section, Table, Text
 from hpcai500.results.report.plot import Line, Plot
@@ -18,44 +17,40 @@ from hpcai500.results.report.words import count, duration, listed, number, plain
 _MOST_CLASSES, _MOST_KERNELS, _MOST_CONVERSIONS = 12, 20, 10
 
 
-def find_profile(record: Path, given: Path | None) -> Path | None:
-    """The folder of the profile: `given`, or the one in the record; None where there is none.
+def given_profile(folder: Path) -> GivenFile:
+    """The file of the profile in `folder`, and who stands for it.
 
     Raises:
-        RecordError: `given` holds no profile.json.
+        RecordError: there is none.
+        WrongAnswerError: the signature beside it is not one of it.
     """
-    if given is not None:
-        if not (given / "profile.json").is_file():
-            raise RecordError(f"{given}: no profile.json there; make one: hpcai500 profile ic --out {given}")
-        return given
-    return record / "profile" if (record / "profile" / "profile.json").is_file() else None
+    path = folder / "profile.json"
+    if not path.is_file():
+        raise RecordError(f"{folder}: no profile.json there; make one: hpcai500 profile ic --out {folder}")
+    return given_file(path)
 
 
-def read_benchmark(folder: Path) -> str | None:
-    """What the profile in `folder` is of.
-
-    Raises:
-        RecordError: it holds no profile.json.
-    """
-    found = find_profile(folder, folder)
-    assert found
-    return json_object(found / "profile.json").get("benchmark")
-
-
-def profile_section(folder: Path) -> Section:
+def profile_section(record: Path, given: GivenFile | None) -> Section | None:
     """Kernel classes, the top kernels, layout conversions, utilisation and bandwidth over time.
+
+    Args:
+        record: whose own profile is shown where none is given; None comes back where it has none.
+        given: the file of another one.
 
     Raises:
         RecordError: profile.json cannot be read.
         WrongAnswerError: the signature beside it is not one of it.
     """
-    document = json_object(folder / "profile.json")
+    if given is None and not (record / "profile" / "profile.json").is_file():
+        return None
+    file = given or given_profile(record / "profile")
+    document = file.tables()
     said = (
         f"{listed(document.get('benchmark'))} on {listed(document.get('device'))}: "
         f"{count(document.get('steps'), 'step')} in {duration(document.get('seconds'))}. "
         f"Unclassified: {share(document.get('unclassified_share'))} of kernel time."
     )
-    blocks: list[Block] = [Text(said), Text(f"{short(given_file(folder / 'profile.json').sentence)}.", "soft")]
+    blocks: list[Block] = [Text(said), Text(f"{short(file.sentence)}.", "soft")]
     classes = {name: kind for name, kind in table(document.get("classes")).items() if isinstance(kind, dict)}
     charts = [_class_chart(classes)] if classes else []
     charts += [chart for chart in (_utilisation(document), _bandwidth(document)) if chart]

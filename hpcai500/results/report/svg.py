@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
+from hpcai500.results.report.words import legible
+
 
 def element(name: str, *content: Markup | str, **attributes: str | float) -> Markup:
     """One element; `class_` and `stroke_width` are written `class` and `stroke-width`."""
@@ -13,7 +15,7 @@ def element(name: str, *content: Markup | str, **attributes: str | float) -> Mar
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _written(value))
         for key, value in attributes.items()
     )
-    inside = Markup("").join(escape(part) for part in content)
+    inside = Markup("").join(part if isinstance(part, Markup) else escape(legible(part)) for part in content)
     return Markup("<{0}{1}>{2}</{0}>").format(name, opening, inside)
 
 
@@ -42,4 +44,4 @@ def path(points: Iterable[tuple[float, float]], kind: str) -> Markup:
 
 
 def _written(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
+    return legible(value) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")

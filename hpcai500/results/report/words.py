@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from hpcai500.results.show import scaled
+from hpcai500.streams import spelt_out
 
 UNKNOWN = "unknown"
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 # No sentence of a record is cut below this; a record that somebody has blown up is.
 _MOST_LETTERS = 600
+# Printable ASCII is the bulk of any page; of the rest, spelt_out knows what is hidden.
+_HIDDEN = re.compile("[^\\n\\t\\xa0\\x20-\\x7e]+")
 
 
 def is_number(value: object) -> bool:
@@ -88,6 +92,14 @@ def short(text: object, letters: int = _MOST_LETTERS) -> str:
     """`text` in one line of bounded length."""
     line = " ".join(str(text).split())
     return line if len(line) <= letters else f"{line[: letters - 1]}…"
+
+
+def legible(text: str) -> str:
+    r"""`text` for a page, a drawing or an XML file, with what no reader sees spelt out (`\x1b`, `\u202e`, `\u200b`).
+
+    Lines, tabs and spaces that do not break stay as they are: pages need them, and they hide nothing.
+    """
+    return text if text.isprintable() else _HIDDEN.sub(lambda found: spelt_out(found[0]), text)
 
 
 def listed(value: Any) -> str:

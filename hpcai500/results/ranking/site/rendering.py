@@ -1,4 +1,4 @@
-"""Templates of the site, which are laid over those of the report. All that is put into them is escaped.
+"""Templates of the site, which are laid over those of the report. What is put into them is escaped, as there.
 
 A policy in each page's head names what a browser may do with it: use the one style that stands in the page, by its
 hash, and run the site's own script on pages with tables; nothing else, and nothing from elsewhere.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from hpcai500 import __version__
+from hpcai500.results.report.rendering import legible_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -83,6 +84,7 @@ def _environment() -> Environment:
         loader=ChoiceLoader([PackageLoader("hpcai500.results.ranking.site"), PackageLoader("hpcai500.results.report")]),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=legible_value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
