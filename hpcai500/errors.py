@@ -3,7 +3,8 @@
 The codes follow what acceptance harnesses expect: 0 pass, 1 the run failed, 2 wrong answer, 5 correct but too slow;
 64 and 69 are `EX_USAGE` and `EX_UNAVAILABLE` of sysexits.h.
 
-A message says what was wrong, where, and what to do about it, in one line.
+A message says what was wrong, where, and what to do about it, in one line. Who has found several mistakes gives a line
+for each: `RecipeError(*lines)`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ class HpcAi500Error(Exception):
     """Base of all errors that this package raises on purpose."""
 
     exit_code: ExitCode = ExitCode.RUN_FAILED
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What the error says: a line for each mistake."""
+        return tuple(map(str, self.args or ("",)))
+
+    def __str__(self) -> str:
+        """All of it in one line, for whoever has only one."""
+        return "; ".join(self.lines)
 
 
 class RunError(HpcAi500Error):

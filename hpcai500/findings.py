@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from hpcai500.errors import ExitCode, HpcAi500Error
-from hpcai500.streams import spelt_out
+from hpcai500.streams import say
 
 Status = Literal["pass", "fail", "skip"]
 _BEGINS = "begins"
@@ -72,8 +72,7 @@ class FindingsLog:
         finding = Finding(name, last.status, last.detail, round(time.perf_counter() - started, 3), last.exit_code)
         self._append(finding.document())
         if self._told:
-            self._told.write(f"{spelt_out(f'hpcai500: {finding.line()}')}\n")
-            self._told.flush()
+            say(finding.line(), stream=self._told)
         return finding
 
     def _append(self, line: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How our Python interpreters start: with the code that is installed, and none besides.
+"""How our Python interpreters start: with installed code only.
 
 Python also imports what lies in the current folder (`-m`, `-c`), in folders that its environment names (PYTHONPATH and
 others), and in the user's home. A file `pydantic.py` beside a submission would so become a part of who verifies it. So
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PACKAGE = os.path.dirname(__file__)  # noqa: PTH120 - pathlib is not loaded yet
-# Names those that `isolate` took away of the variables that lead to packages: one may be missed.
+# Lists the variables of packages and of OpenSSL that `isolate` removed; somebody may need one.
 NOT_HEEDED = "HPCAI500_NOT_HEEDED"
 _LEAD_TO_PACKAGES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
 # By each of these Python loads other code, runs code that it would not run, or leaves assertions out. (The categories
@@ -28,8 +28,11 @@ GIVE_CODE = (
     *(*_LEAD_TO_PACKAGES, "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONINSPECT"),
     *("PYTHONBREAKPOINT", "PYTHONWARNINGS", "PYTHONOPTIMIZE"),
 )
-# Lists of folders. An empty entry and a relative one are the current folder, or lie in it.
-_FOLDERS = ("PATH", "LD_LIBRARY_PATH")
+# By each of these libcrypto, which Python's hashes load, loads libraries.
+GIVE_LIBRARIES = ("OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES")
+# Lists of folders, with what separates them beside `:`. An empty entry and a relative one are the current folder, or
+# lie in it.
+_FOLDERS = {"PATH": ":", "LD_LIBRARY_PATH": ";"}
 # -E ignores the variables that do no harm, too. These are the ones that people set.
 _OPTIONS = {
     "PYTHONUNBUFFERED": ("-u",),
@@ -55,16 +58,17 @@ def module_command(module: str, *arguments: str | Path) -> list[str]:
 def isolate() -> None:
     """Start this process again, by the same command and once, where it may import code that is not installed.
 
-    From then on its environment is `without_code`. Where PYTHONPATH leads to this very package, it would not be found
-    again: then the process ends with a line that says so.
+    From then on its environment is `without_code`. Where this very package would not be found again, the process ends
+    with a line that says so.
     """
     environment = without_code(os.environ)
     is_isolated = sys.flags.safe_path and sys.flags.ignore_environment
     if not is_isolated and (environment != os.environ or _imports_other_code()):
-        if os.path.dirname(_PACKAGE) in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # noqa: PTH120 - as above
+        if _may_be_lost() and not _is_found_again(environment):
             sys.stderr.write(
-                f"hpcai500: error: {_PACKAGE} is found by PYTHONPATH, which is not heeded: install hpcai500 with pip "
-                "into a virtual environment, and unset PYTHONPATH\n"
+                f"hpcai500: error: {ascii(_PACKAGE)[1:-1]} is found by PYTHONPATH, or in the folder where Python was "
+                "started, which are ignored: install hpcai500 with pip into a virtual environment, and unset "
+                "PYTHONPATH\n"
             )
             sys.exit(69)  # ExitCode.ENVIRONMENT
         os.execve(sys.executable, [*python_command(), *sys.orig_argv[1:]], environment)
@@ -74,16 +78,37 @@ def isolate() -> None:
 
 
 def without_code(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without what gives Python code, and without the current folder in lists of folders."""
+    """`environment` without what gives Python or libcrypto code, and without the current folder in lists of folders."""
     # Where this package was installed by PYTHONUSERBASE, the variable says where.
     heeded = ("PYTHONUSERBASE",) if _is_in_user_site() else ()
-    lost = [name for name, value in environment.items() if value and name in GIVE_CODE and name not in heeded]
+    give = [name for name in (*GIVE_CODE, *GIVE_LIBRARIES) if name not in heeded]
+    lost = [name for name in give if environment.get(name)]
     kept = {name: value for name, value in environment.items() if name not in lost}
-    for name in _FOLDERS:
-        if name in kept:
-            kept[name] = os.pathsep.join(folder for folder in kept[name].split(os.pathsep) if folder.startswith("/"))
-    missed = [name for name in _LEAD_TO_PACKAGES if name in lost]
+    for name, separator in _FOLDERS.items():
+        listed = kept.pop(name, "").replace(separator, ":").split(":")
+        folders = [folder for folder in listed if folder.startswith("/")]
+        # An empty list is the current folder, too.
+        kept |= {name: ":".join(folders)} if folders else {}
+    missed = [name for name in (*_LEAD_TO_PACKAGES, *GIVE_LIBRARIES) if name in lost]
     return {**kept, NOT_HEEDED: ", ".join(missed)} if missed else kept
+
+
+def _may_be_lost() -> bool:
+    """Whether what `isolate` takes away leads to this package, which may be installed besides."""
+    entries = [sys.path[0], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    try:
+        return os.path.dirname(_PACKAGE) in map(os.path.abspath, entries)  # noqa: PTH120 - as above
+    except FileNotFoundError:  # the current folder is gone
+        return False
+
+
+def _is_found_again(environment: Mapping[str, str]) -> bool:
+    """Whether a Python as `isolate` starts it finds this very package; asked of one."""
+    code = (
+        "import importlib.util, os, sys; found = importlib.util.find_spec('hpcai500'); "
+        "sys.exit(not found or os.path.realpath(os.path.dirname(found.origin)) != os.path.realpath(sys.argv[1]))"
+    )
+    return os.spawnve(os.P_WAIT, sys.executable, [*python_command(), "-c", code, _PACKAGE], environment) == 0
 
 
 def _imports_other_code() -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TextIO
 
-from hpcai500.streams import beneath, prepare_streams, spelt_out
+from hpcai500.streams import beneath, prepare_streams, say, spelt_out
 
 PLAIN_INTERVAL_SECONDS = 5.0
 
@@ -112,12 +112,11 @@ class PlainLines:
         left_seconds = (self._total - self._done) / rate if rate > 0 else float("inf")
         percent = 100.0 * self._done / self._total if self._total else 100.0
         pace = f"{rate:.0f} {self._unit}/s, {max(left_seconds, 0.0):.0f} s left"
-        line = (
-            f"hpcai500: {self._description}: {self._done}/{self._total} {self._unit} ({percent:.0f} %), "
-            f"{self._doing() if self._doing else pace}"
+        say(
+            f"{self._description}: {self._done}/{self._total} {self._unit} ({percent:.0f} %), "
+            f"{self._doing() if self._doing else pace}",
+            stream=self._stream,
         )
-        self._stream.write(f"{spelt_out(line)}\n")
-        self._stream.flush()
         self._printed_seconds = now_seconds
         self._printed_any = True
 

@@ -214,7 +214,7 @@ def _validate(tables: Mapping[str, Any], source: Source) -> Recipe:
     try:
         recipe = kind.model_validate(tables)
     except ValidationError as error:
-        raise RecipeError(explain(kind, source, error)) from error
+        raise RecipeError(*explain(kind, source, error)) from error
     if recipe.edition not in editions():
         raise RecipeError(f"{source.name}: edition: expected one of {', '.join(editions())}, got {recipe.edition!r}")
     if recipe.ensemble is not None and ENSEMBLE not in load_edition(recipe.edition):

@@ -106,6 +106,11 @@ def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]
                 environment.update({name: value} if value is not None else {})
 
 
+def in_scratch(path: str) -> bool:
+    """Whether `path` lies in a folder of this process, which nobody else has filled."""
+    return any(path.startswith(f"{folder.name}/") for folder in list(_open_folders))
+
+
 def remove_scratch() -> None:
     """Remove the folders of this process now: for whoever ends it by os._exit, which unwinds nothing."""
     for folder in list(_open_folders):

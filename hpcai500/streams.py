@@ -18,6 +18,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, TextIO
 
+from hpcai500.errors import HpcAi500Error
+
+_PREFIX = "hpcai500: "
+
 
 def prepare_streams() -> None:
     """Make stdout and stderr fit for whatever is written to them. Each process that prints calls it first.
@@ -48,17 +52,29 @@ def show(result: Mapping[str, Any] | Iterable[str], indent: int | None = None) -
     print(text)  # noqa: T201 - here all is printed
 
 
-def say(line: str) -> None:
-    """Print `line` on stderr, behind the name of this program."""
-    print(spelt_out(f"hpcai500: {line}"), file=sys.stderr, flush=True)  # noqa: T201 - here all is printed
+def say(line: str, *, prefix: str = _PREFIX, stream: TextIO | None = None) -> None:
+    """Print `line` on stderr, or on `stream`, behind the name of this program."""
+    out = sys.stderr if stream is None else stream
+    # In one piece: other threads and processes print there, too.
+    out.write(f"{spelt_out(f'{prefix}{line}')}\n")
+    out.flush()
 
 
 def tell(error: Exception | str) -> str:
-    """Say `error` on stderr, with where it came from if HPCAI500_TRACEBACK is set; returns its text."""
+    """Say `error` on stderr, a line for each mistake in it; returns its text.
+
+    Before it comes where it was raised, if HPCAI500_TRACEBACK is set.
+    """
     if os.environ.get("HPCAI500_TRACEBACK") and sys.exc_info()[0]:
         _show_traceback(*sys.exc_info())
-    say(f"error: {error}")
+    for line in error.lines if isinstance(error, HpcAi500Error) else [str(error)]:
+        say(f"error: {line}")
     return str(error)
+
+
+def tell_at_once(message: str) -> None:
+    """Say on stderr what ends this process, where its main thread may hang in the middle of a `say`."""
+    os.write(2, f"{spelt_out(f'{_PREFIX}error: {message}')}\n".encode(errors="replace"))
 
 
 def spelt_out(text: object, most: int | None = None) -> str:

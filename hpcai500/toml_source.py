@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hpcai500.errors import HpcAi500Error, UsageError
+from hpcai500.streams import spelt_out
 
 # One way to match each, as lines may be long and a stranger's: blanks are taken off before and after.
 _HEADER = re.compile(r"""\[{1,2}([\w."'\s-]+)\]""")
@@ -106,12 +107,18 @@ def read_source(path: Path, kind: type[UsageError]) -> Source:
     try:
         with path.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
-        _require_bounded(content, str(path), kind)
-        return Source(str(path), content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise kind(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
     except OSError as error:
         raise kind(f"{path}: cannot be read: {error.strerror}") from error
+    return source_of(content, str(path), kind)
+
+
+def source_of(content: bytes, name: str, kind: type[UsageError]) -> Source:
+    """The text in `content`, which was read from the file `name`; raises as `read_source`."""
+    _require_bounded(content, name, kind)
+    try:
+        return Source(name, content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise kind(f"{name}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from error
 
 
 def parse_tables(source: Source, kind: type[UsageError]) -> dict[str, Any]:
@@ -161,16 +168,17 @@ def merged(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def explain(model: type[BaseModel], source: Source, error: ValidationError) -> str:
+def explain(model: type[BaseModel], source: Source, error: ValidationError) -> list[str]:
     """What is wrong with the tables of `source`, which are not those of `model`: a line for each mistake."""
-    return "\n".join(_line(model, source, detail) for detail in error.errors(include_url=False))
+    return [_line(model, source, detail) for detail in error.errors(include_url=False)]
 
 
 def _line(model: type[BaseModel], source: Source, detail: ErrorDetails) -> str:
     location = detail["loc"]
     table, *keys = [str(part) for part in location] or [""]
     name = f"[{table}] {'.'.join(keys)}: " if keys else f"{table}: " if table else ""
-    return f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}"
+    # Keys and values are a stranger's.
+    return spelt_out(f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}")
 
 
 def _what_is_wrong(model: type[BaseModel], table: str, keys: Sequence[str], detail: ErrorDetails) -> str:

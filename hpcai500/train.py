@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 begin = Beginning(options.recipe, options.set, options.data, options.out, options.campaign)
                 start(begin, stop, placement, power)
     except (StoppedError, NotFiniteError) as error:
-        return _tell(str(error), error.exit_code) if leads else error.exit_code
+        return _tell(error, error.exit_code) if leads else error.exit_code
     except HpcAi500Error as error:
-        return _tell(str(error), error.exit_code)
+        return _tell(error, error.exit_code)
     except KeyboardInterrupt:
         kept = any(options.out.glob("checkpoints/*"))
         words = "the last checkpoint is kept" if kept else "there was no checkpoint yet"
@@ -98,8 +98,8 @@ def _place_in_campaign(text: str) -> dict[str, Any]:
     return {"id": identity, "trial": int(trial), "attempt": int(attempt), "head": head}
 
 
-def _tell(message: str, code: ExitCode) -> int:
-    tell(message)
+def _tell(error: Exception | str, code: ExitCode) -> int:
+    tell(error)
     return code
 
 

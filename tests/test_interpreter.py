@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pythons import python_with
 from typer.testing import CliRunner
 from written_campaign import SHORT, write_campaign
 
+from hpcai500 import _core
 from hpcai500.cli.commands import app
 from hpcai500.interpreter import module_command, python_command, without_code
 from hpcai500.results.submission.pack import SubmitRequest, pack
@@ -37,6 +39,25 @@ import os, sys
 flags = sys.flags
 line = repr([flags.safe_path, flags.ignore_environment, flags.no_user_site, sys.orig_argv])
 os.write(os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT), line.encode() + b"\\n")
+"""
+# A provider of libcrypto that says so when it is loaded.
+PROVIDER = r"""
+#include <stdio.h>
+__attribute__((constructor)) static void run(void) {
+    FILE* file = fopen("{log}", "a");
+    fputs("libcrypto\n", file);
+    fclose(file);
+}
+"""
+OPENSSL_CONF = """
+openssl_conf = all
+[all]
+providers = some
+[some]
+stranger = one
+[one]
+module = {library}
+activate = 1
 """
 # Stands for torch: what would compute ends before it begins.
 TORCH = "import os\nos._exit(9)\n"
@@ -124,6 +145,10 @@ def hostile(tmp_path: Path, log: Path, here: Path) -> dict[str, str]:
     """An environment with all that Python heeds, but for what it runs before the first line of any program."""
     elsewhere = put_strangers(tmp_path / "elsewhere", MODULES, log)
     cached = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONUSERBASE": str(tmp_path / "user")}
+    (tmp_path / "provider.c").write_text(PROVIDER.replace("{log}", str(log)))
+    library = tmp_path / "provider.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "provider.c"], check=True)
+    (tmp_path / "openssl.cnf").write_text(OPENSSL_CONF.format(library=library))
     at_end = {"PYTHONSTARTUP": str(here / "json.py"), "PYTHONINSPECT": "1", "PYTHONBREAKPOINT": "pydantic.stop"}
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
@@ -131,6 +156,7 @@ def hostile(tmp_path: Path, log: Path, here: Path) -> dict[str, str]:
         "PYTHONPATH": f":{elsewhere}",
         **cached,
         **at_end,
+        "OPENSSL_CONF": str(tmp_path / "openssl.cnf"),
     }
 
 
@@ -172,6 +198,10 @@ def test_the_strangers_would_run_if_they_were_let(here: Path, hostile: dict[str,
     subprocess.run([python, "-P", "-c", "import torch"], cwd=here, env=hostile, check=True, stdin=subprocess.DEVNULL)
     subprocess.run(["sh", "-c", "git"], cwd=here, env=hostile, check=True)
     assert log.read_text().split() == ["numpy", "sitecustomize", "torch", "git"]
+    log.write_text("")
+    heeded = {**os.environ, "OPENSSL_CONF": hostile["OPENSSL_CONF"]}
+    subprocess.run([python, "-P", "-c", "import hashlib; hashlib.sha256()"], env=heeded, check=True)
+    assert set(log.read_text().split()) == {"libcrypto"}
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -254,12 +284,59 @@ def test_an_environment_without_code() -> None:
     }  # fmt: skip
 
 
-def test_an_installation_that_pythonpath_leads_to_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    command = [python_command()[0], "-c", "from hpcai500.cli import main; main()", "version"]
+@pytest.mark.parametrize("path", ["", ".", ".:bin", "::"])
+def test_a_path_that_only_leads_into_the_current_folder_is_none_at_all(path: str) -> None:
+    """An empty one is the current folder."""
+    kept = without_code({"PATH": path, "LD_LIBRARY_PATH": path})
+    assert kept == {}
+    assert "" not in os.get_exec_path(kept)
+
+
+def test_every_separator_of_the_dynamic_linker_ends_a_folder() -> None:
+    assert without_code({"LD_LIBRARY_PATH": "/a;.;/b:lib;"}) == {"LD_LIBRARY_PATH": "/a:/b"}
+    assert without_code({"PATH": "/a;.:/b"}) == {"PATH": "/a;.:/b"}
+
+
+def test_what_makes_libcrypto_load_code_is_taken_away_and_named() -> None:
+    given = {"OPENSSL_CONF": "mine.cnf", "OPENSSL_MODULES": "/m", "OPENSSL_ENGINES": "/e", "PYTHONPATH": "/p"}
+    names = "PYTHONPATH, OPENSSL_CONF, OPENSSL_MODULES, OPENSSL_ENGINES"
+    assert without_code(given) == {"HPCAI500_NOT_HEEDED": names}
+
+
+@pytest.fixture(scope="module")
+def uninstalled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A Python without this package, and a checkout of it with its core."""
+    folder = tmp_path_factory.mktemp("uninstalled")
+    venv.create(folder / "python", symlinks=True)
+    (folder / "src" / "hpcai500").mkdir(parents=True)
+    for path in (*PACKAGE.iterdir(), Path(_core.__file__)):
+        (folder / "src" / "hpcai500" / path.name).symlink_to(path)
+    return folder / "python" / "bin" / "python", folder / "src"
+
+
+@pytest.mark.parametrize("path", ["{src}", "{src}/", "{src}/../src", "/nowhere:.", None])
+@pytest.mark.parametrize("start", [["-m", "hpcai500.cli"], ["-c", "from hpcai500.cli import main; main()"]])
+def test_a_checkout_that_is_not_installed_is_refused_with_the_way_out(
+    uninstalled: tuple[Path, Path], tmp_path: Path, path: str | None, start: list[str]
+) -> None:
+    python, source = uninstalled
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment |= {"PYTHONPATH": path.format(src=source)} if path else {}
+    here = tmp_path if path and "{src}" in path else source
     ended = subprocess.run(
-        command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, check=False
+        [python, *start, "version"], cwd=here, env=environment, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stdout) == (69, "")
-    assert "is found by PYTHONPATH, which is not heeded: install hpcai500 with pip" in ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("hpcai500: error: ")
+    assert "is found by PYTHONPATH, or in the folder where Python was started, which are ignored" in line
+    assert "install hpcai500 with pip" in line
+
+
+def test_a_checkout_that_is_installed_may_be_where_its_command_is_started() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    ended = subprocess.run(
+        [python_command()[0], "-m", "hpcai500.cli", "version"],
+        cwd=PACKAGE.parent, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -99,8 +99,9 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, expected: 
 
 
 def test_every_mistake_gets_its_own_line(tmp_path: Path) -> None:
-    message = complaint(write(tmp_path, "[problem]\nepochs = 0\nfoo = 1\n"))
-    assert [line.split(": ")[1] for line in message.splitlines()] == ["[problem] epochs", "[problem] foo"]
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, "[problem]\nepochs = 0\nfoo = 1\n"))
+    assert [line.split(": ")[1] for line in caught.value.lines] == ["[problem] epochs", "[problem] foo"]
 
 
 def test_set_changes_one_field_and_needs_no_quotes() -> None:

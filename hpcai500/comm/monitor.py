@@ -29,7 +29,7 @@ from hpcai500.comm.monitor_rules import (
 from hpcai500.comm.monitor_watch import Watch, start_watcher
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
 from hpcai500.scratch import remove_scratch
-from hpcai500.streams import spelt_out
+from hpcai500.streams import tell_at_once
 
 __all__ = ["COMPUTING", "EVALUATING", "READING", "STARTING", "WAITING", "WRITING", "Lost", "Monitor", "bound_seconds"]
 
@@ -84,7 +84,7 @@ class Monitor:
     ) -> None:
         self.timeout_seconds = timeout_seconds
         self._rank, self._host = communicator.rank, communicator.hosts[communicator.rank]
-        self._on_lost, self._last_words = on_lost, last_words or _print_line
+        self._on_lost, self._last_words = on_lost, last_words or tell_at_once
         self._counter = itertools.count(1)
         self._progress = FIRST_BEAT.progress
         self._announced = (FIRST_BEAT.phase, FIRST_BEAT.allowance_seconds)
@@ -177,7 +177,7 @@ class Monitor:
         os._exit(ExitCode.RUN_FAILED)
 
     def _end_without_ado(self, error: RunError) -> None:
-        _print_line(f"{self._verdict.message}; and {error}" if self._verdict else str(error))
+        tell_at_once(f"{self._verdict.message}; and {error}" if self._verdict else str(error))
         os._exit(ExitCode.RUN_FAILED)
 
 
@@ -210,8 +210,3 @@ def _meet(communicator: Communicator) -> dict[int, Peer]:
             "joins them in GLOO_SOCKET_IFNAME"
         )
     return peers
-
-
-def _print_line(message: str) -> None:
-    # Not print: the main thread may hang in the middle of one.
-    os.write(2, f"{spelt_out(f'hpcai500: error: {message}')}\n".encode(errors="replace"))

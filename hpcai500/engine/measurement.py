@@ -100,7 +100,7 @@ def exit_code_of(command: Callable[[], None]) -> int:
         with ending_by_signals():
             command()
     except HpcAi500Error as error:
-        return tell_end(str(error), error.exit_code)
+        return tell_end(error, error.exit_code)
     except KeyboardInterrupt:
         return tell_end("stopped by Ctrl-C", ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - the last resort: one line
@@ -133,8 +133,9 @@ def let_threads_spin() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
 
 
-def tell_end(message: str, code: ExitCode) -> int:
+def tell_end(error: HpcAi500Error | str, code: ExitCode) -> int:
     """Say on stderr what ends this rank; returns its exit code."""
+    lines = error.lines if isinstance(error, HpcAi500Error) else [error]
     # The monitor speaks to whoever trains.
-    tell(message.removesuffix("; go on with --resume"))
+    tell(HpcAi500Error(*(line.removesuffix("; go on with --resume") for line in lines)))
     return code

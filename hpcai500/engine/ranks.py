@@ -33,7 +33,6 @@ from hpcai500.errors import (
 from hpcai500.layers import Recipe
 from hpcai500.placement import Placement
 from hpcai500.progress import Progress, Tracker, silent, track
-from hpcai500.streams import spelt_out
 from hpcai500.system.mounts import unreachable
 
 # A collective fails as soon as a connection breaks; who is gone is known a moment later.
@@ -60,12 +59,7 @@ class Ranks:
         self.unwatched = communicator
         self._last_words: list[Callable[[str], None]] = []
         self._phase, self._moved = STARTING, time.monotonic()
-        self._monitor = Monitor(
-            communicator,
-            timeout_seconds,
-            on_lost=lambda lost: self._say_last_words(lost.message),
-            last_words=_print_error,
-        )
+        self._monitor = Monitor(communicator, timeout_seconds, on_lost=lambda lost: self._say_last_words(lost.message))
         self.world = self.watched(communicator)
 
     @property
@@ -249,7 +243,3 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
             f"batch norm over {seen} was begun on {recipe.world_size} ranks and would be another on {size}: go on "
             f"with {recipe.world_size}"
         )
-
-
-def _print_error(message: str) -> None:
-    os.write(2, f"{spelt_out(f'hpcai500: error: {message}')}\n".encode(errors="replace"))

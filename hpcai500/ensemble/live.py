@@ -14,7 +14,7 @@ from hpcai500.ensemble.reading import Ensemble
 from hpcai500.ensemble.status import Source, Status, read_status
 from hpcai500.ensemble.status_text import clock, headline, trouble
 from hpcai500.progress import PLAIN_INTERVAL_SECONDS
-from hpcai500.streams import beneath, prepare_streams, spelt_out
+from hpcai500.streams import beneath, prepare_streams, say, spelt_out
 
 if TYPE_CHECKING:
     from rich.live import Live as RichLive
@@ -91,8 +91,7 @@ class Screen:
         self._printed_s, self._last_line = now, line
 
     def _say(self, line: str) -> None:
-        self._stream.write(f"{spelt_out(f'{self._prefix}{line}')}\n")
-        self._stream.flush()
+        say(line, prefix=self._prefix, stream=self._stream)
 
 
 class Live:

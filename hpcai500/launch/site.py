@@ -255,4 +255,4 @@ def parse_site(source: Source) -> Site:
     try:
         return Site.model_validate(tables)
     except ValidationError as error:
-        raise UsageError(explain(Site, source, error)) from error
+        raise UsageError(*explain(Site, source, error)) from error

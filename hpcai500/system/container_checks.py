@@ -43,12 +43,13 @@ def image_check(container: Container | None, arguments: Sequence[str]) -> Check:
 
 
 def python_check(container: Container | None, environment: Mapping[str, str]) -> Check:
-    """Whether somebody may miss packages: the command line heeds no variable that leads to some."""
-    if names := environment.get(NOT_HEEDED):
+    """Whether somebody may miss packages: the command line ignores the variables that lead to some."""
+    if names := [name for name in environment.get(NOT_HEEDED, "").split(", ") if name.startswith("PYTHON")]:
+        is_set, it = ("is set", "it") if len(names) == 1 else ("are set", "them")
         return Check(
             "python",
             "warn",
-            f"{names}: not heeded, packages that are found by it are not used (docs/launching.md)",
-            "install them where hpcai500 is installed, or unset it",
+            f"{', '.join(names)} {is_set} but ignored: packages on {it} are not used (docs/launching.md)",
+            f"install them where hpcai500 is installed, or unset {it}",
         )
     return Check("python", "pass", "that of the image alone" if container else "that of the installation alone")

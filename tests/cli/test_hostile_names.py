@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import re
@@ -22,10 +23,11 @@ from written_campaign import SHORT, write_campaign
 
 from hpcai500.cli import commands
 from hpcai500.data import command as data_command
+from hpcai500.errors import RecipeError
 from hpcai500.measure import flops_command
 from hpcai500.progress import track
 from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.streams import prepare_streams, say, show, spelt_out, tell
+from hpcai500.streams import prepare_streams, say, show, spelt_out, tell, tell_at_once
 
 Said = Callable[[Callable[[], Any]], str]
 PACKAGE = Path(commands.__file__).parents[1]
@@ -37,7 +39,7 @@ NAME = os.fsdecode(
 SPELT = r"a\x1b[2J\x1b[1;1HVERIFIED\r\nVERIFIED  s.zip\u202ebad\u2066\u200b\u007f\x9b31m\udcff"
 # What prints for programs of ours that read it, into a file of ours, hashes alone, or before the streams are ours.
 PIPES = {
-    "interpreter.py", "launch/campaign.py",
+    "interpreter.py",
     "system/driver_probe.py", "system/mpi_probe.py", "system/describe/nvml_probe.py", "measure/convolutions.py",
     "results/submission/format_page.py",
 }  # fmt: skip
@@ -190,6 +192,39 @@ def test_a_verdict_is_one_line_that_spells_its_file_out(
     assert first.startswith("VERIFIED  /")
     assert f"{SPELT}: " in first
     assert not [line for line in others if line.lstrip().startswith("VERIFIED")]
+
+
+def test_each_mistake_in_a_file_is_a_line_of_its_own_and_none_is_a_strangers(
+    said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text('benchmark = "ic"\n"a\\nb" = 3\n[hyperparameters]\nbatch_sise = 3\n"c\\nVERIFIED  s.zip" = 1\n')
+    commands_of_a_file = (
+        ["rules", file],
+        ["slurm", "render", "ic", "--nodes", "1", "--site", file],
+        ["roofline", tmp_path, "--machine", file],
+        ["accept", file, tmp_path],
+    )
+    for words in commands_of_a_file:
+        monkeypatch.setattr(sys, "argv", ["hpcai500", *map(str, words)])
+        lines = said(commands.run).splitlines()
+        told = [line for line in lines if line.startswith(f"hpcai500: error: {file}")]
+        assert len(told) >= 2, lines
+        assert any(r": a\nb: unknown table or key" in line for line in told)
+        assert [line for line in lines if line not in told] in ([], ["HPCAI500 RESULT INVALID"])
+
+
+def test_an_error_of_several_lines_is_one_where_there_is_room_for_one() -> None:
+    error = RecipeError("a.toml:1: first", "a.toml:2: second")
+    assert (error.lines, str(error)) == (("a.toml:1: first", "a.toml:2: second"), "a.toml:1: first; a.toml:2: second")
+
+
+def test_a_line_goes_where_it_is_sent_behind_its_prefix(said: Said) -> None:
+    stream = io.StringIO()
+    say("a\nb", stream=stream)
+    say("a\nb", prefix="", stream=stream)
+    assert stream.getvalue() == "hpcai500: a\\nb\na\\nb\n"
+    assert said(lambda: tell_at_once("lost\nVERIFIED")) == "hpcai500: error: lost\\nVERIFIED\n"
 
 
 def test_a_traceback_and_a_warning_have_no_line_of_a_stranger(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

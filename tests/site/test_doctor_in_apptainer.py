@@ -90,5 +90,5 @@ def test_a_record_in_the_containers_memory_is_warned_of(doctor: Doctor) -> None:
 def test_the_container_is_named_and_so_is_what_its_python_does_not_heed(doctor: Doctor) -> None:
     found = doctor(["--env", "PYTHONPATH=/from/the/host", "--env", "TMPDIR=/local/7"], "ic", "--out", "/tmp/record")
     assert found["container"]["detail"] == "apptainer, image, read-only; no image of hpcai500"
-    assert "PYTHONPATH: not heeded" in (found["python"]["detail"] or "")
+    assert "PYTHONPATH is set but ignored" in (found["python"]["detail"] or "")
     assert "TMPDIR=/local/7: it is not there" in (found["temporary"]["detail"] or "")

@@ -116,7 +116,10 @@ def test_a_damaged_description_is_refused(root: Path, text: str) -> None:
 def test_packages_that_are_not_heeded_are_told() -> None:
     check = python_check(inside(), without_code({"PYTHONPATH": "/home/me/lib", "PYTHONHOME": "/usr"}))
     assert check.status == "warn"
-    assert check.detail.startswith("PYTHONPATH, PYTHONHOME: not heeded")
+    assert check.detail.startswith("PYTHONPATH, PYTHONHOME are set but ignored: packages on them are not used")
+    one = python_check(None, without_code({"PYTHONPATH": "/home/me/lib", "OPENSSL_CONF": "/x.cnf"}))
+    assert one.detail.startswith("PYTHONPATH is set but ignored: packages on it are not used")
+    assert python_check(None, without_code({"OPENSSL_CONF": "/x.cnf"})).status == "pass"
     assert python_check(inside(), without_code({"PYTHONPATH": "", "PYTHONSTARTUP": "/x.py"})).status == "pass"
     assert python_check(None, {}).detail == "that of the installation alone"
 

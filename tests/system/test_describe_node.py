@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from machines_of_tests import answers, epyc_node, link, sample, tree
 
+from hpcai500.scratch import scratch
+from hpcai500.system.describe import environment
 from hpcai500.system.describe.hardware_rows import caches
 from hpcai500.system.describe.hwloc import parse_hwloc
 from hpcai500.system.describe.kernel import kernel_settings, performance_parameters, process_limits
@@ -282,13 +284,97 @@ def test_only_harmless_variables_are_kept(tmp_path: Path) -> None:
     assert node["environment"] == kept
 
 
-def test_a_library_that_was_loaded_before_pythons_own_is_named() -> None:
-    """Also where the variable is gone: a library can take it away as soon as it runs."""
+def preloaded_by(library: Path | str) -> str:
+    """What a Python that was started with `library` preloaded tells of itself."""
     code = "from hpcai500.system.describe.environment import preloaded; print(preloaded())"
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    return subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
+
+
+def test_a_library_that_was_loaded_before_pythons_own_is_named() -> None:
     for library, expected in (("", r"\[\]"), ("libresolv.so.2", r"\['/\S*/libresolv.so.2'\]")):
-        environment = {**os.environ, "LD_PRELOAD": library}
-        said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-        assert re.fullmatch(expected, said.strip())
+        assert re.fullmatch(expected, preloaded_by(library))
+
+
+def test_a_preloaded_library_with_the_name_of_one_of_pythons_own_is_told(tmp_path: Path) -> None:
+    library, source = tmp_path / "libc.so.6", tmp_path / "hides.c"
+    source.write_text(
+        '#include <stdlib.h>\n__attribute__((constructor)) static void hide(void) { unsetenv("LD_PRELOAD"); }\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    assert preloaded_by(library) == str([str(library)])
+
+
+def test_a_preloaded_library_that_takes_the_place_of_one_of_pythons_own_is_told(tmp_path: Path) -> None:
+    """By the name within it, its SONAME, the linker takes it for the one that Python asks for."""
+    own = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc.so.6" in line)
+    library = tmp_path / "libc.so.6"
+    library.write_bytes(Path(own).read_bytes())
+    assert preloaded_by(library) == str([str(library)])
+
+
+def test_a_library_behind_pythons_own_ones_is_preloaded_all_the_same() -> None:
+    assert re.fullmatch(r"\['/\S*/libresolv.so.2'\]", preloaded_by("libc.so.6 libresolv.so.2"))
+
+
+def test_a_static_python_loads_nothing_before_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: object) -> None:
+        raise OSError("Dynamic loading not supported")
+
+    monkeypatch.setattr(environment.ctypes, "CDLL", refuse)
+    assert environment.preloaded() == []
+
+
+def test_of_a_linker_that_does_not_tell_what_it_would_load_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_asked_for", set)
+    assert environment.preloaded() is None
+
+
+@pytest.mark.parametrize(
+    ("effect", "names"),
+    [
+        (
+            "loads code",
+            "LD_PRELOAD LD_AUDIT CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH NVTX_INJECTION32_PATH OMP_TOOL_LIBRARIES "
+            "NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN NCCL_PROFILER_PLUGIN NCCL_ENV_PLUGIN UCX_MODULE_DIR FI_PROVIDER_PATH "
+            "OMPI_MCA_mca_base_component_path OMPI_MCA_component_path PMIX_MCA_mca_base_component_path "
+            "HDF5_PLUGIN_PATH HDF5_VOL_CONNECTOR HDF5_DRIVER DALI_PRELOAD_PLUGINS TRITON_PTXAS_PATH "
+            "TRITON_OVERRIDE_DIR TRITON_KERNEL_OVERRIDE OPENSSL_CONF OPENSSL_MODULES OPENSSL_ENGINES "
+            "TORCHINDUCTOR_CACHE_DIR TRITON_CACHE_DIR",
+        ),
+        ("gives Python other code", "PYTHONPATH PYTHONHOME PYTHONSTARTUP"),
+        ("changes arithmetic", "NVIDIA_TF32_OVERRIDE TRITON_F32_DEFAULT TORCHINDUCTOR_EMULATE_PRECISION_CASTS"),
+        ("changes what the recipe says", "TORCHDYNAMO_DISABLE TORCH_COMPILE_DISABLE"),
+        ("changes clocks", "FAKETIME FAKETIME_SHARED DONT_FAKE_MONOTONIC"),
+    ],
+)
+def test_what_changes_a_run_unseen_is_recorded_with_its_effect(effect: str, names: str) -> None:
+    given = dict.fromkeys(names.split(), "1")
+    assert environment.recorded(given) == given
+    assert environment.effects(given) == dict.fromkeys(given, effect)
+
+
+def test_what_is_switched_off_has_no_effect() -> None:
+    off = dict.fromkeys(("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TRITON_KERNEL_OVERRIDE"), "0")
+    assert environment.effects({**off, "NCCL_NET_PLUGIN": "none", "LD_PRELOAD": ""}) == {}
+
+
+def test_what_makes_runs_slower_or_faster_is_told_apart_from_what_only_describes_them() -> None:
+    tuned = {"ATEN_CPU_CAPABILITY": "default", "TORCHINDUCTOR_JOINT_GRAPH_PASSES": "0", "NCCL_ALGO": "Ring"}
+    others = {"HPCAI500_NOT_HEEDED": "PYTHONPATH", "HPCAI500_ISA": "avx2", "SLURM_JOB_ID": "1", "SLURM_NNODES": "2"}
+    others |= {"PYTHONUNBUFFERED": "1", "LD_LIBRARY_PATH": "/lib"}
+    assert environment.recorded({**tuned, **others}) == {**tuned, **others}
+    assert environment.tuning({**tuned, **others, "LD_PRELOAD": "/x.so"}) == set(tuned)
+
+
+def test_a_cache_of_compiled_code_is_told_unless_the_run_made_it_itself(tmp_path: Path) -> None:
+    theirs = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "hpcai500-here-1-abcdefgh" / "torch")}
+    with scratch(theirs, tmp_path):
+        assert environment.recorded(theirs).keys() == {"TORCHINDUCTOR_CACHE_DIR"}
+    ours: dict[str, str] = {}
+    with scratch(ours, tmp_path):
+        ours["TRITON_CACHE_DIR"] = f"{ours['TORCHINDUCTOR_CACHE_DIR']}/triton/0"
+        assert environment.recorded(ours) == {}
 
 
 def test_a_device_of_an_interface_has_its_link(tmp_path: Path) -> None:

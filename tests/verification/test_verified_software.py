@@ -320,13 +320,15 @@ def _of_a_run(base: Submission, folder: Path, change: Callable[[dict[str, Any]],
 @pytest.mark.parametrize(
     ("variable", "value", "effect"),
     [
-        ("LD_PRELOAD", "/opt/faster.so", "loads code into each process"),
-        ("LD_AUDIT", "/opt/faster.so", "loads code into each process"),
+        ("LD_PRELOAD", "/opt/faster.so", "loads code"),
+        ("LD_AUDIT", "/opt/faster.so", "loads code"),
         ("PYTHONPATH", "/opt/mine", "gives Python other code"),
         ("NVIDIA_TF32_OVERRIDE", "1", "changes arithmetic"),
         ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1", "changes arithmetic"),
         ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", "changes arithmetic"),
         ("FAKETIME", "-0 x0.5", "changes clocks"),
+        ("TORCH_COMPILE_DISABLE", "1", "changes what the recipe says"),
+        ("HDF5_PLUGIN_PATH", "/opt/plugins", "loads code"),
     ],
 )
 def test_a_variable_that_changes_arithmetic_clocks_or_code_is_told(
@@ -348,9 +350,17 @@ def test_a_preloaded_library_is_told_and_so_is_that_nobody_knows(base: Submissio
 
 
 def test_variables_that_tune_are_a_note(base: Submission, tmp_path: Path) -> None:
-    tuned = {"OMP_NUM_THREADS": "8", "NCCL_ALGO": "Ring", "LD_LIBRARY_PATH": "/x"}
+    tuned = {"OMP_NUM_THREADS": "8", "NCCL_ALGO": "Ring", "HPCAI500_NOT_HEEDED": "PYTHONPATH", "SLURM_JOB_ID": "7"}
     found = _of_a_run(base, tmp_path, lambda node: node["environment"].update(tuned))
-    assert "variables that tune: LD_LIBRARY_PATH, NCCL_ALGO, OMP_NUM_THREADS" in evidence(found, "environment", "note")
+    said = evidence(found, "environment", "note")
+    assert said.endswith("; variables that tune: NCCL_ALGO, OMP_NUM_THREADS")
+    assert "chooses libraries" not in said
+    assert not evidence(found, "environment", "warning")
+
+
+def test_a_variable_that_chooses_libraries_is_told_without_a_warning(base: Submission, tmp_path: Path) -> None:
+    found = _of_a_run(base, tmp_path, lambda node: node["environment"].update(LD_LIBRARY_PATH="/x"))
+    assert "; LD_LIBRARY_PATH chooses libraries" in evidence(found, "environment", "note")
     assert not evidence(found, "environment", "warning")
 
 

@@ -10,17 +10,20 @@ from hpcai500.results.verification.facts import nodes, values
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import note, skipped, warning
 from hpcai500.results.verification.records.run import Run, judged
-from hpcai500.system.describe.environment import effects
+from hpcai500.system.describe.environment import effects, tuning
 
 _NAME = "environment"
 _MOST_HOSTS = 4
+# Nearly every cluster sets it; it can put another library in the place of any that is loaded by name.
+_CHOOSES = "LD_LIBRARY_PATH"
 
 
 def check_environment(run: Run) -> Iterator[Finding]:
     """Variables and preloaded libraries of each node, at each start; `evidence` asks whether they are told at all."""
     silent: list[str] = []
     told: dict[str, list[str]] = {}
-    tuning: set[str] = set()
+    tuned: set[str] = set()
+    chosen = False
     for value in values(run.record, "system"):
         for node in nodes(replace(run.record, system=value)):
             host = str(node.get("host"))
@@ -29,13 +32,17 @@ def check_environment(run: Run) -> Iterator[Finding]:
                 continue
             for what in _told(node["environment"], node["preloaded"]):
                 told.setdefault(what, []).append(host)
-            tuning |= set(node["environment"]) - set(effects(node["environment"]))
+            tuned |= tuning(node["environment"])
+            chosen |= _CHOOSES in node["environment"]
     yield from judged(_NAME, [f"{what} on {_named(hosts)}" for what, hosts in told.items()], warning)
     if silent:
         yield skipped(_NAME, f"{_named(silent)} does not tell its variables and preloaded libraries")
     elif not told:
-        others = f"; variables that tune: {', '.join(sorted(tuning))}" if tuning else ""
-        yield note(_NAME, f"no variable and no library changes arithmetic, clocks or code{others}")
+        others = f"; variables that tune: {', '.join(sorted(tuned))}" if tuned else ""
+        libraries = f"; {_CHOOSES} chooses libraries" if chosen else ""
+        yield note(
+            _NAME, f"no library is preloaded, no known variable changes arithmetic, clocks or code{libraries}{others}"
+        )
 
 
 def _told(environment: Mapping[str, Any], preloaded: Any) -> list[str]:
