@@ -98,7 +98,7 @@ def test_a_file_of_signers_tells_who_it_was(key: Path, signature: bytes, tmp_pat
         ('valid-after="21000101120000Z"', "that is not valid before 2100-01-01 12:00 UTC"),
         ('valid-after="20000101",valid-before="20010101"', "that has expired on "),
         ("cert-authority", "as an authority that vouches for keys"),
-        ('namespaces="!hpcai500,*"', "in words that OpenSSH does not take"),
+        ('namespaces="!hpcai500,*"', "but OpenSSH cannot parse that line"),
     ],
 )
 def test_a_key_that_is_vouched_for_otherwise_is_not_trusted_and_the_line_says_why(

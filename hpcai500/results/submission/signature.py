@@ -88,8 +88,8 @@ def sign(path: Path, key: Path) -> bytes:
 def check_signature(content: bytes, signature: bytes, signers: Path | None = None, name: str = MANIFEST) -> Signer:
     """Who signed `content`.
 
-    Keys that are vouched for until or from a time are held to the time of this call: a signature has none of its own,
-    and what a manifest says of its time is the signer's word.
+    A key that is vouched for until or from a time must be valid now: a signature carries no date, and what a manifest
+    says of its time is the signer's word.
 
     Args:
         content: what was signed.
@@ -141,6 +141,11 @@ def require_signers(signers: Path) -> None:
     raise UsageError(f"--signers {signers}:{number}: no line `{wanted}`; for a .pub file: {typed}")
 
 
+def listed_keys(signers: Path) -> frozenset[str]:
+    """Fingerprints of the keys in a list of signers, whether they are valid now or not."""
+    return frozenset(one.fingerprint for _, one in _listed(signers))
+
+
 def _listed(signers: Path) -> Iterator[tuple[int, _Listed]]:
     """Lines of a list of signers in which OpenSSH would find a key, with their numbers."""
     for number, line in enumerate(signers.read_bytes().decode(errors="replace").splitlines(), 1):
@@ -167,7 +172,7 @@ def _why_refused(fingerprint: str, signers: Path) -> str | None:
 
 def _restriction(one: _Listed) -> str:
     now, after, before = datetime.now(UTC), *(_moment(one.options.get(f"valid-{name}")) for name in ("after", "before"))
-    unknown = "when it was signed cannot be known, so that it has to be valid now"
+    unknown = "a signature carries no date, so the key must be valid today"
     if before is not None and before < now:
         return f"and that has expired on {before:%Y-%m-%d %H:%M} UTC (valid-before): {unknown}; ask for a new signature"
     if after is not None and now < after:
@@ -177,7 +182,7 @@ def _restriction(one: _Listed) -> str:
     namespaces = one.options.get("namespaces")
     if namespaces is not None and not any(fnmatchcase(NAMESPACE, name) for name in namespaces.split(",")):
         return f'but not for the namespace {NAMESPACE} (namespaces="{namespaces}"): add it if that one may sign results'
-    return "in words that OpenSSH does not take: `man ssh-keygen`, ALLOWED SIGNERS"
+    return "but OpenSSH cannot parse that line: `man ssh-keygen`, ALLOWED SIGNERS"
 
 
 def _moment(text: str | None) -> datetime | None:
