@@ -1,11 +1,12 @@
 """Run honest campaigns through trouble, submit them, and count what verification says against them:
 `benchmarks/honest_campaigns.py --campaigns 24 --load 2 [--json FILE]`.
 
-Each is a real campaign of tiny models, of Image Classification or Extreme Weather Analytics, on one rank or two. While it
-runs, it meets up to four troubles at random moments: a signal that stops it, a machine that loses power (SIGKILL of all
-processes), a lost node (SIGKILL of one rank), a node that stands still for some seconds (SIGSTOP). --load N starts N busy
-processes beside it. After each, `hpcai500 campaign run` goes on. Its heads are kept with the time of their receipt, as a
-committee would. Then it is packed, signed, and verified with its identity, its heads and a list of signers.
+Each is a real campaign of tiny models, of Image Classification or Extreme Weather Analytics, on one rank or two. While
+it runs, it meets up to four troubles at random moments: a signal that stops it, a machine that loses power (SIGKILL of
+all processes), a lost node (SIGKILL of one rank), a node that stands still for some seconds (SIGSTOP). --load N starts
+N busy processes beside it. After each, `hpcai500 campaign run` goes on. Its heads are kept with the time of their
+receipt, as a committee would. Then it is packed, signed, and verified with its identity, its heads and a list of
+signers.
 
 Exit code 1 where an honest campaign was refused.
 """
@@ -33,7 +34,7 @@ from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from tiny_runs import TINY, TINY_WEATHER  # noqa: E402 - the tests' settings
+from tiny_runs import TINY, TINY_WEATHER
 
 COMMAND = [str(Path(sys.executable).with_name("hpcai500"))]
 SETTINGS = {"ic": (*TINY, "problem.epochs=150"), "ewa": (*TINY_WEATHER, "problem.epochs=40")}
@@ -47,7 +48,7 @@ TRIALS, MOST_TROUBLES, LATEST_SECONDS, STILL_SECONDS = 3, 4, 20.0, 4.0
 MOST_COMMANDS = 12
 ENDED = (0, 2)
 _MARK = "HPCAI500_HONEST_CAMPAIGN"
-# What it does to a command with this mark, told in words.
+# Does something to a command whose processes have this mark; returns what, in words.
 Trouble = Callable[["subprocess.Popen[str]", str, random.Random], str]
 
 
@@ -127,8 +128,8 @@ def run_once(command: list[str], heads: Path, chance: random.Random, trouble: Tr
     """Run `command`, which meets `trouble`; returns its exit code and what it met."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     process = subprocess.Popen(
-        [*COMMAND, *command], env={**os.environ, _MARK: mark}, start_new_session=True, stderr=subprocess.PIPE, text=True,
-        stdout=subprocess.DEVNULL,
+        [*COMMAND, *command], env={**os.environ, _MARK: mark}, start_new_session=True, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr
     reader = Thread(target=receive_all, args=(process.stderr, heads))

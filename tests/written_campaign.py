@@ -307,6 +307,15 @@ def _rename(record: Path, told: Mapping[str, Any]) -> None:
     rewrite_record(record, events)
 
 
+def sum_steps(events: list[Event], epochs: list[Event]) -> None:
+    """Let each rank's sums over its steps be those of `epochs`, events of the last process."""
+    done = values(epochs, "epoch_stop")
+    for told in values(events, "steps"):
+        for rank in told["ranks"]:
+            for name in ("seconds", "data_wait_seconds", "compute_seconds", "communication_wait_seconds"):
+                rank[name] = sum(value[name] for value in done)
+
+
 def heads_given(campaign: Path, after_s: float = 5.0) -> dict[Head, int]:
     """The heads of the campaign in this folder, as if each was received so long after its line was written."""
     read = read_campaign(campaign)

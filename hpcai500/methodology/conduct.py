@@ -53,11 +53,13 @@ def conduct(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequenc
     """
     epochs, evaluations = last_pass(events, "epoch_stop"), last_pass(events, "eval_accuracy")
     datasets = [event["value"] for event in events if event["key"] == "dataset"]
+    detects = "detection_samples" in recipe["workload"]
     return (
         Observation(9, "epochs", tuple(_epochs(recipe, epochs, evaluations)), "V2.0 5.1.1"),
         Observation(9, "data set", (*_dataset(datasets, rules), *_drawn(recipe, datasets)), "V2.0 5.1.1"),
         Observation(9, "quality metric", tuple(_metric(recipe, rules, evaluations)), "V2.0 5.1.1"),
         Observation(9, "evaluation samples", tuple(_evaluation(datasets, evaluations)), "V2.0 5.1.1"),
+        *([Observation(7, "operations", tuple(_regions(recipe["workload"])), "V3.0 Table 3")] if detects else []),
         Observation(6, "equivalent parallelism", tuple(_parallelism(recipe, datasets, events, epochs)), "V2.0 5.1.4"),
         Observation(6, "synchronous SGD", tuple(_synchronous(events, epochs)), "V2.0 5.1.4"),
     )
@@ -136,6 +138,17 @@ def classes_left_out(classes: Sequence[str], per_class: Mapping[str, Any] | None
     """Those of `classes` that an evaluation has no value of: they do not count in its mean."""
     told = per_class or {}
     return [name for name in classes if told.get(name) is None]
+
+
+def _regions(workload: Mapping[str, Any]) -> Iterator[str]:
+    """A detector's second stage takes no more regions than the first one proposes; operations are counted for all."""
+    before, after = workload["proposals_before_nms"][0], workload["proposals_after_nms"][0]
+    most = min(after, before * (len(workload["depths"]) + 1))
+    if workload["detection_samples"] > most:
+        yield (
+            f"operations are counted for {workload['detection_samples']} regions an image "
+            f"(workload.detection_samples), and the first stage proposes at most {most}"
+        )
 
 
 def _evaluation(datasets: Sequence[Mapping[str, Any]], evaluations: Mapping[int, Event]) -> Iterator[str]:

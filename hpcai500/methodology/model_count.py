@@ -16,8 +16,8 @@ _IMAGE_CHANNELS = 3
 _POOLED = 7
 _BOX = 4
 _BACKGROUND = 1
-# A strange recipe may ask for any number of blocks.
-_MOST_BLOCKS = 100_000
+# A strange recipe may ask for any number of stages and blocks.
+_MOST_STAGES, _MOST_BLOCKS = 4, 10_000
 
 Size = tuple[int, int]
 
@@ -73,8 +73,9 @@ def model_count(benchmark: str, workload: Mapping[str, Any], classes: int, grid:
     """
     if benchmark not in ("ic", "ewa"):
         return None
-    if sum(workload["depths"]) > _MOST_BLOCKS:
-        raise ValueError(f"workload.depths: {sum(workload['depths'])} blocks, at most {_MOST_BLOCKS} are counted")
+    depths = workload["depths"]
+    if not 1 <= len(depths) <= _MOST_STAGES or not all(1 <= depth <= _MOST_BLOCKS for depth in depths):
+        raise ValueError(f"workload.depths: expected 1 to {_MOST_STAGES} stages of 1 to {_MOST_BLOCKS} blocks")
     if benchmark == "ic":
         return _classifier(workload, classes)
     return _detector(workload, classes, (grid[0], workload["crop_width"] or grid[1]))

@@ -27,8 +27,8 @@ _OWN = re.compile(
     r"|^cpu\.(?!Model name$|Stepping$|Flags$)"
     r"|^environment\.CUDA_VISIBLE_DEVICES$"
 )
-# A difference in these is told, and seldom changes what a node computes or how fast. The size of a file system in a
-# pool (ZFS) is what others have left of that pool.
+# A difference in these is told, and seldom changes what a node computes or how fast. A ZFS file system's size shrinks
+# as others fill the pool.
 _MINOR = re.compile(
     r"^(machine|disks|topology)\b|^processor\.microcode$|firmware$|\.board$|^kernel_settings\.(tuned_profile|psi)$"
     r"|^limits\.(?!locked_memory|open_files)|^file_systems\.((temporary|out)\b|data\.total_bytes$)|^driver\.modules\b|^network\b.*\.duplex$"

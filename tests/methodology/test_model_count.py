@@ -79,3 +79,9 @@ def test_any_detector_is_counted_as_torch_walks_it(grid: tuple[int, int], anchor
 def test_a_table_without_a_field_of_the_model_is_no_recipes(field: str) -> None:
     with pytest.raises(KeyError, match=field):
         model_count("ic", {name: value for name, value in IC.items() if name != field}, 10, (0, 0))
+
+
+@pytest.mark.parametrize("depths", [[], [1] * 5, [0, 1], [10**9, -(10**9), 1, 1], [10**9]])
+def test_stages_that_no_recipe_may_have_are_refused_before_they_are_counted(depths: list[int]) -> None:
+    with pytest.raises(ValueError, match="expected 1 to 4 stages of 1 to 10000 blocks"):
+        model_count("ic", {**IC, "depths": depths}, 10, (0, 0))

@@ -20,6 +20,7 @@ from written_campaign import (
     rechain_campaign,
     rewrite_recipe,
     rewrite_record,
+    sum_steps,
     values,
     write_campaign,
 )
@@ -64,9 +65,7 @@ def _copy_and_jitter(bundle: Bundle) -> None:
             if event["key"] == "checkpoint":
                 _jitter_checkpoint(bundle.record(3), event["value"])
             shifted([event], 0, late)
-        for told in values(events, "steps"):
-            for rank in told["ranks"]:
-                rank["seconds"] = sum(value["seconds"] for value in values(events, "epoch_stop"))
+        sum_steps(events, events)
         fit_power(bundle.record(3))(events)
 
     bundle.edit(3, jitter)

@@ -13,7 +13,7 @@ from typing import Any
 from forgeries import Bundle, Forgery
 from forgeries_of_records import place, shifted
 from forgeries_of_restarts import forged
-from written_campaign import edit_journal, edit_record, values
+from written_campaign import edit_journal, edit_record, sum_steps, values
 
 from hpcai500.chain import Event
 from hpcai500.methodology.power import window_of
@@ -50,8 +50,7 @@ def _splice_few(bundle: Bundle) -> None:
             for offset in range(6):
                 events[mine + offset]["value"] = copy.deepcopy(donor[theirs + offset]["value"])
             shifted(events, mine, later)
-        for rank in values(events, "steps")[-1]["ranks"]:
-            rank["seconds"] = sum(value["seconds"] for value in values(events, "epoch_stop"))
+        sum_steps(events, events)
 
     bundle.edit(4, change)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forgeries import Bundle, Forgery
-from written_campaign import edit_journal, values
+from written_campaign import edit_journal, edit_record, values
 
 from hpcai500.chain import Event
 from hpcai500.methodology.model_count import model_count
@@ -139,6 +139,65 @@ def _qualities(quality: Callable[[int], float]) -> Change:
     return change
 
 
+def _equal_classes(quality: Callable[[int], float]) -> Change:
+    """The quality of each epoch by its number, the same of all classes."""
+
+    def change(events: list[Event]) -> None:
+        for value in values(events, "eval_accuracy"):
+            told = quality(value["epoch"])
+            value.update(value=told, per_class=dict.fromkeys(value["per_class"], told))
+
+    return change
+
+
+def _more_regions(bundle: Bundle) -> None:
+    """Operations of regions that the first stage does not propose; the software itself counts them so."""
+    bundle.plan_with("workload.detection_samples=100000")
+    count = model_count("ewa", bundle.read(1).tables["workload"], 4, (768, 1152))
+    assert count
+
+    def tell(events: list[Event]) -> None:
+        for value in values(events, "flops"):
+            value.update(per_sample=float(count.training), forward=float(count.forward))
+
+    bundle.edit_all(tell)
+
+
+def _plan_of_an_older_version(bundle: Bundle) -> None:
+    """The journal alone names a version that nobody has, and its recipe a value that no recipe may have."""
+    edit_journal(bundle.campaign, lambda events: values(events, "campaign_start")[0].update(version="0.0.9"))
+    _strange_recipe(bundle)
+
+
+def _empty(key: str, field: str) -> Change:
+    """Told, and told as nothing."""
+
+    def change(events: list[Event]) -> None:
+        for value in values(events, key):
+            value[field] = []
+
+    return change
+
+
+def _no_waits(events: list[Event]) -> None:
+    for value in values(events, "epoch_stop"):
+        value["data_wait_seconds"] = 0.0
+    for value in values(events, "communication"):
+        value["communication_fraction"] = 0.0
+
+
+def _cut_before_training(bundle: Bundle) -> None:
+    """The attempts that were thrown away end before they train, when the rehearsal has told their speed."""
+    for path in bundle.campaign.glob("*/ERROR"):
+
+        def cut(events: list[Event]) -> None:
+            last = next(place for place, event in enumerate(events) if event["key"] == "init_stop")
+            error = {**events[-1], "clock_s": events[last]["clock_s"] + 1, "time_ms": events[last]["time_ms"] + 1000}
+            events[:] = [*events[: last + 1], {**error, "seq": last + 1}]
+
+        edit_record(path.parent, cut)
+
+
 def _losses(loss: Callable[[int], float]) -> Change:
     def change(events: list[Event]) -> None:
         for value in values(events, "epoch_stop"):
@@ -212,6 +271,16 @@ FORGERIES = (
     Forgery("loss-that-rises", _all(_losses(lambda epoch: 900.0 + epoch)), "implausible", "warning", "rankable"),
     Forgery("loss-below-that-of-the-labels", _all(_losses(lambda epoch: 0.8 - epoch / 1e3)), "loss",
             campaign="rankable"),
+    Forgery("quality-beyond-all-published", _evaluated(_equal_classes(lambda epoch: 0.7 * (1 - 0.9**epoch))),
+            "implausible", "warning", "ewa"),
+    Forgery("target-reached-at-once", _evaluated(_qualities(lambda epoch: 0.68 if epoch == 1 else 0.764 + epoch / 1e5)),
+            "implausible", "warning", "rankable"),
+    Forgery("more-regions-than-are-proposed", _more_regions, "standing", "note", "ewa"),
+    Forgery("plan-of-an-older-version", _plan_of_an_older_version, "recipe-fields"),
+    Forgery("host-names-told-as-none", _all(_empty("run_start", "hosts")), "evidence"),
+    Forgery("parallel-efficiencies-told-as-none", _all(_empty("parallel_efficiency", "efficiencies")), "evidence"),
+    Forgery("waits-told-as-none", _all(_no_waits), "step-sums"),
+    Forgery("starts-thrown-away-before-they-train", _cut_before_training, "short-starts", "warning", "begun-twice"),
     Forgery("step-alone-slowed", _all(_slow_alone), "implausible", "warning"),
     Forgery("library-preloaded", _preload, "environment", "warning"),
     Forgery("starts-thrown-away-once-their-speed-was-seen", _nothing, "short-starts", "warning", "begun-twice"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forgeries import Bundle, Forgery
-from written_campaign import power_entry, values
+from written_campaign import power_entry, sum_steps, values
 
 from hpcai500.chain import Event
 from hpcai500.methodology.coverage import Coverage
@@ -193,9 +193,7 @@ def _hurry_one_epoch(events: list[Event]) -> None:
     shifted(events, number, -saved)
     for name in ("seconds", "data_wait_seconds", "compute_seconds", "communication_wait_seconds"):
         value[name] /= 2
-    for told in values(events, "steps"):
-        for rank in told["ranks"]:
-            rank["seconds"] -= saved
+    sum_steps(events, events)
 
 
 def _praise(events: list[Event]) -> None:
@@ -226,10 +224,7 @@ def _refit(events: list[Event], donor: Any) -> None:
         for clock in ("clock_s", "time_ms"):
             gap = donor[theirs + offset][clock] - donor[theirs][clock]
             events[first + offset][clock] = events[first][clock] + gap
-    mean = sum(value["seconds"] for value in values(events, "epoch_stop"))
-    for told in values(events, "steps"):
-        for rank in told["ranks"]:
-            rank["seconds"] = mean
+    sum_steps(events, events)
 
 
 FORGERIES = (

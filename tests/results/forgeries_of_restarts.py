@@ -10,7 +10,7 @@ from typing import Any
 from forgeries import Bundle, Forgery
 from forgeries_of_campaigns import account, fit_power
 from forgeries_of_records import place, shifted
-from written_campaign import edit_journal, edit_record, values
+from written_campaign import edit_journal, edit_record, sum_steps, values
 
 from hpcai500.chain import Event
 from hpcai500.record import read_record
@@ -51,9 +51,7 @@ def gone_back(events: list[Event], killed: int, epoch: int, company: Change = la
     for told in (*values(rest, "steps"), *values(rest, "communication")):
         for part in (told, *told["ranks"]):
             part["steps"] = trained
-    for told in values(rest, "steps"):
-        for rank in told["ranks"]:
-            rank["seconds"] = sum(value["seconds"] for value in values(last, "epoch_stop"))
+    sum_steps(rest, last)
     events[:] = [*before, *thrown, *head, *rest]
     for number, event in enumerate(events):
         event["seq"] = number

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from opened import all_findings, changed, evidence, failed, honest
-from written_campaign import edit_record, values
+from written_campaign import edit_journal, edit_record, sum_steps, values
 
+from hpcai500.campaign.reading import NO_EVENTS
 from hpcai500.chain import Event
 from hpcai500.methodology.passes import lost_evaluations
 from hpcai500.results.submission.archive import Submission
@@ -58,8 +60,7 @@ def halve(events: list[Event]) -> None:
         told["ranks"] = told["ranks"][:8]
         for part in (told, *told["ranks"]):
             part["steps"] = done["steps"]
-    for rank in values(rest, "steps")[0]["ranks"]:
-        rank["seconds"] = done["seconds"]
+    sum_steps(rest, rest)
     events[:] = [*before, *head, *rest]
 
 
@@ -152,3 +153,21 @@ def test_evaluations_that_a_restart_went_back_over_are_lost() -> None:
     told = [("eval_accuracy", 1), ("eval_accuracy", 2), ("run_resume", 2), ("eval_accuracy", 2), ("run_resume", 3)]
     events = [{"key": key, "seq": seq, "value": {"epoch": epoch}} for seq, (key, epoch) in enumerate(told)]
     assert [event["seq"] for event in lost_evaluations(events)] == [1]
+
+
+def test_an_attempt_that_was_killed_before_its_first_event_is_not_missed(tmp_path: Path) -> None:
+    """Its folder was empty, so that no bundle has it; the journal says that it had no event."""
+    submission = honest(tmp_path, failing=(2,))
+
+    def kill_early(opened: Path) -> None:
+        shutil.rmtree(opened / "campaign" / "trial-02")
+        why = "it ended before its first event"
+        edit_journal(
+            opened / "campaign", lambda events: values(events, "attempt_stop")[1].update(head=NO_EVENTS, reason=why)
+        )
+
+    found = all_findings(changed(submission, tmp_path / "killed", kill_early))
+    assert failed(found) == failed(all_findings(changed(submission, tmp_path / "as-it-was")))
+    assert f"trial-02: failed before it had a record: {'it ended before its first event'}" in evidence(
+        found, "attempts", "warning"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from hpcai500.methodology.integrity.log import Log
@@ -10,6 +11,13 @@ from hpcai500.methodology.integrity.values import Communication, Steps
 
 # Two clocks of one machine, read one after the other; each rank has its own.
 _TOLERANCE_SECONDS, _TOLERANCE = 0.02, 0.001
+_SHARE_TOLERANCE, _SHARE_ROUNDING = 0.05, 0.002
+_PARTS = {
+    "seconds": "steps",
+    "data_wait_seconds": "waiting for data",
+    "compute_seconds": "computing",
+    "communication_wait_seconds": "waiting for communication",
+}
 # Time within an epoch that is in no step.
 _MOST_UNTOLD_SECONDS, _MOST_UNTOLD = 10.0, 0.1
 # As StepSplit has it: clocks are read one after the other.
@@ -52,23 +60,30 @@ def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
     for row in rows:
         if row.steps != counted:
             yield f"rank {row.rank} tells {row.steps} steps, its epochs {counted}"
-    mean = sum(row.seconds for row in rows) / len(rows) if rows else 0.0
     is_whole = len(log.trained) == 1
-    low = seconds / (1 + _TOLERANCE) - _TOLERANCE_SECONDS if is_whole else 0.0
-    if not low <= mean <= _at_most(seconds):
-        yield f"ranks tell {mean:.3f} s of steps on average, the epochs {seconds:.3f} s"
+    for name, what in _PARTS.items():
+        mean = sum(getattr(row, name) for row in rows) / len(rows) if rows else 0.0
+        low = seconds[name] / (1 + _TOLERANCE) - _TOLERANCE_SECONDS if is_whole else 0.0
+        if not low <= mean <= _at_most(seconds[name]):
+            yield f"ranks tell {mean:.3f} s of {what} on average, the epochs {seconds[name]:.3f} s"
     for costs in log.values(Communication, "communication")[-1:]:
         if costs.steps != counted:
             yield f"the communication of {costs.steps} steps is told, the epochs have {counted}"
+        # It is a share of the steps without what surrounds them, and so no less than that of the whole time.
+        share = sum(row.communication_wait_seconds / row.seconds for row in rows if row.seconds) / max(1, len(rows))
+        told = costs.communication_fraction
+        if isinstance(told, float) and told < (1 - _SHARE_TOLERANCE) * share - _SHARE_ROUNDING:
+            yield f"a communication fraction of {told:.4f} is told, the ranks' waits make {share:.4f}"
 
 
-def _since(log: Log, epochs: dict[int, Pass]) -> tuple[int, float]:
-    """Steps, and at most how many seconds, of the epochs since the last process began."""
+def _since(log: Log, epochs: dict[int, Pass]) -> tuple[int, dict[str, float]]:
+    """Steps of the epochs since the last process began, and at most how many seconds they and their parts took."""
     first = log.trained[-1][0].line
     here = [one for one in epochs.values() if one.line > first]
     begun = next(moment for moment in log.named("epoch_start") if moment.line > first)
     already = getattr(begun.value, "step", 0)
-    return sum(one.done.steps for one in here) - already, sum(one.done.seconds for one in here)
+    seconds = {name: math.fsum(getattr(one.done, name) for one in here) for name in _PARTS}
+    return sum(one.done.steps for one in here) - already, seconds
 
 
 def _untold(what: str, told: float, elapsed: float) -> Iterator[str]:

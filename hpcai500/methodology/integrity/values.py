@@ -22,19 +22,23 @@ class Value(BaseModel):
 
     Attributes:
         sometimes: fields that this version does not write in every run.
+        may_be_empty: fields that an honest run may leave empty: a list, a table or a text without content.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     sometimes: ClassVar[frozenset[str]] = frozenset()
+    may_be_empty: ClassVar[frozenset[str]] = frozenset()
 
     def untold(self) -> Iterator[str]:
-        """Missing fields that this version writes in every run; `table.field` for those of a table in it."""
+        """Missing and empty fields that this version writes in every run; `table.field` for those of a table in it."""
         for name in type(self).model_fields:
             if name not in self.model_fields_set:
                 if name not in self.sometimes:
                     yield name
                 continue
             value = getattr(self, name)
+            if value in ([], {}, "") and name not in self.sometimes | self.may_be_empty:
+                yield name
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, Value):
                     yield from (f"{name}.{inner}" for inner in one.untold())
@@ -54,6 +58,8 @@ class InitStart(Value):
 
 class Drawn(Value):
     """`dataset.drawn`: the training samples that a member of an ensemble drew."""
+
+    may_be_empty = frozenset({"strata"})
 
     sampling: Text
     strata: list[Number]
@@ -239,6 +245,8 @@ class CommunicationRow(Value):
 
 class Communication(Value):
     """`communication`."""
+
+    may_be_empty = frozenset({"bytes_per_step", "stragglers", "network"})
 
     steps: Count
     ranks: list[CommunicationRow]

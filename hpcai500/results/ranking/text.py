@@ -95,7 +95,7 @@ def _means(entry: Entry) -> str:
 
 
 def _doubts(entry: Entry) -> list[str]:
-    """What verification found and nobody has seen an honest run do."""
+    """Findings that no honest run has shown."""
     verification = entry.examined.verification
     return [f"{one.name}: {one.evidence}" for one in verification.doubts] if verification else []
 

@@ -17,6 +17,7 @@ Severity = Literal["fail", "warning", "note", "skipped"]
 WORST_FIRST: tuple[Severity, ...] = ("fail", "warning", "note", "skipped")
 # Warnings of these names say that nobody has seen such a run: they are shown wherever the verdict is.
 IMPLAUSIBLE, SHORT_STARTS = "implausible", "short-starts"
+DOUBTS = (IMPLAUSIBLE, SHORT_STARTS)
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Verification:
 
     @property
     def doubts(self) -> tuple[Finding, ...]:
-        """What nobody has seen an honest run do."""
-        return tuple(one for one in self.findings if one.name in (IMPLAUSIBLE, SHORT_STARTS))
+        """Findings that no honest run has shown."""
+        return tuple(one for one in self.findings if one.name in DOUBTS)
 
     @property
     def exit_code(self) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpcai500 import __version__
 from hpcai500.record import Record
 from hpcai500.results.verification.facts import package, packages, values
+
+if TYPE_CHECKING:
+    from hpcai500.results.verification.context import Context
 
 
 def versions_of(record: Record) -> frozenset[str]:
@@ -19,6 +24,12 @@ def is_of_our_version(record: Record) -> bool:
     Not the hash of its code: one comment that is changed in a file of a free layer gives another one.
     """
     return __version__ in versions_of(record)
+
+
+def is_campaign_of_our_version(context: Context) -> bool:
+    """Whether the version that is installed here planned it, or made one of its runs."""
+    runs = (is_of_our_version(record) for record in context.records.values())
+    return context.campaign.start.get("version") == __version__ or any(runs)
 
 
 def other_code(record: Record, level: str | None, ours: str) -> str | None:

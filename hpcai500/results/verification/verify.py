@@ -16,7 +16,7 @@ from hpcai500.results.submission.signature import require_signers
 from hpcai500.results.verification.checks import CHECKS
 from hpcai500.results.verification.checks.levels import level_of, not_compared
 from hpcai500.results.verification.context import Check, Context, Question
-from hpcai500.results.verification.finding import IMPLAUSIBLE, WORST_FIRST, Finding, Verification
+from hpcai500.results.verification.finding import DOUBTS, WORST_FIRST, Finding, Verification
 from hpcai500.results.verification.folding import folded
 from hpcai500.results.verification.guard import fail, guarded, one_line
 from hpcai500.results.verification.reading import read_context
@@ -146,7 +146,7 @@ def _standing(context: Context) -> _Stands:
 def _told(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
     """Worst first, each once, without the name of the scratch folder, which means nothing to anyone."""
     short = dict.fromkeys(replace(one, evidence=one.evidence.replace(f"{folder}/", "")) for one in findings)
-    return tuple(sorted(short, key=lambda one: (WORST_FIRST.index(one.severity), one.name != IMPLAUSIBLE)))
+    return tuple(sorted(short, key=lambda one: (WORST_FIRST.index(one.severity), one.name not in DOUBTS)))
 
 
 def _named(signer: Signer | None) -> str | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hpcai500 import __version__
 from hpcai500.campaign.binding import folder_reasons
+from hpcai500.campaign.reading import NO_EVENTS
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import SHORT_STARTS, Finding
 from hpcai500.results.verification.guard import fail, note, warning
+from hpcai500.results.verification.software import is_campaign_of_our_version
 
 _NAME = "attempts"
 # So many starts that ended before so much of their epochs was over can have been looked at, and thrown away.
 _MANY, _SHARE = 3, 0.1
+_TELL_SPEED = ("ceilings", "rehearsal", "parallel_efficiency", "run_start", "epoch_start")
 
 
 def check_attempts(context: Context) -> Iterator[Finding]:
@@ -46,7 +48,7 @@ _FIELDS = {
 
 
 def _untold(context: Context) -> Iterator[Finding]:
-    if context.campaign.start.get("version") != __version__:
+    if not is_campaign_of_our_version(context):
         return
     for event in context.campaign.events:
         if missing := [name for name in _FIELDS.get(event["key"], ()) if name not in event["value"]]:
@@ -69,7 +71,8 @@ def _missing(context: Context) -> Iterator[Finding]:
     for name, attempt in context.attempts.items():
         if name in context.records or name in context.unreadable:
             continue
-        if attempt.status == "done" or attempt.head is not None:
+        # A folder in which nothing was written yet is in no bundle.
+        if attempt.status == "done" or attempt.head not in (None, NO_EVENTS):
             yield fail(_NAME, f"{name}: the journal names it, and it is not here")
         else:
             yield warning(_NAME, f"{name}: {attempt.status} before it had a record: {attempt.reason or 'no reason'}")
@@ -101,16 +104,17 @@ def _ends(context: Context) -> Iterator[Finding]:
 
 
 def _short(context: Context) -> Iterator[Finding]:
-    """Attempts that trained and ended early: whoever sees the speed of an epoch can wish for another start."""
-    short = []
-    for name, record in context.records.items():
-        epochs = int(record.tables["problem"]["epochs"])
-        enough = max(1, int(_SHARE * epochs))
-        if context.attempts[name].status == "done":
-            continue
-        trained = any(event["key"] == "run_start" for event in record.events)
-        if trained and sum(event["key"] == "eval_stop" for event in record.events) <= enough:
-            short.append(name)
+    """Attempts that told how fast they are and ended early: whoever knows that can wish for another start."""
+    short = [
+        name
+        for name, record in context.records.items()
+        if context.attempts[name].status != "done"
+        and any(event["key"] in _TELL_SPEED for event in record.events)
+        and sum(event["key"] == "eval_stop" for event in record.events)
+        <= max(1, int(_SHARE * int(record.tables["problem"]["epochs"])))
+    ]
     if len(short) >= _MANY:
-        told = f"{len(short)} of {len(context.attempts)} attempts trained and ended within the first {_SHARE:.0%} of"
-        yield warning(SHORT_STARTS, f"{told} their epochs, when their speed could be seen: {', '.join(short[:8])}")
+        what = (
+            f"{len(short)} of {len(context.attempts)} attempts ended in their first epochs, when their speed was known"
+        )
+        yield warning(SHORT_STARTS, f"{what}: starts may have been thrown away: {', '.join(short[:8])}")

@@ -12,7 +12,7 @@ from hpcai500.recipe import load_recipe
 from hpcai500.results.verification.context import Context
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail
-from hpcai500.results.verification.software import is_of_our_version
+from hpcai500.results.verification.software import is_campaign_of_our_version, is_of_our_version
 
 _NAME = "recipe-fields"
 
@@ -23,7 +23,7 @@ def check_recipe_fields(context: Context) -> Iterator[Finding]:
     An older record does not state these fields, and they count as no change (`Judgement.absent`): whoever takes one out
     of a recipe of today hides a change of it.
     """
-    if context.campaign.start.get("version") == __version__ and recipe_type(context.campaign.benchmark) is not None:
+    if is_campaign_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
         try:
             load_recipe(context.campaign.path / RECIPE)
         except RecipeError as error:

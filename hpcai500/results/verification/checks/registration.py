@@ -18,8 +18,8 @@ def check_registration(context: Context) -> Iterator[Finding]:
     if asked is None:
         yield skipped(
             _NAME,
-            "not compared: a plan that was made after its runs, or chosen among several, would not be seen. With the "
-            f"identity from before the first run: --registered HASH (here {identity})",
+            "not compared: the plan could have been made after the runs, or picked from several. With the identity "
+            f"from before the first run: --registered HASH (here {identity})",
         )
     elif asked != identity:
         yield fail(_NAME, f"{asked} was registered, and this campaign is {identity}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hpcai500.methodology.integrity.log import Moment
 from hpcai500.methodology.integrity.values import (
@@ -14,7 +15,7 @@ from hpcai500.methodology.integrity.values import (
     Steps,
     StepsRow,
 )
-from hpcai500.results.verification.facts import nodes
+from hpcai500.results.verification.facts import Facts, nodes
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.guard import fail, warning
 from hpcai500.results.verification.records.run import Run, judged
@@ -80,43 +81,55 @@ def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow],
         yield f"{key} and the run's start differ in the hosts {', '.join(odd[:8])}"
 
 
+def _described(run: Run) -> Iterator[tuple[Company, Sequence[Facts]]]:
+    """Of each process that trained, its ranks and the nodes that it described."""
+    for session, company in zip(run.log.trained, run.log.companies, strict=True):
+        for event in run.record.events[session[0].line - 1 : session[-1].line]:
+            if event["key"] == "system":
+                yield company, nodes(replace(run.record, system=event["value"]))
+
+
 def _system_faults(run: Run) -> Iterator[str]:
-    """The nodes that the last process described are the hosts that it had."""
-    described = sorted(str(node.get("host")) for node in nodes(run.record))
-    hosts = sorted(run.log.companies[-1].hosts)
-    if hosts and described != hosts:
-        yield f"system.json describes {', '.join(described[:8]) or 'no node'}; the ranks were on {', '.join(hosts[:8])}"
+    """The nodes that a process described are the hosts that it had."""
+    for company, described in _described(run):
+        names, hosts = sorted(str(node.get("host")) for node in described), sorted(company.hosts)
+        if hosts and names != hosts:
+            told = f"the system has {', '.join(names[:8]) or 'no node'}"
+            yield f"{told}; the ranks were on {', '.join(hosts[:8])}"
 
 
 def _device_faults(run: Run) -> Iterator[str]:
     """Each rank of a node has its own device; a device is in one node."""
     if run.field("accelerator", "device") != "cuda":
         return
-    owners: dict[str, list[str]] = {}
-    for node in nodes(run.record):
-        host, devices = str(node.get("host")), node.get("accelerators") or []
-        if not devices:
-            yield f"{host} has no accelerator, and the recipe's device is cuda"
-        for device in devices:
-            if device.get("uuid") is not None:
-                owners.setdefault(str(device["uuid"]), []).append(host)
-        # A launcher may show each rank its own device alone: one is all that rank 0 of a node then sees.
-        if 1 < len(devices) < run.log.companies[-1].world_size // run.log.companies[-1].nodes:
-            yield f"{host} has {len(devices)} accelerators for more ranks than that"
-    for uuid, hosts in owners.items():
-        if len(hosts) > 1:
-            yield f"one accelerator is told of {len(hosts)} times, on {', '.join(dict.fromkeys(hosts))}: {uuid}"
+    for company, described in _described(run):
+        owners: dict[str, list[str]] = {}
+        for node in described:
+            host, devices = str(node.get("host")), node.get("accelerators") or []
+            if not devices:
+                yield f"{host} has no accelerator, and the recipe's device is cuda"
+            for device in devices:
+                if device.get("uuid") is not None:
+                    owners.setdefault(str(device["uuid"]), []).append(host)
+            # A launcher may show each rank its own device alone: one is all that rank 0 of a node then sees.
+            if 1 < len(devices) < company.world_size // company.nodes:
+                yield f"{host} has {len(devices)} accelerators for more ranks than that"
+        for uuid, hosts in owners.items():
+            if len(hosts) > 1:
+                yield f"one accelerator is told of {len(hosts)} times, on {', '.join(dict.fromkeys(hosts))}: {uuid}"
 
 
 def _device_oddities(run: Run) -> Iterator[str]:
     ranks = run.field("hardware", "accelerators_per_node")
     if run.field("accelerator", "device") == "cuda" and ranks > 1:
-        for node in nodes(run.record):
-            if len(node.get("accelerators") or []) == 1:
-                yield (
-                    f"{node.get('host')} tells of one accelerator for {ranks} ranks: each was shown its own alone, or "
-                    "they shared it"
-                )
+        alone = {
+            str(node.get("host")): None
+            for _, described in _described(run)
+            for node in described
+            if len(node.get("accelerators") or []) == 1
+        }
+        for host in alone:
+            yield f"{host} tells of one accelerator for {ranks} ranks: each was shown its own alone, or they shared it"
 
 
 def _replica_faults(told: Sequence[Replicas]) -> Iterator[str]:

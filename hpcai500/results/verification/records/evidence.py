@@ -61,16 +61,16 @@ def _unknown(run: Run) -> Iterator[str]:
     """What this version finds out on every machine that we know."""
     for number, start in enumerate(run.log.starts, 1):
         if start.version == __version__ and start.boot_id is None:
-            yield f"start {number} does not know which start of its machine it is of, so clocks are not compared"
+            yield f"start {number} has no boot ID, so its clocks cannot be compared"
     for node in run.record.system["nodes"] if run.log.starts[-1].version == __version__ else []:
         if any(device.get("uuid") is None for device in node["accelerators"]):
-            yield f"{node['host']} does not know which accelerators it has (uuid): one may be told twice"
+            yield f"{node['host']} has an accelerator without a UUID, so it cannot be checked that each is counted once"
 
 
 def _untold(run: Run) -> Iterator[str]:
     """Fields that processes of this very version write, and that are not in the record.
 
-    An older version had not all of them, and is let off. Whoever names one that nobody has is not ranked.
+    Older versions lack some fields and are not checked. A version that is not installed is not ranked.
     """
     benchmark = str(run.record.tables.get("benchmark"))
     for session, start in zip(run.log.sessions, run.log.starts, strict=True):

@@ -63,7 +63,7 @@ def _implausible(run: Run) -> Iterator[str]:
             yield f"the loss did not fall: {first:.6g} in the first {_ENDS} epochs, {last:.6g} in the last"
     guess = math.log(max(2, _classes(run)))
     if run.record.tables.get("benchmark") == "ic" and losses and losses[-1] > _WORSE_THAN_GUESSING * guess:
-        yield f"the last epoch has a loss of {losses[-1]:.6g}; whoever guesses has {guess:.6g}"
+        yield f"the last epoch has a loss of {losses[-1]:.6g}; guessing gives {guess:.6g}"
 
 
 def _classes(run: Run) -> int:

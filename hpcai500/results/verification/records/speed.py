@@ -41,7 +41,8 @@ def _too_efficient(rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
     for number, one in enumerate(rehearsed, 1):
         middle = statistics.median(one.efficiencies) if one.efficiencies else 0.0
         if middle > MOST_EFFICIENCY:
-            yield f"start {number}: a parallel efficiency of {middle:.3f}: the step alone was slowed"
+            what = f"parallel efficiency {middle:.3f} is above {MOST_EFFICIENCY:g}"
+            yield f"start {number}: {what}: the one-rank step may have been slowed"
 
 
 def _with_ceiling(run: Run, most: float | None) -> Iterator[Finding]:
