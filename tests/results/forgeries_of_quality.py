@@ -55,17 +55,21 @@ def _wider(factor: float) -> Callable[[Bundle], None]:
     return forge
 
 
-def _wider_crops(bundle: Bundle) -> None:
-    """Training images wider than those of the data set, and the operations that they would take."""
-    bundle.plan_with("workload.crop_width=11520")
-    count = model_count("ewa", bundle.read(1).tables["workload"], 4, (768, 1152))
-    assert count
+def _counted(setting: str) -> Callable[[Bundle], None]:
+    """Another model of `ewa` in all recipes, and the operations that the software itself counts for it."""
 
-    def tell(events: list[Event]) -> None:
-        for value in values(events, "flops"):
-            value.update(per_sample=float(count.training), forward=float(count.forward))
+    def forge(bundle: Bundle) -> None:
+        bundle.plan_with(setting)
+        count = model_count("ewa", bundle.read(1).tables["workload"], 4, (768, 1152))
+        assert count
 
-    bundle.edit_all(tell)
+        def tell(events: list[Event]) -> None:
+            for value in values(events, "flops"):
+                value.update(per_sample=float(count.training), forward=float(count.forward))
+
+        bundle.edit_all(tell)
+
+    return forge
 
 
 def _strange_recipe(bundle: Bundle) -> None:
@@ -148,19 +152,6 @@ def _equal_classes(quality: Callable[[int], float]) -> Change:
             value.update(value=told, per_class=dict.fromkeys(value["per_class"], told))
 
     return change
-
-
-def _more_regions(bundle: Bundle) -> None:
-    """Operations of regions that the first stage does not propose; the software itself counts them so."""
-    bundle.plan_with("workload.detection_samples=100000")
-    count = model_count("ewa", bundle.read(1).tables["workload"], 4, (768, 1152))
-    assert count
-
-    def tell(events: list[Event]) -> None:
-        for value in values(events, "flops"):
-            value.update(per_sample=float(count.training), forward=float(count.forward))
-
-    bundle.edit_all(tell)
 
 
 def _plan_of_an_older_version(bundle: Bundle) -> None:
@@ -252,7 +243,7 @@ FORGERIES = (
     Forgery("classes-said-to-be-absent", _evaluated(_absent_classes), "standing", "note", "ewa"),
     Forgery("classes-untold", _all(_no_classes), "classes", campaign="ewa"),
     Forgery("model-of-another-width", _wider(9.0), "model", campaign="rankable"),
-    Forgery("crops-wider-than-the-images", _wider_crops, "model", campaign="ewa"),
+    Forgery("crops-wider-than-the-images", _counted("workload.crop_width=11520"), "model", campaign="ewa"),
     Forgery("value-that-no-recipe-may-have", _strange_recipe, "recipe-fields"),
     Forgery("launcher-untold", _forget_launcher, "attempts"),
     Forgery("machines-unknown", _all(_forget_boots), "evidence", "warning"),
@@ -275,7 +266,7 @@ FORGERIES = (
             "implausible", "warning", "ewa"),
     Forgery("target-reached-at-once", _evaluated(_qualities(lambda epoch: 0.68 if epoch == 1 else 0.764 + epoch / 1e5)),
             "implausible", "warning", "rankable"),
-    Forgery("more-regions-than-are-proposed", _more_regions, "standing", "note", "ewa"),
+    Forgery("more-regions-than-are-proposed", _counted("workload.detection_samples=100000"), "standing", "note", "ewa"),
     Forgery("plan-of-an-older-version", _plan_of_an_older_version, "recipe-fields"),
     Forgery("host-names-told-as-none", _all(_empty("run_start", "hosts")), "evidence"),
     Forgery("parallel-efficiencies-told-as-none", _all(_empty("parallel_efficiency", "efficiencies")), "evidence"),
