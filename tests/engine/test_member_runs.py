@@ -27,7 +27,14 @@ SEED = 7
 SIZE = {"ic": 33, "ewa": 10}
 SEEDED = (f"hyperparameters.seed={SEED}", "problem.epochs=2")
 # What nothing but the size of these runs is to blame for.
-TINY_REASONS = ("problem.", "the data set has", "the data set was made by", "no level of edition", "workload.")
+TINY_REASONS = (
+    "problem.",
+    "the data set has",
+    "the data set was made by",
+    "no level of edition",
+    "workload.",
+    "operations are counted for 64 regions an image",
+)
 MEMBERS = ["ic-bootstrap-none", "ic-poisson-none", "ic-bootstrap-class", "ewa-bootstrap-year", "ewa-all-none"]
 
 
