@@ -39,9 +39,8 @@ from climate_years import (
 )
 
 from hpcai500 import _core
-from hpcai500.data.climate.reading.loader import ClimateBatches
-from hpcai500.data.climate.reading.windows import windows_of
-from hpcai500.data.climate.storage import storage_of
+from hpcai500.data.climate.loader import ClimateBatches, windows_of
+from hpcai500.data.climate.years import storage_of
 from hpcai500.data.samplers import windowed_order
 
 IMAGES = 24

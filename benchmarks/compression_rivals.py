@@ -15,7 +15,7 @@ SMALLEST_PEAK = 2.0**-119
 def horovod_compress() -> tuple[str, Callable[[Tensor], Tensor]]:
     """Horovod's Compression.fp16.compress where it imports, else the expression in it (compression.py, 0.28.1)."""
     try:
-        from horovod.torch.compression import Compression  # noqa: PLC0415
+        from horovod.torch.compression import Compression
     except ImportError:
         return "its expression, tensor.type(torch.float16)", lambda tensor: tensor.type(torch.float16)
     return "horovod's own", lambda tensor: Compression.fp16.compress(tensor)[0]

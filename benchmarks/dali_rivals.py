@@ -3,8 +3,6 @@
 As the contestants of decode_rivals.py: `make(paths, threads) -> run`, and `run(batches)` makes that many.
 """
 
-# ruff: noqa: PLC0415 - each is imported only in its own process.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -18,7 +16,7 @@ def operator(paths: Sequence[Path], threads: int) -> Run:
     """`hpcai500__DecodeCrop` in the pipeline of the rivals: fn.readers.file, then one operator for all the rest."""
     from nvidia.dali import fn, pipeline_def
 
-    from hpcai500.data.imagenet.dali.plugin import load_operators
+    from hpcai500.data.imagenet.dali import load_operators
 
     load_operators()
 
@@ -47,8 +45,8 @@ def batches_by_dali(paths: Sequence[Path], threads: int) -> Run:
     """What `accelerator.loader=dali` runs: our order, files read by DALI, our operator, tensors of torch."""
     import torch
 
-    from hpcai500.data.imagenet.dali.loader import DaliBatches
-    from hpcai500.data.imagenet.image_index import make_split
+    from hpcai500.data.imagenet.dali import DaliBatches
+    from hpcai500.data.imagenet.index import make_split
 
     count = np.zeros(len(paths), np.int64)
     split = make_split("train", tuple(path.name for path in paths), count, count)

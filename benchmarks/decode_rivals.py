@@ -4,8 +4,6 @@ A contestant is a function `make(paths, threads) -> run`, and `run(batches)` ret
 images have been made. All draw an area of 5 to 100 % and a ratio of 3/4 to 4/3, and flip with probability 1/2.
 """
 
-# ruff: noqa: PLC0415 - each rival is imported only in its own process: any of them may be missing.
-
 from __future__ import annotations
 
 import io

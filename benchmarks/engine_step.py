@@ -24,20 +24,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hpcai500.chain import iterate
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine.checkpoints import CheckpointStore
-from hpcai500.engine.console import Console
+from hpcai500.engine.journal import Console
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer, state_bytes
+from hpcai500.hosts import find_placement
 from hpcai500.layers import ImageClassification, Recipe
 from hpcai500.measure.host import available_cores
-from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter
+from hpcai500.record import RecordWriter, iterate, read_record
 from hpcai500.workloads.base import Evaluation, Place
 from hpcai500.workloads.ic import ImageClassificationWorkload
 

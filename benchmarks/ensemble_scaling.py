@@ -27,14 +27,14 @@ from typing import Any
 
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.ensemble.collect import read_members
+from hpcai500.ensemble.local import RunOrder, run_ensemble
 from hpcai500.ensemble.planning import PlanRequest, plan_ensemble
-from hpcai500.ensemble.running import RunOrder, run_ensemble
 from hpcai500.ensemble.scaling import cores_of
 from hpcai500.launch.scale import ScaleRequest, run_point, settle
 from hpcai500.methodology.ensemble import ensemble_numbers, epoch_rate
 from hpcai500.methodology.result import training_seconds
+from hpcai500.recipe import rulebook
 from hpcai500.record import read_record
-from hpcai500.rulebook import rulebook
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ sys.path[:0] = [str(TESTS), str(TESTS / "ensemble")]
 from made_members import MadeCluster, plan  # noqa: E402 - the tests' fakes
 from made_slurm import MadeSlurm, submit_arrays  # noqa: E402
 
-from hpcai500.ensemble.memory import MOST_FILES, Memory  # noqa: E402
-from hpcai500.ensemble.reading import read_ensemble  # noqa: E402
+from hpcai500.ensemble.journal import read_ensemble  # noqa: E402
+from hpcai500.ensemble.members import MOST_FILES, Memory  # noqa: E402
 from hpcai500.ensemble.slurm import SlurmScheduler  # noqa: E402
 from hpcai500.ensemble.status import status_of  # noqa: E402
 from hpcai500.launch.site import Site  # noqa: E402

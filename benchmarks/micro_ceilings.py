@@ -27,15 +27,20 @@ import torch
 from micro_rivals import FLAGS, Stream, gemm_rivals, likwid_copy
 
 from hpcai500 import _core
-from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.measure.bandwidth import copy_bytes
 from hpcai500.measure.host import available_cores
-from hpcai500.measure.micro.copying import copy_bytes
-from hpcai500.measure.micro.crew import Crew, device_name
-from hpcai500.measure.micro.error_bound import operand
-from hpcai500.measure.micro.gemm import Gemm
-from hpcai500.measure.micro.memory import available_bytes, last_level_cache_bytes
-from hpcai500.measure.micro.precisions import PRECISIONS, arithmetic
-from hpcai500.measure.micro.search import fastest
+from hpcai500.measure.micro import (
+    PRECISIONS,
+    Crew,
+    arithmetic,
+    available_bytes,
+    device_name,
+    fastest,
+    last_level_cache_bytes,
+    operand,
+)
+from hpcai500.measure.products import Gemm
 from hpcai500.progress import silent
 
 CPU = torch.device("cpu")

@@ -86,7 +86,7 @@ def gemm_rivals(left: torch.Tensor, right: torch.Tensor) -> dict[str, Callable[[
     ours, theirs = left.numpy(), right.numpy()
     rivals["numpy @"] = lambda: ours @ theirs
     try:
-        from scipy.linalg.blas import sgemm  # noqa: PLC0415 - comes with scikit-learn, in the test extra
+        from scipy.linalg.blas import sgemm  # comes with scikit-learn, in the test extra
     except ImportError:
         return rivals
     fortran = np.asfortranarray(ours), np.asfortranarray(theirs)

@@ -28,7 +28,7 @@ import h5py
 import numpy as np
 from compression import Company, processor, verdict
 
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.staging.staging import Order, stage
 from hpcai500.measure.host import available_cores
 

@@ -28,10 +28,9 @@ sys.path[:0] = [str(TESTS), str(TESTS / "site")]
 from hosts import Site, why_not  # noqa: E402 - the tests' hosts
 from site_ranks import run_ranks  # noqa: E402
 
-from hpcai500.comm.base import Communicator  # noqa: E402
+from hpcai500.comm.communicator import Communicator  # noqa: E402
 from hpcai500.comm.reducer import Reducer  # noqa: E402
-from hpcai500.measure.host import available_cores  # noqa: E402
-from hpcai500.measure.network import read_counters  # noqa: E402
+from hpcai500.measure.host import available_cores, read_counters  # noqa: E402
 from hpcai500.recipe import load_recipe  # noqa: E402
 from hpcai500.workloads.models.resnet import Bottleneck, ResNet  # noqa: E402
 

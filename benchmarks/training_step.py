@@ -32,12 +32,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.connect import connect
 from hpcai500.comm.reducer import Reducer
-from hpcai500.comm.tuning import bucket_candidates, choose_bucket_bytes
+from hpcai500.engine.warm_up import bucket_candidates, choose_bucket_bytes
+from hpcai500.hosts import find_placement
 from hpcai500.measure.host import available_cores
-from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.models.resnet import Bottleneck, ResNet
 
@@ -107,7 +107,7 @@ def rival(model: nn.Module, loss: Callable[[nn.Module], Tensor], backend: str) -
     if backend == "torch":
         wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
     else:
-        import horovod.torch as hvd  # noqa: PLC0415
+        import horovod.torch as hvd
 
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 

@@ -5,13 +5,30 @@ And whether something is there, asked so that a folder that may not be searched 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
-from collections.abc import Callable, Mapping
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from types import FrameType
+from typing import IO, NoReturn
+from weakref import WeakSet
 
-from hpcai500.errors import UsageError
+from hpcai500.errors import EnvironmentLacksError, UsageError
+
+# ----------------------------------------------------------------------------------------------------
+# Files that are whole or absent: nothing that this package writes is ever seen half-written.
+#
+# And whether something is there, asked so that a folder that may not be searched is an answer and no error.
 
 
 def is_there(path: Path) -> bool:
@@ -107,3 +124,210 @@ def allocate(path: Path, size_bytes: int) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Files that can be made again: complete or absent when the writer is killed, and cheap by the thousand.
+
+
+def write_unsynced(path: Path, content: bytes, scratch: Path | None = None) -> None:
+    """Write `content` (bytes) under a temporary name in `scratch` (default: beside `path`), then rename it into place.
+
+    Unlike `hpcai500.files.write_atomically` it does not wait for the disk, which would make 3,500 images a matter of
+    minutes on some file systems. Any number of processes, also of different nodes, may write the same path at once;
+    one of them wins whole. Raises OSError when the folder cannot be written, and leaves nothing behind.
+    """
+    temporary = (scratch or path.parent) / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
+    # os.open applies the umask; tempfile would make a shared set's files readable by their owner only.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where temporary files go, also in systems that can hardly be written to, such as an image without binds.
+#
+# Output lies in --out or the working directory, and nowhere else: what libraries keep for themselves (torch a cache of
+# what it compiled, as soon as it counts operations; Matplotlib a list of fonts) goes into a folder that is removed: at
+# the end, after an error, Ctrl-C or SIGTERM, and, where the process was killed, by the next one on the same host.
+
+
+VARIABLE = "TMPDIR"
+# Memory comes last: process pools need it anyway, and it is scarce.
+_USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a folder with a name of its own
+# Who sets one of these keeps what is in it from run to run.
+_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "MPLCONFIGDIR": "matplotlib"}
+# Between making a folder and holding it, nobody else may take it for an abandoned one.
+_YOUNG_SECONDS = 60.0
+
+
+class _Folder(tempfile.TemporaryDirectory[str]):
+    """A temporary folder that is held by a lock for as long as this process lives."""
+
+    def __init__(self, parent: str) -> None:
+        _remove_abandoned(Path(parent))
+        super().__init__(prefix=f"{_prefix()}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
+        self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
+        # Where folders cannot be locked, nobody else can lock them either, and so nobody removes this one.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _open_folders.add(self)
+
+    def cleanup(self) -> None:
+        """Remove it, and all in it."""
+        super().cleanup()
+        _open_folders.discard(self)
+        with contextlib.suppress(OSError):  # a second time
+            os.close(self._held)
+
+
+_open_folders: WeakSet[_Folder] = WeakSet()
+
+
+def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.TemporaryDirectory[str]:
+    """A new folder in the first place that can be written: $TMPDIR, /tmp, /var/tmp, /dev/shm, `work`.
+
+    Args:
+        environment: where TMPDIR may be.
+        work: a folder of the user's, which need not be there yet.
+
+    Raises:
+        EnvironmentLacksError: none can; with what helps.
+    """
+    tried = []
+    for folder in _candidates(environment, work):
+        try:
+            return _Folder(folder)
+        except OSError as error:
+            tried.append(f"{folder} ({error.strerror})")
+    raise EnvironmentLacksError(
+        f"no folder for temporary files can be written: {', '.join(tried)}; set {VARIABLE} to one that can, in a "
+        f"container with `--bind DIR --env {VARIABLE}=DIR`"
+    )
+
+
+@contextmanager
+def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]:
+    """A folder for temporary files while the context is open, which libraries keep their caches in.
+
+    Enter it before they are imported: `environment`, which they read then, is changed meanwhile.
+
+    Raises:
+        EnvironmentLacksError: as scratch_folder.
+    """
+    with scratch_folder(environment, work) as folder:
+        places = {name: str(Path(folder, place)) for name, place in _CACHES.items() if name not in environment}
+        changes = {**places, **_temporary(environment, folder)}
+        before = {name: environment.get(name) for name in changes}
+        environment.update(changes)
+        on_termination = signal.getsignal(signal.SIGTERM)
+        unwinds = unwind_on_termination()
+        try:
+            yield Path(folder)
+        finally:
+            if unwinds and signal.getsignal(signal.SIGTERM) is _unwind:
+                signal.signal(signal.SIGTERM, on_termination)
+            for name, value in before.items():
+                environment.pop(name)
+                environment.update({name: value} if value is not None else {})
+
+
+def in_scratch(path: str) -> bool:
+    """Whether `path` lies in a folder of this process, which nobody else has filled."""
+    return any(path.startswith(f"{folder.name}/") for folder in list(_open_folders))
+
+
+def remove_scratch() -> None:
+    """Remove the folders of this process now: for whoever ends it by os._exit, which unwinds nothing."""
+    for folder in list(_open_folders):
+        shutil.rmtree(folder.name, ignore_errors=True)
+
+
+def remove_scratch_of(process: int, environment: Mapping[str, str], work: Path) -> None:
+    """Remove what the process of this number, which was killed and is gone, has left.
+
+    Args:
+        process: a child of this process, on this host.
+        environment, work: as it had them.
+    """
+    for parent in _candidates(environment, work):
+        _remove(Path(parent).glob(f"{_prefix()}{process}-*"), 0.0)
+
+
+def unwind_on_termination() -> bool:
+    """Let SIGTERM, which ends a process where it stands, unwind it as Ctrl-C does, so that temporary files go.
+
+    Not where somebody has a use for the signal already, nor in a thread, where Python cannot do it; returns whether
+    this call did it.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _unwind)
+        return True
+    return False
+
+
+def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    # A second one, as of a scheduler in a hurry, would stop the unwinding half-way.
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _prefix() -> str:
+    return f"hpcai500-{socket.gethostname()}-"
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what killed processes of this user and host have left; of others it cannot be known whether they live."""
+    _remove(parent.glob(f"{_prefix()}*"), _YOUNG_SECONDS)
+
+
+def _remove(folders: Iterable[Path], least_seconds: float) -> None:
+    """Remove those of `folders` that are this user's, that nobody holds, and that are as old as `least_seconds`."""
+    for folder in folders:
+        # It may go at any moment, or be no folder.
+        with contextlib.suppress(OSError):
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                facts = os.fstat(held)
+                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime >= least_seconds:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(held)
+
+
+def with_temporary_folder(environment: Mapping[str, str], work: Path) -> dict[str, str]:
+    """`environment` with a TMPDIR that can be written, for programs that insist on one, such as MPI's launchers.
+
+    As it was where nothing can be written: the program then says what it lacks.
+    """
+    folder = writable_folder(environment, work)
+    return {**environment, **(_temporary(environment, folder) if folder else {})}
+
+
+def writable_folder(environment: Mapping[str, str], work: Path) -> str | None:
+    """The folder that scratch_folder would make its own in, or None."""
+    return next((folder for folder in _candidates(environment, work) if _can_write(folder)), None)
+
+
+def can_be_made(path: Path) -> bool:
+    """Whether the folder `path`, or all that is missing of it, can be made and written by this user."""
+    return _can_write(str(nearest(path)))
+
+
+def _temporary(environment: Mapping[str, str], folder: str) -> dict[str, str]:
+    """TMPDIR as `folder`, unless what would be taken without it can be written."""
+    return {} if _can_write(environment.get(VARIABLE) or _USUAL[0]) else {VARIABLE: folder}
+
+
+def _can_write(folder: str) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _candidates(environment: Mapping[str, str], work: Path) -> Iterator[str]:
+    yield from dict.fromkeys((*filter(None, [environment.get(VARIABLE)]), *_USUAL, str(nearest(work))))

@@ -1,6 +1,6 @@
 """Messages between the processes of one job, as lines of JSON over TCP, and how strangers are kept away from them.
 
-Shared by both halves: the copies of one command (`launch.conductor`) and the monitors of one job (`comm.monitor`).
+Shared by both halves: the copies of one command (`launch.copies`) and the monitors of one job (`comm.liveness`).
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class PlainLines:
 @contextmanager
 def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] | None = None) -> Iterator[Progress]:
     # rich costs about 0.1 s to import: only a terminal pays for it.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         ProgressColumn,
@@ -133,8 +133,8 @@ def _live_bar(total: int, description: str, unit: str, doing: Callable[[], str] 
         TextColumn,
         TimeRemainingColumn,
     )
-    from rich.progress import Progress as RichProgress  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.progress import Progress as RichProgress
+    from rich.text import Text
 
     class _Doing(ProgressColumn):
         def render(self, task: Task) -> Text:

@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,45 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from hpcai500.editions import editions, load_edition
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES, Recipe
-from hpcai500.plugins.benchmarks import known_benchmarks, not_known, recipe_type
-from hpcai500.plugins.loading import load_plugin, usable_plugins
+from hpcai500.plugins import known_benchmarks, load_plugin, not_known, recipe_type, usable_plugins
 from hpcai500.toml_source import Source, explain, merged, parse_tables, read_source
+
+# ----------------------------------------------------------------------------------------------------
+# The published rules as data: one TOML file an edition, read here and nowhere else.
+
+
+_EDITIONS = Path(__file__).parent / "editions"
+
+
+def editions() -> list[str]:
+    """Names of all editions, oldest first."""
+    return sorted(path.stem for path in _EDITIONS.glob("v*.toml"))
+
+
+@cache
+def load_edition(name: str) -> dict[str, Any]:
+    """The rules of edition `name`: those of its file, over those of the edition that it extends.
+
+    Raises:
+        RecipeError: there is no such edition.
+    """
+    if name not in editions():
+        raise RecipeError(f"edition: expected one of {', '.join(editions())}, got {name!r}")
+    rules = tomllib.loads((_EDITIONS / f"{name}.toml").read_text(encoding="utf-8"))
+    return merged(load_edition(rules["extends"]), rules) if "extends" in rules else rules
+
+
+def benchmark_rules(edition: str, benchmark: str) -> dict[str, Any]:
+    """What `edition` fixes for `benchmark`; empty for a plug-in's benchmark, which no edition knows."""
+    rules: dict[str, Any] = load_edition(edition)["benchmarks"].get(benchmark, {})
+    return rules
+
+
+# ----------------------------------------------------------------------------------------------------
+# Recipes: load, override, check, hash, compare. A recipe file is a difference from its benchmark's reference.
+
 
 _PACKAGE = Path(__file__).parent
 # The table that makes a recipe one of an ensemble, and the file that states all of it.
@@ -222,3 +256,78 @@ def _validate(tables: Mapping[str, Any], source: Source) -> Recipe:
             f'{source.name}: [ensemble]: edition {recipe.edition} knows no ensembles: edition = "v3.0" does'
         )
     return recipe
+
+
+# ----------------------------------------------------------------------------------------------------
+# Recipes as plain tables, field by field: also of versions whose fields this one does not know.
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value of a recipe; layer 0 holds what belongs to none (`benchmark`, `edition`)."""
+
+    layer: int
+    name: str
+    value: Any
+
+
+def every_field(tables: Mapping[str, Any]) -> list[Field]:
+    """All values of a recipe, from layer 9 down; a value that is no table comes by its own name, in layer 0."""
+    fields = [
+        Field(LAYER_NUMBERS.get(table, 0), f"{table}.{key}" if key else table, value)
+        for table, values in tables.items()
+        for key, value in (values.items() if isinstance(values, Mapping) else [("", values)])
+    ]
+    return sorted(fields, key=lambda field: -field.layer)
+
+
+def table_differences(tables: Mapping[str, Any], reference: Mapping[str, Any]) -> list[Difference]:
+    """Fields in which a recipe differs from `reference`, from layer 9 down; a field that one lacks is None there."""
+    ours, theirs = ({field.name: field for field in every_field(one)} for one in (tables, reference))
+    found = [
+        Difference(field.layer, name, _value(theirs, name), _value(ours, name))
+        for name, field in (theirs | ours).items()
+        if _value(ours, name) != _value(theirs, name)
+    ]
+    return sorted(found, key=lambda one: -one.layer)
+
+
+def _value(fields: Mapping[str, Field], name: str) -> Any:
+    return fields[name].value if name in fields else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# All that an edition rules for one benchmark, in plain tables: numbers, what each level may change, the reference.
+
+
+def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
+    """The rules of `benchmark` under `edition`, with `levels` and the tables of the `reference` recipe beside them.
+
+    Empty for a plug-in's benchmark, which no edition knows. Where the recipe on this machine is not the one that the
+    edition pins, there is no `reference`, and `reference_error` says so: nothing is judged by a changed measure.
+
+    Raises:
+        RecipeError: there is no such edition, or its reference recipe is missing or cannot be read.
+    """
+    rules = benchmark_rules(edition, benchmark)
+    name = rules.get("reference_recipe")
+    if name is None:
+        return rules
+    reference = load_recipe(name).model_dump(mode="json")
+    levels = load_edition(edition)["levels"]
+    expected = {find_recipe(name): (rules["reference_sha256"], tables_hash(reference))}
+    joined = list(rules["joined_fields"])
+    if "ensemble_sha256" in rules:
+        table = ensemble_reference(benchmark)
+        expected[find_recipe(f"{benchmark}/{ENSEMBLE}")] = rules["ensemble_sha256"], tables_hash(table)
+        reference[ENSEMBLE] = table
+        # One model alone states nothing of an ensemble.
+        joined += [f"{ENSEMBLE}.{key}" for key in table]
+    changed = next((path for path, (pinned, found) in expected.items() if pinned != found), None)
+    if changed is not None:
+        error = (
+            f"{changed}: not the reference of edition {edition}: its hash differs, so no level can be told; "
+            "restore the file, or install hpcai500 again"
+        )
+        return {**rules, "levels": levels, "reference_error": error}
+    return {**rules, "joined_fields": joined, "levels": levels, "reference": reference}

@@ -17,18 +17,137 @@ when later versions know more fields.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import IO, Any, Literal
 
-from hpcai500.chain import Event, iterate, last_hash, parse_events
-from hpcai500.errors import RecordError
+from hpcai500.errors import RecordError, RunError
+from hpcai500.files import allocate, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
-from hpcai500.recipe import parse_resolved, tables_hash
+from hpcai500.recipe import parse_resolved, tables_hash, to_toml
+from hpcai500.streams import say
 from hpcai500.toml_source import parse_toml
+
+# ----------------------------------------------------------------------------------------------------
+# Lines of JSON, each with the hash of the line before: a log in which nothing can be changed, added or removed unseen.
+#
+# Records and campaigns are such logs. Whoever holds the hash of the last line holds all of them.
+
+
+FIRST_PREVIOUS = "0" * 64
+_ENVELOPE: dict[str, type | tuple[type, ...]] = {
+    "prev": str,
+    "seq": int,
+    "time_ms": int,
+    "clock_s": (int, float),
+    "key": str,
+}
+
+Event = dict[str, Any]
+
+
+def line_hash(line: bytes) -> str:
+    """SHA-256 (hex) of one event line without its line end: what the next line carries as `prev`."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def last_hash(content: bytes) -> str:
+    """The hash of the last line of a log, whole or torn; where there is none, what the first line carries as `prev`."""
+    last = content.rstrip(b"\n").rsplit(b"\n", 1)[-1]
+    return line_hash(last) if last else FIRST_PREVIOUS
+
+
+def new_event(previous: str, sequence: int, key: str, value: Any = None) -> Event:
+    """An event of this moment, to follow the line with the hash `previous`."""
+    return {
+        "prev": previous,
+        "seq": sequence,
+        "time_ms": time.time_ns() // 1_000_000,
+        # Unlike CLOCK_MONOTONIC it goes on while the machine is suspended: a clock that sleeps can be gamed.
+        "clock_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 6),
+        "key": key,
+        "value": value,
+    }
+
+
+def event_line(event: Event) -> bytes:
+    """The line of an event, without its line end."""
+    return json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+
+
+def iterate(events: Iterable[Event], key: str) -> Iterator[Event]:
+    """The events named `key`, in order."""
+    return (event for event in events if event["key"] == key)
+
+
+def parse_events(
+    content: bytes, name: str, previous: str = FIRST_PREVIOUS, lines_before: int = 0
+) -> tuple[list[Event], int]:
+    """Events of a log, their chain checked, and the number of bytes of a last line that was cut off by a crash.
+
+    Args:
+        content: the log, or what follows its first `lines_before` lines.
+        name: of the log, for messages.
+        previous: hash of the line before `content`.
+        lines_before: how many lines come before it.
+
+    Raises:
+        RecordError: a line is not an event, or does not carry the hash of the line before it.
+    """
+    events: list[Event] = []
+    *lines, rest = content.split(b"\n")
+    for number, line in enumerate(lines, lines_before + 1):
+        event = _parse_event(line, f"{name}:{number}")
+        if event["prev"] != previous or event["seq"] != number - 1:
+            raise RecordError(
+                f"{name}:{number}: the chain is broken here: a line before it was changed, added or removed"
+            )
+        events.append(event)
+        previous = line_hash(line)
+    return events, len(rest)
+
+
+def _parse_event(line: bytes, place: str) -> Event:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{place}: not an event: {error}") from error
+    if not isinstance(event, dict):
+        raise RecordError(f"{place}: not an event: expected a JSON object, got {type(event).__name__}")
+    for key, kind in _ENVELOPE.items():
+        if not isinstance(event.get(key), kind) or isinstance(event.get(key), bool):
+            raise RecordError(f"{place}: not an event: {key} is missing or of a wrong type")
+    return event
+
+
+# ----------------------------------------------------------------------------------------------------
+# The run record: a folder of facts, chained by hashes, that is scored and verified without the machine that made it.
+#
+#     RECORD/
+#         recipe.toml      resolved: every field, nothing implicit
+#         system.json      captured by the job itself
+#         events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
+#         result.json      derived from the above
+#         checkpoints/     atomic; the last one resumes the run
+#         pictures/        what the last evaluation saw, for people
+#         predictions/     of a member of an ensemble: what it says of each sample, for the vote
+#         power/           HOST.csv: power samples of each node
+#         DONE | ERROR     written last
+#
+# This module reads; `record_writer` writes. A record is read as plain tables, so that a recipe of today is still scored
+# when later versions know more fields.
+
 
 Status = Literal["done", "error", "unfinished"]
 
@@ -181,3 +300,286 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# Writes one record: events on disk when they are said, and a folder that says how the run ended, whatever happens.
+
+
+# Given back when the disk is full, so that the record can still be closed with what happened.
+_BALLAST_BYTES = 256 * 1024
+_END = "run_error"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What a run leaves that was killed before its first event; nothing of it is worth keeping.
+_STILLBORN = {"recipe.toml", "system.json", "events.jsonl", "checkpoints", ".ballast"}
+
+
+class RecordWriter:
+    """Writes one record. Use `create` for a new run, `reopen` for one that goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream = FileIO(path / "events.jsonl", "ab")
+        self._sequence, self._previous = 0, FIRST_PREVIOUS
+        # A rank that is lost may be noticed by another thread, which then closes the record.
+        self._turn = threading.RLock()
+        self._failure: str | None = None
+        self._is_complete = False
+        self._lock()
+        self._set_ballast()
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe) -> RecordWriter:
+        """Start a new record in the folder `path`, which must be empty or absent.
+
+        Raises:
+            RecordError: there is something in the folder, or it cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            require_unused(path)
+            (path / "checkpoints").mkdir(exist_ok=True)
+            writer = cls(path)
+            with writer._ours():
+                # Again, now that nobody else can write: another process may have come first.
+                require_unused(path)
+                write_atomically(path / "recipe.toml", to_toml(recipe).encode())
+            return writer
+        except OSError as error:
+            raise RecordError(
+                f"{path}: the record cannot be written here: {error.strerror}; give another --out"
+            ) from error
+
+    @classmethod
+    def reopen(cls, record: Record) -> RecordWriter:
+        """Go on with `record`; a line that a crash left unfinished is cut off.
+
+        Raises:
+            RecordError: the run is complete, or another process is writing it.
+        """
+        _require_unfinished(record)
+        writer = cls(record.path)
+        with writer._ours():
+            # Again, now that nobody else can write: another process may have gone on with it in between.
+            found = read_record(record.path)
+            _require_unfinished(found)
+            if found != record:
+                raise RecordError(
+                    f"{record.path}: another process has written this record just now: start again with --resume"
+                )
+            log = record.path / "events.jsonl"
+            whole = log.read_bytes()[: log.stat().st_size - record.torn_bytes]
+            os.truncate(log, len(whole))
+            writer._sequence, writer._previous = len(record.events), last_hash(whole)
+            for stale in ("ERROR", "result.json"):
+                (record.path / stale).unlink(missing_ok=True)
+        return writer
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def event(self, key: str, value: Any = None) -> Event:
+        """Append one event, on disk when this returns.
+
+        Raises:
+            RunError: the disk is full; the log then ends with its last whole line. Or the run was marked as failed.
+        """
+        with self._turn:
+            if self._failure is not None and key != _END:
+                raise RunError(self._failure)
+            event = new_event(self._previous, self._sequence, key, value)
+            line = event_line(event)
+            self._append(line + b"\n")
+            self._previous, self._sequence = line_hash(line), self._sequence + 1
+            return event
+
+    def write_system(self, system: Mapping[str, Any]) -> None:
+        """Write `system.json`, and the same as an event, so that the chain holds it."""
+        self._write("system.json", _pretty(system))
+        self.event("system", system)
+
+    def write_picture(self, name: str, content: bytes) -> None:
+        """Write `pictures/NAME`, and its hash as an event, so that the chain vouches for it.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        self._write_named("picture", f"pictures/{name}", content)
+
+    def write_trace(self, name: str, content: bytes) -> None:
+        """Write `trace/NAME`, and its hash as an event.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        self._write_named("trace", f"trace/{name}", content)
+
+    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None:
+        """Write `predictions/KIND.npz` by `write`, and its hash as an event: what a member says of `samples` samples.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        file = f"predictions/{kind}.npz"
+        path = self.path / file
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_atomically_by(path, write)
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self.event("predictions", {"kind": kind, "file": file, "sha256": sha256, "samples": samples})
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write `result.json` and mark the run complete; nothing is written after this.
+
+        Raises:
+            RunError: the disk is full; `--resume` then only writes what is missing. Or the run was marked as failed.
+        """
+        with self._turn:
+            if self._failure is not None:
+                raise RunError(self._failure)
+            self.close()
+            self._write("result.json", _pretty(result))
+            self._write("DONE", f"{self._previous}\n".encode())
+            self._is_complete = True
+
+    def fail(self, reason: str) -> None:
+        """Mark the run ended without a result; the first reason stays, and a complete run stays complete.
+
+        Never raises: the reason itself is on its way to the user.
+        """
+        with self._turn:
+            if self._failure is not None or self._is_complete:
+                return
+            self._failure = reason
+            try:
+                if not self._stream.closed:
+                    self.event(_END, {"reason": reason})
+                self.close()
+                write_atomically(self.path / "ERROR", f"{reason}\n".encode())
+            except (OSError, RunError) as error:
+                say(f"{self.path}/ERROR could not be written: {error}")
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Close the log and give the ballast back."""
+        self._stream.close()
+        (self.path / ".ballast").unlink(missing_ok=True)
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Close, and so give the lock back, where what is done inside fails."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_named(self, key: str, file: str, content: bytes) -> None:
+        self._write(file, content)
+        self.event(key, {"file": file, "sha256": hashlib.sha256(content).hexdigest()})
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            (self.path / name).parent.mkdir(exist_ok=True)
+            write_atomically(self.path / name, content)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def _append(self, content: bytes) -> None:
+        before = os.fstat(self._stream.fileno()).st_size
+        for last_try in (False, True):
+            try:
+                _write_all(self._stream, content)
+                os.fsync(self._stream.fileno())
+                return
+            except OSError as error:
+                os.ftruncate(self._stream.fileno(), before)
+                if error.errno not in _FULL or last_try:
+                    raise cannot_write(self.path, error) from error
+                (self.path / ".ballast").unlink(missing_ok=True)
+
+    def _lock(self) -> None:
+        """Two processes in one record would break its chain."""
+        try:
+            fcntl.flock(self._stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._stream.close()
+            raise RecordError(
+                f"{self.path}: another process is writing this record: wait for it or stop it, then go on with --resume"
+            ) from error
+        except OSError as error:
+            # A parallel file system may be mounted without locks; then nothing can be said.
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+
+    def _set_ballast(self) -> None:
+        try:
+            allocate(self.path / ".ballast", _BALLAST_BYTES)
+        except OSError as error:
+            self.close()
+            raise cannot_write(self.path, error) from error
+
+
+def _require_unfinished(record: Record) -> None:
+    if record.status == "done":
+        raise RecordError(f"{record.path}: this run is complete; see `hpcai500 score {record.path}`")
+
+
+def require_unused(path: Path) -> None:
+    """Refuse the folder `path` for a new run if it holds anything, a run that was killed before its first event aside.
+
+    Raises:
+        RecordError: it does.
+        OSError: it cannot be listed.
+    """
+    if not path.exists():
+        return
+    log = path / "events.jsonl"
+    stillborn = {entry.name for entry in path.iterdir()} <= _STILLBORN and not (log.exists() and log.stat().st_size)
+    if not stillborn:
+        raise RecordError(f"{path}: not empty; give another --out, or go on with it: --resume --out {path}")
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process on this machine is writing the record in folder `path` now."""
+    with (path / "events.jsonl").open("rb") as stream:
+        try:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def cannot_write(path: Path, error: OSError, needed_bytes: int | None = None) -> RunError:
+    """The error for a record that cannot be written any more; `needed_bytes` is the size of what did not fit."""
+    if error.errno in _FULL and not (path / "recipe.toml").is_file():
+        return RunError(f"{path}: {error.strerror}, and nothing is begun: free some space, then start it again")
+    if error.errno in _FULL:
+        needed = f" (the next checkpoint needs {needed_bytes / 1e6:.0f} MB)" if needed_bytes else ""
+        return RunError(
+            f"{path}: {error.strerror}{needed}: every epoch that was finished and saved is kept: "
+            f"free some space, then go on with --resume --out {path}"
+        )
+    reason = error.strerror or error
+    return RunError(f"{path}: the record cannot be written: {reason}; mend it, then go on with --resume --out {path}")
+
+
+def _write_all(stream: FileIO, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[stream.write(view) or 0 :]
+
+
+def _pretty(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()

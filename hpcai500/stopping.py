@@ -26,7 +26,7 @@ from types import FrameType
 from typing import ClassVar, NoReturn
 
 from hpcai500.errors import ExitCode
-from hpcai500.scratch import remove_scratch
+from hpcai500.files import remove_scratch
 
 # Ctrl-C, a scheduler, a terminal that is closed.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

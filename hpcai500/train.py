@@ -18,11 +18,11 @@ from typing import Any
 from hpcai500.engine.measurement import CommandParser, let_threads_spin
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode, HpcAi500Error, NotFiniteError, StoppedError
-from hpcai500.placement import find_placement
-from hpcai500.scratch import scratch
+from hpcai500.files import scratch
+from hpcai500.hosts import find_placement
 from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import prepare_streams, tell
-from hpcai500.system.power.choice import parse_power
+from hpcai500.system.power import parse_power
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Until the ranks have met there is nothing to keep: a signal ends this one at once.
         with ending_by_signals(), scratch(os.environ, options.out):
             let_threads_spin()
-            from hpcai500.engine.job import Beginning, go_on, start  # noqa: PLC0415 - imports torch
+            from hpcai500.engine.job import Beginning, go_on, start  # imports torch
 
             stop = StopRequest(announce=leads)
             if options.resume:

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcai500.data.climate.storage import Storage, storage_of
+from hpcai500.data.climate.years import Storage, storage_of
 
 SHAPE = (7, 5, 24, 36)
 

@@ -58,7 +58,7 @@ def is_excused(reason: str, *, has_device: bool) -> bool:
 def _has_device() -> bool:
     """Whether this process is shown an NVIDIA device, whether or not torch can use it."""
     try:
-        from hpcai500.system.driver import find_traces
+        from hpcai500.system.accelerator import find_traces
     except ImportError:
         return False
     return bool(find_traces().devices)
@@ -139,7 +139,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small climate years, 1979 and 1980, one chunk an image."""
-    from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
+    from hpcai500.data.climate.synthetic import SyntheticYears, make_years
 
     root = tmp_path_factory.mktemp("weather")
     make_years(root, SyntheticYears(last_year=1980, images_per_year=10, height=64, width=96), workers=1)

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from hpcai500.system.dali_plugin import find_plugin
+from hpcai500.system.software import find_plugin
 
 # What DALI has wheels for. On such a machine a missing one is no excuse: `make test` installs it.
 _PROCESSORS = ("x86_64", "aarch64")

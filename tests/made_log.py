@@ -6,9 +6,9 @@ from typing import Any
 
 from written_run import BOOT, Clock, Story, begin, conclude, train_epoch, write_story
 
-from hpcai500.chain import Event
-from hpcai500.methodology.integrity.log import Log, read_log
+from hpcai500.methodology.events import Log, read_log
 from hpcai500.recipe import load_recipe
+from hpcai500.record import Event
 
 SETTINGS = (
     "problem.epochs=3",

@@ -234,7 +234,7 @@ def _environment_of(process: Path) -> list[bytes]:
 def _run_task(folder: Path) -> int:
     """What one rank does: connect, call the function, leave the outcome for the test."""
     from hpcai500.comm.connect import connect
-    from hpcai500.placement import find_placement
+    from hpcai500.hosts import find_placement
     from hpcai500.recipe import load_recipe
 
     source, name, settings, arguments = pickle.loads((folder / "task").read_bytes())

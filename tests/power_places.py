@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcai500.system.power.source import Reading, ReadingError, Scope
+from hpcai500.system.power import Reading, ReadingError, Scope
 
 # As ipmitool 1.8.18 prints it.
 IPMI_ANSWER = """

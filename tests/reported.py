@@ -13,15 +13,11 @@ from unittest import mock
 
 from PIL import Image
 
-from hpcai500.methodology.energy import Window
-from hpcai500.methodology.power import window_of
+from hpcai500.methodology.power import Window, window_of
 from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter
-from hpcai500.rulebook import rulebook
-from hpcai500.system.power.node import energy_of, integral_entry
-from hpcai500.system.power.samples_file import Row, file_name, format_samples, parse_samples
+from hpcai500.recipe import load_recipe, recipe_hash, rulebook
+from hpcai500.record import RecordWriter, read_record
+from hpcai500.system.power_samples import Row, energy_of, file_name, format_samples, integral_entry, parse_samples
 
 STAGES = ("wait_for_data", "wait_for_other_data", "queuing", "memcpy_in", "all_reduce", "memcpy_out")
 PROFILE = {
@@ -94,7 +90,7 @@ def write_reported(
     )  # fmt: skip
     names = [hosts.format(index) for index in range(nodes)]
     clock = Clock()
-    with mock.patch("hpcai500.chain.time", clock), RecordWriter.create(path, recipe) as writer:
+    with mock.patch("hpcai500.record.time", clock), RecordWriter.create(path, recipe) as writer:
         writer.event("init_start", {"recipe_hash": recipe_hash(recipe), "boot_id": "boot", "process": hash(path)})
         writer.write_system({"nodes": [_node(name, name == names[-1]) for name in names], "installation": {}})
         writer.event("dataset", {"coverage": "all", "fingerprint": "f" * 64})

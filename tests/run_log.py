@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import load_recipe, rulebook
 
 IMAGENET = 1_281_167
 COVERAGE = "1281167-abc"

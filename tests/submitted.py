@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.methodology.result import Quality, Result
-from hpcai500.results.ranking.examined import Examined, facts_of
-from hpcai500.results.same_runs import Runs
+from hpcai500.results.ranking.entries import Examined, facts_of
 from hpcai500.results.score import summarise_trials
 from hpcai500.results.submission.manifest import Manifest
+from hpcai500.results.verification.copies import Runs
 from hpcai500.results.verification.finding import Finding, Verification
 
 TARGETS = {"ic": ("top1", 0.763), "ewa": ("map50", 0.35)}

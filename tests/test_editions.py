@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500 import rulebook as rulebook_module
-from hpcai500.editions import benchmark_rules, editions, load_edition
+from hpcai500 import recipe as rulebook_module
 from hpcai500.errors import RecipeError
 from hpcai500.layers import LAYER_NUMBERS, RECIPE_TYPES
 from hpcai500.methodology.rules import judge
-from hpcai500.recipe import ensemble_reference, load_recipe, tables_hash
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import (
+    benchmark_rules,
+    editions,
+    ensemble_reference,
+    load_edition,
+    load_recipe,
+    rulebook,
+    tables_hash,
+)
 
 NEW_EDITION = "CONTRIBUTING.md, `A new edition`, says what to do"
 PAIRS = [(edition, benchmark) for edition in editions() for benchmark in RECIPE_TYPES]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.hostlist import expand_hosts, is_first_of_host, name_ranks
+from hpcai500.hosts import expand_hosts, is_first_of_host, name_ranks
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hpcai500 import _core
 from hpcai500.cli.commands import app
 from hpcai500.interpreter import module_command, python_command, without_code
 from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.system.versions import package_code_hash
+from hpcai500.system.software import package_code_hash
 
 PACKAGE = Path(module_command.__code__.co_filename).parent
 # Libraries, the standard library, and what Python imports by itself.

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from hpcai500.errors import UsageError
-from hpcai500.machine import Level, load_machine, why_not_of
-from hpcai500.machine.files import parse_machine, shipped_machines
+from hpcai500.machine import Level, load_machine, parse_machine, shipped_machines, why_not_of
 from hpcai500.toml_source import Source
 
 GOOD = """

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from hpcai500.chain import FIRST_PREVIOUS
 from hpcai500.errors import RecordError, RunError
 from hpcai500.files import write_atomically
 from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter, cannot_write
+from hpcai500.record import FIRST_PREVIOUS, RecordWriter, cannot_write, read_record
 
 RECIPE = load_recipe("ic/smoke")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500 import scratch as module
+from hpcai500 import files as module
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.scratch import can_be_made, remove_scratch, scratch, scratch_folder, with_temporary_folder
+from hpcai500.files import can_be_made, remove_scratch, scratch, scratch_folder, with_temporary_folder
 
 
 @pytest.fixture

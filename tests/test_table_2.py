@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpcai500.editions import load_edition
 from hpcai500.errors import RecipeError
 from hpcai500.layers import RECIPE_TYPES
-from hpcai500.recipe import load_recipe
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import load_edition, load_recipe, rulebook
 
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch")
 FOUR = ("hardware.accelerators_per_node=4", "communication.backend=torch")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.errors import HpcAi500Error, RecipeError
 from hpcai500.launch.site import load_site
 from hpcai500.recipe import load_recipe
 from hpcai500.record import read_record
-from hpcai500.results.acceptance.spec import load_contract
+from hpcai500.results.acceptance.contract import load_contract
 from hpcai500.toml_source import MOST_BYTES, Source, parse_toml, read_source
 
 _DOTS = "# a comment\n" + ".".join("a" * 8000) + " = 1\n"

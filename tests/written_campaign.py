@@ -19,20 +19,15 @@ from typing import Any
 from written_run import Clock, Story, begin, chained, train_epoch, write_story
 
 from hpcai500 import __version__
-from hpcai500.campaign.heads import Head, heads_of
-from hpcai500.campaign.reading import JOURNAL, SCHEMA, read_campaign
-from hpcai500.chain import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events
+from hpcai500.campaign.journal import JOURNAL, SCHEMA, Head, heads_of, read_campaign
 from hpcai500.layers import Recipe
-from hpcai500.methodology.energy import Window
 from hpcai500.methodology.passes import target_checkpoint
-from hpcai500.methodology.power import window_of
+from hpcai500.methodology.power import Window, window_of
 from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe, recipe_hash, to_toml
-from hpcai500.record import read_record
-from hpcai500.rulebook import rulebook
-from hpcai500.system.power.node import energy_of, integral_entry
-from hpcai500.system.power.samples_file import Row, file_name, format_samples, read_samples
-from hpcai500.system.versions import package_code_hash
+from hpcai500.recipe import load_recipe, recipe_hash, rulebook, to_toml
+from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events, read_record
+from hpcai500.system.power_samples import Row, energy_of, file_name, format_samples, integral_entry, read_samples
+from hpcai500.system.software import package_code_hash
 
 # 16 accelerators on two nodes, mixed precision.
 SYSTEM = (

@@ -16,14 +16,12 @@ from written_campaign import rewrite_record, values
 from written_run import Clock, Story, write_story
 
 from hpcai500.campaign.attempts import Invocation, begin_attempt, stop_attempt
-from hpcai500.ensemble.examining import Member
-from hpcai500.ensemble.plan import member_jobs, shape_of
-from hpcai500.ensemble.reading import Ensemble, read_ensemble
-from hpcai500.ensemble.writing import append, begin_member, create_ensemble
+from hpcai500.ensemble.counting import Member
+from hpcai500.ensemble.journal import Ensemble, append, begin_member, create_ensemble, read_ensemble
+from hpcai500.ensemble.mapping import member_jobs, shape_of
 from hpcai500.layers import Recipe
-from hpcai500.methodology.bootstrap import drawn_digest, drawn_facts, draws
-from hpcai500.recipe import load_recipe, parse_resolved, to_toml
-from hpcai500.rulebook import rulebook
+from hpcai500.methodology.sampling import drawn_digest, drawn_facts, draws
+from hpcai500.recipe import load_recipe, parse_resolved, rulebook, to_toml
 
 HOW = Invocation(["hpcai500", "ensemble", "member"], "alone", None)
 # Two epochs of few samples: never rankable, quickly written.

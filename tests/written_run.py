@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any
 
 from hpcai500 import __version__
-from hpcai500.chain import FIRST_PREVIOUS, Event, event_line, line_hash
 from hpcai500.layers import Recipe
-from hpcai500.methodology.coverage import Coverage
+from hpcai500.methodology.sampling import Coverage
 from hpcai500.recipe import recipe_hash
-from hpcai500.system.versions import version_document
+from hpcai500.record import FIRST_PREVIOUS, Event, event_line, line_hash
+from hpcai500.system.software import version_document
 
 # The first node was started at this moment (UNIX seconds).
 STARTED_S = 1_716_800_000.0

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hpcai500.comm import kernels
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.ewa_model import build_model
+from hpcai500.workloads.ewa import build_model
 from hpcai500.workloads.models.resnet import Bottleneck, ResNet
 
 _OURS, _COPY = "ours", "copy of as many bytes"

@@ -18,16 +18,11 @@ from options import Options
 from rows import ratio_row, without_rival
 from torch.nn import functional as F
 
-from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.measure.bandwidth import copy_bytes
 from hpcai500.measure.host import available_cores
-from hpcai500.measure.micro.convolution import Convolution
-from hpcai500.measure.micro.copying import copy_bytes
-from hpcai500.measure.micro.crew import Crew
-from hpcai500.measure.micro.error_bound import operand
-from hpcai500.measure.micro.gemm import Gemm
-from hpcai500.measure.micro.memory import available_bytes
-from hpcai500.measure.micro.precisions import PRECISIONS, Precision, arithmetic, lacking
-from hpcai500.measure.micro.search import fastest
+from hpcai500.measure.micro import PRECISIONS, Crew, Precision, arithmetic, available_bytes, fastest, lacking, operand
+from hpcai500.measure.products import Convolution, Gemm
 from hpcai500.progress import silent
 
 # A square that fills any device, and a layer of ResNet-50's third stage written out, 128 images.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from options import Options
 
-from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
+from hpcai500.data.climate.synthetic import SyntheticYears, make_years
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.measure.host import available_cores
 

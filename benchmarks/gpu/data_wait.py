@@ -22,12 +22,12 @@ from held import free
 from options import Options
 from rows import Target, value_row, without_rival
 
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.engine.profiled_steps import ProfiledSteps
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.engine.measured_steps import ProfiledSteps
 from hpcai500.engine.ranks import Ranks
+from hpcai500.hosts import find_placement
 from hpcai500.layers import Recipe
 from hpcai500.measure.host import available_cores
-from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
 
 TARGET = Target(most=0.02)

@@ -49,7 +49,7 @@ Results = Callable[[], Sequence[Tensor]]
 
 def _suppressors() -> dict[str, Suppress]:
     if why_not() is None:
-        from torchvision import ops  # noqa: PLC0415
+        from torchvision import ops
 
         return {"ours": nms, _RIVAL: ops.nms}
     return {"ours": nms, "torch, matrix": cpu_module("detection_rivals").nms_matrix}
@@ -60,7 +60,7 @@ def _poolers() -> dict[str, Pool]:
         return roi_align(features, regions, size, scale, ratio)
 
     if why_not() is None:
-        from torchvision import ops  # noqa: PLC0415
+        from torchvision import ops
 
         return {"ours": ours, _RIVAL: ops.roi_align}
     return {"ours": ours, "torch, grid_sample": cpu_module("detection_rivals").roi_align_grid_sample}

@@ -35,8 +35,8 @@ from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from hpcai500.layers import ExtremeWeather, Recipe
+from hpcai500.workloads.models.detector import Targets
 from hpcai500.workloads.models.normalisation import norm_factory
-from hpcai500.workloads.models.targets import Targets
 
 _CLASSES = 5
 _STAGES = {"layer1": "0", "layer2": "1", "layer3": "2", "layer4": "3"}

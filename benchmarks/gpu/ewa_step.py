@@ -28,8 +28,8 @@ from torchvision_here import why_not
 from hpcai500.layers import ExtremeWeather, Recipe
 from hpcai500.measure.flops import count_flops
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.ewa_model import REFERENCE_GRID, build_model, example_inputs
-from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
+from hpcai500.workloads.ewa import REFERENCE_GRID, build_model, example_inputs
+from hpcai500.workloads.models.detector import CountedDetector, FasterRCNN
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 TARGET = Target(least=1.5)
@@ -116,7 +116,7 @@ def _contestants(
 
         yield f"ours, {name}", ours
     if why_not() is None:
-        from ewa_rival import rival_step  # noqa: PLC0415 - torchvision imports beside few builds of torch
+        from ewa_rival import rival_step  # torchvision imports beside few builds of torch
 
         layouts = {"channels_last": torch.channels_last, "channels first": torch.contiguous_format}
         for name, layout in layouts.items():

@@ -14,16 +14,15 @@ import torch
 from clock import Timed
 from torch import Tensor, nn
 
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.engine import profiled_steps
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.engine import measured_steps
+from hpcai500.engine.measured_steps import ProfiledSteps
 from hpcai500.engine.precision import Precision
-from hpcai500.engine.profiled_steps import ProfiledSteps
 from hpcai500.engine.ranks import Ranks
+from hpcai500.hosts import find_placement
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.placement import find_placement
-from hpcai500.workloads.base import Place, TrainingBatch
-from hpcai500.workloads.blank import BlankWorkload
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.base import BlankWorkload, Place, TrainingBatch
+from hpcai500.workloads.models.detector import Targets
 
 # Captures, compilations and choices of kernels are over by then.
 WARM_UP_STEPS = 12
@@ -102,7 +101,7 @@ class HeldSteps:
         world = LocalCommunicator()
         ranks = Ranks(find_placement({}), world, _PATIENCE_SECONDS)
         # The engine asks for the workload of a benchmark's name, which reads data: here is the one that does not.
-        with patch.object(profiled_steps, "factory", lambda benchmark: make):
+        with patch.object(measured_steps, "factory", lambda benchmark: make):
             self._steps = ProfiledSteps(recipe, Path(), ranks, device, torch.get_num_threads(), world=world)
         self.workload = made[0]
         self.payload: tuple[Tensor, Any] = made[0].payload

@@ -125,7 +125,7 @@ def _rivals(recipe: Recipe, options: Options, classes: int) -> Iterator[tuple[st
 
     yield _EAGER, run
     if why_not() is None:
-        from torchvision.models import resnet50  # noqa: PLC0415 - it imports beside few builds of torch
+        from torchvision.models import resnet50  # it imports beside few builds of torch
 
         yield _TORCHVISION, lambda: run(resnet50(weights=None, num_classes=classes))
 

@@ -17,7 +17,7 @@ from options import Options
 from rows import Target, ratio_row
 from torch import Tensor
 
-from hpcai500.data.device_images import convert_images
+from hpcai500.data.device_batches import convert_images
 
 _OURS, _TORCH, _COPY = "ours", "torch's expression", "copy of as many bytes"
 _SHARE = Target(least=0.85)

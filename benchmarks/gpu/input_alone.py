@@ -16,12 +16,12 @@ from contest import reason
 from data_sets import images, years
 from options import Options
 
-from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.communicator import LocalCommunicator
 from hpcai500.engine.precision import Precision
 from hpcai500.layers import Recipe
+from hpcai500.measure.bandwidth import measure_input
 from hpcai500.measure.host import available_cores
-from hpcai500.measure.micro.crew import Crew
-from hpcai500.measure.micro.input_rate import measure_input
+from hpcai500.measure.micro import Crew
 from hpcai500.progress import silent
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import factory

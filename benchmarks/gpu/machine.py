@@ -13,9 +13,9 @@ import torch
 
 from hpcai500 import _core
 from hpcai500.measure.host import available_cores
-from hpcai500.measure.micro.crew import device_name
-from hpcai500.system.describe.devices import describe_devices
-from hpcai500.system.describe.part import Host
+from hpcai500.measure.micro import device_name
+from hpcai500.system.devices import describe_devices
+from hpcai500.system.looking import Host
 
 ROOT = Path(__file__).resolve().parents[2]
 _CLOCKS = ("max_sm_hz", "application_sm_hz", "max_memory_hz", "application_memory_hz")

@@ -13,8 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from hpcai500.workloads.models.faster_rcnn import FasterRCNN
-from hpcai500.workloads.models.proposals import Proposals
+from hpcai500.workloads.models.detector import FasterRCNN, Proposals
 
 # Columns of a row: proposals that NMS leaves, and of these and the truth what the heads train on.
 PROPOSALS, SAMPLED = "proposals", "sampled_regions"

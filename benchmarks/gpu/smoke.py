@@ -72,7 +72,7 @@ def _run(benchmark: str, options: Options) -> dict[str, Any]:
 
 
 def _tiny_images(folder: Path) -> Path:
-    from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images  # noqa: PLC0415 - needed by quick looks only
+    from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images  # needed by quick looks only
 
     make_images(folder, SyntheticSet(classes=3, train_per_class=11, val_per_class=4), workers=1)
     return folder

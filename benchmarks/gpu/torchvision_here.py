@@ -11,7 +11,7 @@ from rows import first_line
 def why_not() -> str | None:
     """Why torchvision does not import; None where it does."""
     try:
-        import torchvision.ops  # noqa: F401, PLC0415
+        import torchvision.ops  # noqa: F401
     except Exception as error:  # noqa: BLE001 - a wheel of another torch raises RuntimeError, a missing one ImportError
         return f"torchvision does not import beside this torch ({first_line(error)})"
     return None

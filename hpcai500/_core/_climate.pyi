@@ -28,7 +28,7 @@ class ClimateError(ValueError):
     reason: str
 
 class _ClimateFile(Protocol):
-    """Where the images of an HDF5 file are: `hpcai500.data.climate.storage.Storage`, and a path."""
+    """Where the images of an HDF5 file are: `hpcai500.data.climate.years.Storage`, and a path."""
 
     @property
     def path(self) -> str | bytes: ...

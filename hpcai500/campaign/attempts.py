@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcai500.campaign.outcome import Ending, ending, read_outcome
-from hpcai500.campaign.reading import Attempt, Campaign
-from hpcai500.campaign.turns import turn_at
-from hpcai500.campaign.writing import append
+from hpcai500.campaign.journal import Attempt, Campaign, append, turn_at
+from hpcai500.campaign.standing import Ending, ending, read_outcome
 from hpcai500.errors import RecordError
 from hpcai500.files import sync_folder
-from hpcai500.record_writer import is_being_written
+from hpcai500.record import is_being_written
 
 
 @dataclass(frozen=True)

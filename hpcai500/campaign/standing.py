@@ -5,19 +5,411 @@ Computed from files alone, so that whoever runs a campaign, whoever submits it a
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from hpcai500.campaign.binding import binding_reasons, folder_reasons
-from hpcai500.campaign.likeness import SEED, difference, recipe_difference
-from hpcai500.campaign.outcome import ODD, Outcome, read_outcome
-from hpcai500.campaign.reading import Attempt, Campaign
-from hpcai500.campaign.written_result import written_result_reasons
-from hpcai500.methodology.passes import MOST_LOST_EVALUATIONS
-from hpcai500.methodology.result import Result
-from hpcai500.rulebook import rulebook
+from hpcai500.campaign.journal import NO_EVENTS, Attempt, Campaign, Status
+from hpcai500.errors import HpcAi500Error, RecordError
+from hpcai500.methodology.passes import MOST_LOST_EVALUATIONS, last_pass, lost_evaluations
+from hpcai500.methodology.result import Result, derive, system_identity
+from hpcai500.recipe import rulebook, table_differences
+from hpcai500.record import Event, Record, iterate, json_object, last_hash, read_record
+
+# ----------------------------------------------------------------------------------------------------
+# What the record of an attempt tells: how far it came, how it ended, and what it amounts to if it is complete.
+
+
+# What follows `interrupted` at the end of a record: a checkpoint, and the error that says it was stopped.
+_LATELY = 4
+FOLDER_MISSING = "its folder is missing: restore it; without it this campaign cannot be ranked"
+FOLDER_WAS_GONE = "its folder was gone before the journal told of its end: this campaign cannot be ranked"
+# What reading events or tables of other types than ours may raise.
+ODD = (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, IndexError)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation found."""
+
+    epoch: int
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended, told by its record: what the journal shall say of it."""
+
+    status: Status
+    head: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One attempt and what its record tells.
+
+    Attributes:
+        attempt: as the journal has it.
+        head: hash of the record's last whole event; NO_EVENTS where it has none, None where its folder is not there.
+        record: None where there is none yet, or it cannot be read.
+        error: why it cannot be read, or gives no result although it is complete.
+        epochs: that were trained and evaluated; what a restart has lost is not among them.
+        latest: the last evaluation that anyone has seen, also one that a restart has lost.
+        lost: evaluations of epochs that were trained again after a restart.
+        diverged: what was no number any more, if the run came to that.
+        result: computed from the events; None unless the record is complete.
+    """
+
+    attempt: Attempt
+    head: str | None
+    record: Record | None = None
+    error: str | None = None
+    epochs: int = 0
+    latest: Evaluation | None = None
+    lost: tuple[Evaluation, ...] = ()
+    diverged: str | None = None
+    result: Result | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether its folder is not there, although the journal knows of events in it, or of its absence.
+
+        A folder without an event is nothing to miss: some ways of copying leave it behind.
+        """
+        return (
+            self.head is None
+            and self.error is None
+            and self.attempt.status != "running"
+            and self.attempt.head != NO_EVENTS
+        )
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it ran: by its result, or from the clock's start to the last event."""
+        if self.result:
+            return self.result.seconds
+        events = self.record.events if self.record else ()
+        start = next(iterate(events, "run_start"), None)
+        return (events[-1]["time_ms"] - start["time_ms"]) / 1000 if start else None
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether there is something that would be lost if the run began anew, and that leads somewhere."""
+        events = self.record.events if self.record else ()
+        begun = any(iterate(events, "run_start"))
+        return begun and self.diverged is None and bool(self.latest or any(iterate(events, "checkpoint")))
+
+
+def read_outcome(campaign: Campaign, attempt: Attempt, rules: Mapping[str, Any]) -> Outcome:
+    """What the record of `attempt` tells under `rules`; whatever is in it, nothing is raised."""
+    folder = campaign.record(attempt)
+    head = None
+    try:
+        head = record_head(folder)
+        if head in (None, NO_EVENTS):
+            return Outcome(attempt, head)
+        record = read_record(folder)
+        read = Outcome(
+            attempt,
+            head,
+            record,
+            epochs=len(last_pass(record.events, "eval_accuracy")),
+            latest=_latest(record.events),
+            lost=tuple(map(_evaluation, lost_evaluations(record.events))),
+            diverged=_diverged(record.events),
+        )
+    except HpcAi500Error as error:
+        return Outcome(attempt, head, error=str(error))
+    except ODD as error:
+        return Outcome(attempt, head, error=f"{folder}: {_lacks(error)}")
+    return _scored(read, record, rules) if record.status == "done" else read
+
+
+def record_head(folder: Path) -> str | None:
+    """Hash of the last whole event of the record in `folder`; NO_EVENTS without any, None without a folder.
+
+    Raises:
+        RecordError: the log cannot be read.
+    """
+    if not folder.is_dir():
+        return None
+    try:
+        content = (folder / "events.jsonl").read_bytes()
+    except FileNotFoundError:
+        return NO_EVENTS
+    except OSError as error:
+        raise RecordError(f"{folder / 'events.jsonl'}: cannot be read: {error.strerror}") from error
+    return last_hash(content[: content.rfind(b"\n") + 1])
+
+
+# Why an attempt ended that nobody had asked to end: it can be gone on with all the same, where there is a checkpoint.
+KILLED = "it was killed, or its machine went down: its record has no end"
+
+
+def ending(outcome: Outcome) -> Ending:
+    """How an attempt that nobody runs any more has ended."""
+    record = outcome.record
+    if outcome.head is None:
+        return Ending("failed", None, "its folder is gone")
+    if record is None:
+        return Ending("failed", outcome.head, outcome.error or "it ended before its first event")
+    if record.status == "done":
+        return Ending("done", outcome.head, None)
+    if record.status == "unfinished":
+        return Ending("stopped" if outcome.can_go_on else "failed", outcome.head, KILLED)
+    was_asked = any(iterate(record.events[-_LATELY:], "interrupted"))
+    return Ending("stopped" if was_asked else "failed", outcome.head, _reason(record))
+
+
+def _scored(outcome: Outcome, record: Record, rules: Mapping[str, Any]) -> Outcome:
+    try:
+        return replace(outcome, result=derive(record.tables, rules, record.events))
+    except HpcAi500Error as error:
+        return replace(outcome, error=str(error))
+    except ODD as error:
+        return replace(outcome, error=f"{record.path}: {_lacks(error)}")
+
+
+def _lacks(error: Exception) -> str:
+    return f"events or recipe lack something: {type(error).__name__} {error}"
+
+
+def _latest(events: Sequence[Event]) -> Evaluation | None:
+    last = next(iterate(reversed(events), "eval_accuracy"), None)
+    return _evaluation(last) if last else None
+
+
+def _evaluation(event: Mapping[str, Any]) -> Evaluation:
+    value = event["value"]
+    return Evaluation(int(value["epoch"]), str(value.get("metric", "quality")), float(value["value"]))
+
+
+def _diverged(events: Sequence[Event]) -> str | None:
+    last = next(iterate(reversed(events), "diverged"), None)
+    return f"{last['value']['what']} at epoch {last['value']['epoch']}, step {last['value']['step']}" if last else None
+
+
+def _reason(record: Record) -> str | None:
+    last = record.events[-1]
+    if last["key"] == "run_error":
+        return str(last["value"]["reason"])
+    return "the record says ERROR" if record.status == "error" else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# On how many ranks a run really ran, and who moved its bytes: what results must have in common to be put together.
+
+
+# What a run tells of its ranks when it starts, and how that reads.
+_FACTS = {"world_size": "{} rank(s)", "nodes": "{} node(s)", "backend": "the backend {}", "library": "{}"}
+
+
+def company(record: Record) -> Mapping[str, Any]:
+    """The ranks, nodes, backend and library of a run; empty before it has started."""
+    start = next(iterate(record.events, "run_start"), None)
+    value = start["value"] if start else {}
+    return value if isinstance(value, dict) else {}
+
+
+def company_difference(one: Record, other: Record, ignored: Collection[str] = ()) -> str | None:
+    """A sentence that says where `other` did not really run as `one` did, whatever their recipes asked for, or None.
+
+    Args:
+        one: a record.
+        other: another one.
+        ignored: facts of `run_start` that may differ.
+    """
+    left, right = company(one), company(other)
+    for key, form in _FACTS.items():
+        # Records that are older than one of these words do not know it.
+        if key not in ignored and key in left and key in right and left[key] != right[key]:
+            return f"{other.path} ran on {form.format(right[key])}, {one.path} on {form.format(left[key])}"
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Journal and records vouch for each other: each names hashes of the other, so that none can be exchanged later.
+
+
+def binding_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
+    """Where the record of an attempt is not the one that the journal tells of."""
+    attempt = outcome.attempt
+    if attempt.status == "running":
+        yield f"{attempt.name}: the journal tells no end of it: it runs still, or was killed (see `campaign status`)"
+    elif attempt.head is None:
+        yield f"{attempt.name}: {attempt.record}: {FOLDER_WAS_GONE}"
+    elif outcome.is_missing:
+        yield f"{attempt.name}: {attempt.record}: {FOLDER_MISSING}"
+    elif (outcome.head or NO_EVENTS) != attempt.head:
+        yield f"{attempt.name}: {attempt.record}: its last event is not the one that the journal vouches for"
+    if outcome.record is None:
+        return
+    if (attempt.status == "done") != (outcome.record.status == "done") and attempt.status != "running":
+        yield f"{attempt.name}: {attempt.status} by the journal, {outcome.record.status} by its record"
+    expected = {
+        "id": campaign.identity, "trial": attempt.trial, "attempt": attempt.attempt, "head": attempt.start_hash,
+    }  # fmt: skip
+    for number, started in enumerate(iterate(outcome.record.events, "init_start"), 1):
+        value = started.get("value")
+        named = value.get("campaign") if isinstance(value, dict) else None
+        wrong = [key for key in expected if not isinstance(named, dict) or named.get(key) != expected[key]]
+        if wrong:
+            what = f"another {' and '.join(wrong)}" if isinstance(named, dict) else "no campaign"
+            yield f"{attempt.name}: {attempt.record}: start {number} of its record names {what}"
+
+
+def folder_reasons(campaign: Campaign) -> Iterator[str]:
+    """Runs in the campaign's folder of which the journal tells nothing, and records of which it tells twice."""
+    known = Counter(attempt.record for attempt in campaign.attempts)
+    for attempt in campaign.attempts:
+        if known[attempt.record] > 1:
+            yield f"{attempt.name}: {attempt.record}: named by {known[attempt.record]} attempts"
+    for folder in sorted(path for path in campaign.path.iterdir() if path.is_dir() and path.name not in known):
+        if _is_run(folder):
+            yield f"{folder.name}: a run in the campaign's folder that its journal does not know"
+
+
+def _is_run(folder: Path) -> bool:
+    return folder.name.startswith("trial-") or (folder / "events.jsonl").exists()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether runs are trials of one thing: of one recipe but for the seed, one data set, one system, as many ranks.
+
+
+SEED = "hyperparameters.seed"
+
+
+def recipe_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first field but the seed in which two recipes in plain tables differ, or None."""
+    return min((found.field for found in table_differences(other, one) if found.field != SEED), default=None)
+
+
+def difference(one: Record, other: Record) -> str | None:
+    """A sentence that says why `other` is no trial of what `one` is a trial of, or None.
+
+    What really ran decides: recipes that agree do not help runs on other ranks, systems or files.
+    """
+    field = recipe_difference(one.tables, other.tables)
+    if field:
+        return f"{other.path} differs from {one.path} in {field}"
+    if ran := company_difference(one, other):
+        return ran
+    if _data(one) != _data(other) and None not in (_data(one), _data(other)):
+        return f"{other.path} trained on other data than {one.path}: their fingerprints differ"
+    left, right = _system(one), _system(other)
+    # Older records do not know every fact.
+    changed = [key for key in left if key in right and left[key] != right[key]]
+    return f"{other.path} ran on another system than {one.path}: {', '.join(changed)} differ" if changed else None
+
+
+def _data(record: Record) -> str | None:
+    last = next(iterate(reversed(record.events), "dataset"), None)
+    value = last["value"] if last else {}
+    found = value.get("fingerprint")
+    return None if found is None else str(found)
+
+
+def _system(record: Record) -> Mapping[str, Any]:
+    return system_identity(record.system) if record.system else {}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the `result.json` of a record is what its events give: of two numbers for one run, one was made by hand.
+
+
+RESULT = "result.json"
+# Another Python or C library may round the last digit of a sum or a power otherwise.
+_ROUNDING = 1e-9
+# What a hand wrote may be of any length.
+_MOST_SHOWN = 100
+
+
+def differing_keys(written: Mapping[str, Any], computed: Mapping[str, Any]) -> list[str]:
+    """Keys of `written` that say something else than `computed`, in order.
+
+    A file of an older version lacks keys that are derived today, and says nothing wrong by that.
+    """
+    older = {*_judged_by_fewer_rules(written, computed), *_held_against_any_target(written, computed)}
+    if "parallel_efficiency_note" not in written:
+        # An older version made an estimate of its fastest steps, whatever came out.
+        older.add("parallel_efficiency")
+    return sorted(key for key in written if key not in older and not _same(computed.get(key), written[key]))
+
+
+def written_result_reasons(outcome: Outcome, rules: Mapping[str, Any]) -> Iterator[str]:
+    """What `result.json` of a complete record says against its events.
+
+    Args:
+        outcome: of an attempt.
+        rules: of the edition that it was run under: those that the file was written by.
+    """
+    name, record = outcome.attempt.name, outcome.record
+    if record is None or record.status != "done":
+        return
+    place = f"{name}: {outcome.attempt.record}/{RESULT}"
+    if not (record.path / RESULT).is_file():
+        yield f"{place} is missing"
+        return
+    try:
+        written, computed = json_object(record.path / RESULT), derive(record.tables, rules, record.events).as_json()
+        keys = differing_keys(written, computed)
+    except HpcAi500Error as error:
+        # What is wrong with the events is said of the outcome itself.
+        if outcome.error is None:
+            yield f"{name}: {error}"
+        return
+    except (RecursionError, *ODD) as error:
+        if outcome.error is None:
+            yield f"{place} is of no known form: {type(error).__name__} {error}"
+        return
+    if keys:
+        more = f" ({len(keys)} keys differ)" if len(keys) > 1 else ""
+        key = keys[0]
+        yield f"{place} says {key} is {_shown(written[key])}; its events give {_shown(computed.get(key))}{more}"
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:_MOST_SHOWN]
+
+
+def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
+    """Keys that say something else only because an older version had fewer rules, or did not judge levels yet."""
+    if "level_changes" not in written and written.get("level") is None:
+        yield "level"
+    reasons = written.get("reasons")
+    if isinstance(reasons, list) and all(reason in computed["reasons"] for reason in reasons):
+        yield "reasons"
+        if written.get("rankable") is (not reasons):
+            yield "rankable"
+
+
+def _held_against_any_target(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of VFLOPS that an older version computed for a target that is not the edition's."""
+    for valid, rate in (("vflops", "flops"), ("vflops_per_watt", "flops_per_watt")):
+        withheld = computed[valid] is None and computed[rate] is not None
+        if withheld and _same(computed[rate] * computed["penalty_coefficient"], written.get(valid)):
+            yield valid
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=_ROUNDING)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a campaign may be ranked: all that was planned was run, nothing was left out, and all runs are trials of one.
+#
+# Computed from files alone, so that whoever runs a campaign, whoever submits it and whoever checks it come to one
+# answer.
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from hpcai500.interpreter import isolate
 def main() -> int:
     """The `hpcai500` command; returns its exit code."""
     isolate()
-    from hpcai500.errors import ExitCode  # noqa: PLC0415 - what is imported before `isolate` may be a stranger's
-    from hpcai500.stopping import Stopped, loaded, unwinding_on_signals  # noqa: PLC0415
+    from hpcai500.errors import ExitCode  # what is imported before `isolate` may be a stranger's
+    from hpcai500.stopping import Stopped, loaded, unwinding_on_signals
 
     # Signals first: loading the commands takes a third of a second, and on a busy machine several.
     with unwinding_on_signals():
-        from hpcai500.cli.commands import run  # noqa: PLC0415
-        from hpcai500.streams import say  # noqa: PLC0415
+        from hpcai500.cli.commands import run
+        from hpcai500.streams import say
 
         loaded()
         try:

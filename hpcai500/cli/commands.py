@@ -13,33 +13,19 @@ from typing import Annotated
 import typer
 
 from hpcai500 import __version__, streams
-from hpcai500.cli.accept import accept
-from hpcai500.cli.benchmarks import ewa, ic, score
-from hpcai500.cli.campaign import app as campaign
-from hpcai500.cli.doctor import doctor
 from hpcai500.cli.ensemble import app as ensemble
-from hpcai500.cli.export import export
-from hpcai500.cli.installation import self_test, version
-from hpcai500.cli.micro import micro
-from hpcai500.cli.plugins import WithPlugins
-from hpcai500.cli.profile import profile
-from hpcai500.cli.rank import rank
-from hpcai500.cli.replicate import replicate
-from hpcai500.cli.report import compare, report
-from hpcai500.cli.roofline import roofline
-from hpcai500.cli.rules import rules
-from hpcai500.cli.running import failing, report_runs
-from hpcai500.cli.scaling import scale
-from hpcai500.cli.submit import submit
-from hpcai500.cli.system import system
-from hpcai500.cli.timeline import timeline
-from hpcai500.cli.verify import verify
+from hpcai500.cli.procure import accept, rank
+from hpcai500.cli.prove import replicate, submit, verify
+from hpcai500.cli.run import WithPlugins, ewa, failing, ic, report_runs, score
+from hpcai500.cli.run import app as campaign
+from hpcai500.cli.site import app as slurm
+from hpcai500.cli.site import doctor, micro, self_test, system, version
+from hpcai500.cli.understand import compare, export, profile, report, roofline, rules, scale, timeline
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
+from hpcai500.hosts import find_placement
 from hpcai500.interpreter import module_command
-from hpcai500.launch.in_job import become
-from hpcai500.launch.slurm_cli import app as slurm
-from hpcai500.placement import find_placement
-from hpcai500.plugins.finding import TAKEN
+from hpcai500.launch.processes import become
+from hpcai500.plugins import TAKEN
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import prepare_streams, show, tell
 from hpcai500.system.mounts import require_reachable
@@ -189,7 +175,7 @@ def _tell_of_dead_path(error: EnvironmentLacksError, arguments: Sequence[str]) -
     elif scores:
         return report_runs(failing(error), as_json)
     else:
-        from hpcai500.results.scale_report import report_broken_scaling  # noqa: PLC0415 - keeps `--help` fast
+        from hpcai500.results.scaling import report_broken_scaling  # keeps `--help` fast
 
         report = report_broken_scaling([], tell(error), error.exit_code)
         show(report.document() if as_json else report.lines())

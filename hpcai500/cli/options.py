@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hpcai500.placement import OVERSUBSCRIBE
+from hpcai500.errors import HpcAi500Error, UsageError
+from hpcai500.hosts import OVERSUBSCRIBE, find_placement
+from hpcai500.launch.crew import Crew
+from hpcai500.streams import say
+
+# ----------------------------------------------------------------------------------------------------
+# Options that several commands have.
 
 
 class InputKind(StrEnum):
@@ -73,3 +81,60 @@ Heads = Annotated[
     Path | None,
     typer.Option("--heads", metavar="FILE", help="Heads of journals, as they were given while campaigns ran."),
 ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Commands that measure on one rank or on many: started once here, or as copies by a launcher.
+
+
+def on_ranks(procs: int | None, body: Callable[[Crew], int]) -> None:
+    """Run `body` where rank 0 is, with its crew; the other copies of this command do what it asks of them.
+
+    `body` prints the result and returns the exit code of the command, which this ends with on all ranks.
+
+    Raises:
+        HpcAi500Error: as `body`, after the other ranks have been sent home.
+    """
+    from hpcai500.launch.copies import follow
+    from hpcai500.launch.crew import crew_of  # keeps `--help` fast
+
+    placement = find_placement(os.environ)
+    if placement.rank > 0:
+        raise typer.Exit(follow(placement))
+    crew = crew_of(placement, procs)
+    crew.open()
+    try:
+        code = body(crew)
+    except HpcAi500Error as error:
+        crew.end(error.exit_code)
+        raise
+    # A launcher ends all copies when one ends with a failure: what is printed is out before.
+    sys.stdout.flush()
+    crew.end(code)
+    raise typer.Exit(code)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Files that a command writes beside its result, where the user asked for them.
+
+
+def write_asked_for(target: Path, content: bytes, option: str) -> None:
+    """Write `content` to `target`, whole or not at all, and say so on stderr.
+
+    Args:
+        target: as the user named it.
+        content: of the file.
+        option: that it was named by, for an error.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    from hpcai500.files import write_atomically  # keeps `--help` fast
+
+    if target.is_dir():
+        raise UsageError(f"{target}: a folder; give a file: {option} {target / 'NAME'}")
+    try:
+        write_atomically(target, content)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}; give another {option} FILE") from error
+    say(f"{target}: written")

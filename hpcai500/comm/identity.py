@@ -10,12 +10,12 @@ from functools import cache
 import torch
 
 import hpcai500
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import UsageError
-from hpcai500.hostlist import name_ranks
-from hpcai500.plugins.code import plugin_facts
+from hpcai500.hosts import name_ranks
+from hpcai500.plugins import plugin_facts
 from hpcai500.system.container import image_description
-from hpcai500.system.versions import core_hash, package_code_hash
+from hpcai500.system.software import core_hash, package_code_hash
 
 CODE = "code"
 CORE = "compiled core"

@@ -3,25 +3,551 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.buckets import Bucket, make_buckets, trained
-from hpcai500.comm.conversation import Conversation
-from hpcai500.comm.exchange_threads import ExchangeThreads
-from hpcai500.comm.gradient_update import GradientUpdate
-from hpcai500.comm.lanes import make_exchange_lane
-from hpcai500.comm.timeline.spans import SpanSink
-from hpcai500.comm.topologies.base import ranks_by_host
-from hpcai500.comm.working_memory import Residuals
-from hpcai500.errors import RunError
+from hpcai500.comm.codecs import Buffers, Residuals, make_wire
+from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.timeline import BucketSpan, SpanSink
+from hpcai500.comm.topologies import make_topology, ranks_by_host
+from hpcai500.errors import RunError, UsageError
 from hpcai500.layers import Communication
+from hpcai500.side_stream import SideStream
+
+# ----------------------------------------------------------------------------------------------------
+# Which gradients travel together: tensor fusion, "grouping layers to overlap communication" (V2.0 section 5.1.6).
+
+
+# Gradients travel from and to fp32, whatever lies between.
+BYTES_AN_ELEMENT = 4
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that travel together.
+
+    Attributes:
+        number: its place in the order of sending, from 0.
+        members: indices of its parameters, in the order in which they lie in the buffer.
+        elements: of all of them together.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    elements: int
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Size of its gradients in fp32."""
+        return self.elements * BYTES_AN_ELEMENT
+
+
+def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The parameters that get gradients, in the order of registration: shared ones once, empty and frozen ones not.
+
+    Raises:
+        UsageError: there is none, or one is not float32.
+    """
+    found = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad and parameter.numel()]
+    if not found:
+        raise UsageError("model: no parameter is trained: let at least one require a gradient")
+    for index, parameter in enumerate(found):
+        if parameter.dtype != torch.float32:
+            raise UsageError(
+                f"model: trained parameter {index} {list(parameter.shape)} is {parameter.dtype}, but gradients are "
+                "summed over ranks from float32 only: keep weights in float32 (accelerator.precision mixes the rest)"
+            )
+    return found
+
+
+def make_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[Bucket]:
+    """Group parameters of `sizes` elements into buckets of at most `bucket_bytes` of fp32 gradients.
+
+    The order is the reverse of registration, which is about the order in which a backward pass computes gradients; each
+    bucket takes as many of the next parameters as fit. A parameter larger than `bucket_bytes` has a bucket of its own.
+    """
+    assert bucket_bytes > 0
+    groups: list[list[int]] = []
+    room = 0
+    for index in reversed(range(len(sizes))):
+        size = sizes[index] * BYTES_AN_ELEMENT
+        if not groups or size > room:
+            groups.append([])
+            room = bucket_bytes
+        groups[-1].append(index)
+        room -= size
+    return [Bucket(number, tuple(group), sum(sizes[index] for index in group)) for number, group in enumerate(groups)]
+
+
+class Readiness:
+    """Which buckets of one update may leave.
+
+    Buckets leave strictly in order: ranks whose gradients become ready in different orders then still send the same
+    bucket at the same time, without asking each other first (what Horovod calls negotiation).
+    """
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self._buckets = buckets
+        self._bucket_of = {index: bucket for bucket in buckets for index in bucket.members}
+        self._missing = [set(bucket.members) for bucket in buckets]
+        self._next = 0
+
+    def bucket_of(self, index: int) -> Bucket:
+        """The bucket of parameter `index`."""
+        return self._bucket_of[index]
+
+    def awaits(self, index: int) -> bool:
+        """Whether the gradient of parameter `index` has not arrived yet."""
+        return index in self._missing[self._bucket_of[index].number]
+
+    def complete(self, bucket: Bucket) -> bool:
+        """Whether all gradients of `bucket` have arrived."""
+        return not self._missing[bucket.number]
+
+    def arrive(self, index: int) -> list[Bucket]:
+        """The gradient of parameter `index` is there; returns the buckets that leave now, in order."""
+        self._missing[self._bucket_of[index].number].remove(index)
+        leaving = []
+        while self._next < len(self._buckets) and not self._missing[self._next]:
+            leaving.append(self._buckets[self._next])
+            self._next += 1
+        return leaving
+
+    def rest(self) -> list[Bucket]:
+        """No more gradients come; returns the buckets that have not left, in order."""
+        leaving = list(self._buckets[self._next :])
+        self._next = len(self._buckets)
+        return leaving
+
+
+# ----------------------------------------------------------------------------------------------------
+# The threads of a process that talk to other ranks about gradients, each strictly in order.
+
+
+# For all threads together. Idle ones end at once; one that waits for a rank that is gone may wait for ever, and is left
+# behind.
+_GOODBYE_SECONDS = 2.0
+
+Job = Callable[[], object]
+
+
+class ExchangeThreads:
+    """Do jobs, on each thread in the order in which it was given them. After the first that fails, the rest is left."""
+
+    def __init__(self, count: int) -> None:
+        self._error: BaseException | None = None
+        # What a wait is for: None from each thread that has come so far, or an error from one that has failed.
+        self._reports: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._jobs: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in range(count)]
+        # Daemons: a process whose collective never returns must still be able to end.
+        self._threads = [
+            threading.Thread(target=self._work, args=(jobs,), name=f"hpcai500-exchange-{number}", daemon=True)
+            for number, jobs in enumerate(self._jobs)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, number: int, job: Job) -> None:
+        """Do `job` on thread `number`, after all that it was given before."""
+        self._jobs[number].put(job)
+
+    def wait(self) -> None:
+        """Wait until all jobs so far are done, on all threads.
+
+        Raises:
+            Exception: what the first job that failed raised, now and in every later call; not waiting for the others.
+        """
+        for jobs in self._jobs:
+            jobs.put(self._report)
+        for _ in self._threads:
+            if self._error or self._reports.get():
+                break
+        if self._error:
+            raise self._error
+
+    def close(self) -> bool:
+        """End the threads; returns whether they have ended. Waits two seconds at most for jobs that do not return."""
+        for jobs in self._jobs:
+            jobs.put(None)
+        deadline = time.monotonic() + _GOODBYE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _report(self) -> None:
+        self._reports.put(None)
+
+    def _work(self, jobs: queue.SimpleQueue[Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            if self._error is None:
+                try:
+                    job()
+                except BaseException as error:  # noqa: BLE001  (raised again by whoever waits)
+                    self._error = error
+                    self._reports.put(error)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where the work of the exchange is put: after the gradients that it needs, beside the rest of the backward pass.
+
+
+# A moment of the work, before it is known when that was; made and read by the same lane.
+Mark = Any
+# One of the orders in which work is done: hashable; told and read by the same lane.
+Queue = Any
+
+
+class ExchangeLane(Protocol):
+    """Orders the exchange against the computation, and tells when each was where."""
+
+    def queue(self) -> Queue:
+        """Where the work goes that the calling thread gives now: of one queue, a later mark is after an earlier one."""
+
+    def mark(self, queue: Queue = None) -> Mark:
+        """Now, in the work that was given to `queue`; by default to that of the calling thread."""
+
+    @contextmanager
+    def after(self, *marks: Mark) -> Iterator[None]:
+        """What the calling thread does inside is done beside the computation, after all `marks`."""
+
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """The computation's `tensors`, which work given so far reads, may be freed from now on. Inside `after`."""
+
+    def settle(self) -> None:
+        """Wait until everything given is done. Called inside `after`; then `seconds` knows all marks."""
+
+    def seconds(self, mark: Mark) -> float:
+        """When `mark` was, by `time.perf_counter`."""
+
+
+class HostExchangeLane:
+    """On the processor, work is done when its call returns: the thread itself is the lane."""
+
+    def queue(self) -> Queue:
+        """As the protocol."""
+        return 0
+
+    def mark(self, queue: Queue = None) -> Mark:
+        """As the protocol."""
+        del queue
+        return time.perf_counter()
+
+    @contextmanager
+    def after(self, *marks: Mark) -> Iterator[None]:
+        """As the protocol."""
+        del marks
+        yield
+
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """As the protocol."""
+
+    def settle(self) -> None:
+        """As the protocol."""
+
+    def seconds(self, mark: Mark) -> float:
+        """As the protocol."""
+        return float(mark)
+
+
+class StreamExchangeLane:
+    """On a CUDA device, work is put on a stream of its own, which waits for events of the streams that compute.
+
+    Gradients belong to a computing stream: the allocator would give their memory away while this stream still reads
+    it. So they are held by their parameters until `settle` has returned, or let go by name.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # Ahead of the computation's kernels: what others wait for goes first.
+        self._side = SideStream(device, first=True)
+        self._anchor = torch.cuda.Event(enable_timing=True)
+        self._anchor_seconds = 0.0
+
+    def queue(self) -> Queue:
+        """As the protocol."""
+        return self._side.current()
+
+    def mark(self, queue: Queue = None) -> Mark:
+        """As the protocol."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(queue or self._side.current())
+        return event
+
+    @contextmanager
+    def after(self, *marks: Mark) -> Iterator[None]:
+        """As the protocol."""
+        with self._side.beside(*marks):
+            yield
+
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """As the protocol."""
+        for tensor in tensors:
+            tensor.record_stream(self._side.stream)
+
+    def settle(self) -> None:
+        """As the protocol."""
+        self._anchor.record(self._side.stream)
+        self._anchor.synchronize()
+        self._anchor_seconds = time.perf_counter()
+
+    def seconds(self, mark: Mark) -> float:
+        """As the protocol."""
+        return self._anchor_seconds - float(mark.elapsed_time(self._anchor)) / 1e3
+
+
+def make_exchange_lane(device: torch.device) -> ExchangeLane:
+    """The lane of gradients on `device`."""
+    return StreamExchangeLane(device) if device.type == "cuda" else HostExchangeLane()
+
+
+# ----------------------------------------------------------------------------------------------------
+# One update on its way: which gradients are there, which were used, and when each bucket passed each stage.
+
+
+class GradientUpdate:
+    """What the training thread and the exchange thread know about one update.
+
+    Once a bucket has left, its gradients, `norms`, `stages`, `sums` and `exchange_end` are the exchange threads' until
+    the end.
+
+    Attributes:
+        used: 1 for each parameter that a backward pass of this rank has reached.
+        backward_start: the last backward pass begins.
+        backward_end: it has ended.
+        last_ready: of each bucket, when its last gradient was there: a mark of each queue that gradients came on.
+        stages: of each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
+        norms: of each bucket, the L2 norms of this rank's own gradients, before any sum (float64, on their device).
+        sums: over all ranks, of `used` and of the caller's numbers behind it.
+        exchange_end: the sums are there.
+    """
+
+    def __init__(self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], lane: ExchangeLane) -> None:
+        self._step, self._parameters, self._lane = step, parameters, lane
+        self._readiness = Readiness(buckets)
+        self._absent: dict[int, Tensor] = {}
+        self._first_ready: dict[int, Mark] = {}
+        self._queues: defaultdict[int, set[Queue]] = defaultdict(set)
+        self.used = bytearray(len(parameters))
+        self.backward_start = self.backward_end = self.exchange_end = lane.mark()
+        self.last_ready: dict[int, tuple[Mark, ...]] = {}
+        self.stages: dict[int, list[Mark]] = {}
+        norms = torch.empty(len(parameters), dtype=torch.float64, device=parameters[0].device)
+        self.norms = norms.split([len(bucket.members) for bucket in buckets])
+        self.sums: list[float] = []
+
+    def arrive(self, index: int, *, leaving: bool) -> list[Bucket]:
+        """A backward pass has added to the gradient of parameter `index`; returns the buckets that leave now.
+
+        Args:
+            index: of the parameter.
+            leaving: whether this is the last pass.
+
+        Raises:
+            RunError: it has arrived before in the last pass, so it may have left incomplete.
+        """
+        self.used[index] = 1
+        if not leaving:
+            return []
+        if not self._readiness.awaits(index):
+            raise RunError(
+                f"the gradient of trained parameter {index} {list(self._parameters[index].shape)} came twice in the "
+                "last backward pass of an update: call the passes before it inside Reducer.accumulate()"
+            )
+        self._keep_layout(index)
+        bucket = self._readiness.bucket_of(index)
+        buckets = self._readiness.arrive(index)
+        self._note(bucket)
+        return buckets
+
+    def end(self) -> list[Bucket]:
+        """The last backward pass has ended; returns the buckets that leave now, with zeros for what is missing."""
+        rest = self._readiness.rest()
+        for bucket in rest:
+            for index in bucket.members:
+                if not self.used[index]:
+                    self._absent[index] = torch.zeros_like(self._parameters[index])
+                elif self._readiness.awaits(index):
+                    self._keep_layout(index)
+        # After the zeros: the exchange of these buckets waits for this mark.
+        self.backward_end = self._lane.mark()
+        for bucket in rest:
+            self._first_ready.setdefault(bucket.number, self.backward_end)
+            if not self._readiness.complete(bucket):
+                self.last_ready[bucket.number] = (self.backward_end,)
+        return rest
+
+    def gradients(self, bucket: Bucket) -> list[Tensor]:
+        """The gradients of a bucket that leaves, in its order."""
+        found = []
+        for index in bucket.members:
+            gradient = self._absent.get(index, self._parameters[index].grad)
+            assert gradient is not None
+            found.append(gradient)
+        return found
+
+    def replace(self, bucket: Bucket, tensors: Sequence[Tensor]) -> None:
+        """The averages of `bucket` come to be in `tensors`."""
+        for index, tensor in zip(bucket.members, tensors, strict=True):
+            if index in self._absent:
+                self._absent[index] = tensor
+            else:
+                self._parameters[index].grad = tensor
+
+    def hand_over(self) -> None:
+        """All sums are there: parameters that only other ranks used get theirs."""
+        for index, gradient in self._absent.items():
+            if self.sums[index]:
+                self._parameters[index].grad = gradient
+
+    def waited_seconds(self) -> float:
+        """From the end of the backward pass to the last sum, once the lane has settled."""
+        ends = [self.exchange_end, *(marks[-1] for marks in self.stages.values())]
+        return max(0.0, max(map(self._lane.seconds, ends)) - self._lane.seconds(self.backward_end))
+
+    def span(self, bucket: Bucket, sent_bytes: int) -> BucketSpan:
+        """When `bucket` passed each stage, once the lane has settled."""
+        number = bucket.number
+        copy_start, sent, received, done = map(self._lane.seconds, self.stages[number])
+        return BucketSpan(
+            step=self._step,
+            bucket=number,
+            backward_start=self._lane.seconds(self.backward_start),
+            first_ready=self._lane.seconds(self._first_ready[number]),
+            last_ready=max(map(self._lane.seconds, self.last_ready[number])),
+            copy_start=copy_start,
+            sent=sent,
+            received=received,
+            done=done,
+            gradient_bytes=bucket.gradient_bytes,
+            sent_bytes=sent_bytes,
+        )
+
+    def _note(self, bucket: Bucket) -> None:
+        """A gradient of `bucket` is there, or in the queue of the calling thread."""
+        queues = self._queues[bucket.number]
+        queues.add(self._lane.queue())
+        if bucket.number not in self._first_ready:
+            self._first_ready[bucket.number] = self._lane.mark()
+        if self._readiness.complete(bucket):
+            # Autograd gives a gradient on the stream on which its parameter's node was made, which is that of a CUDA
+            # graph's capture for some: the last one to come is not after those on another stream.
+            self.last_ready[bucket.number] = tuple(self._lane.mark(queue) for queue in queues)
+
+    def _keep_layout(self, index: int) -> None:
+        """A buffer holds gradients in memory order, which must be the same on all ranks: the parameter's."""
+        parameter = self._parameters[index]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.stride() != parameter.stride() and not _lie_alike(gradient, dense := torch.empty_like(parameter)):
+            parameter.grad = dense.copy_(gradient)
+
+
+def _lie_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether elements are in the same order in memory: the stride of an axis of length 1 does not matter."""
+    strides = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(length == 1 or stride == theirs for length, stride, theirs in strides)
+
+
+# ----------------------------------------------------------------------------------------------------
+# One of the exchanges that run beside each other: groups and buffers of its own, and one bucket at a time.
+
+
+class Conversation:
+    """Averages buckets over all ranks of `communicator`, whose members make it alike and use it in the same order.
+
+    Raises:
+        RecipeError: the topology cannot be laid over these ranks.
+        RunError (also all methods): a rank is gone.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        settings: Communication,
+        lane: ExchangeLane,
+        residuals: Residuals | None,
+        *,
+        device: torch.device,
+        threads: int | None,
+    ) -> None:
+        group = communicator.group(range(communicator.size))
+        assert group
+        self._all, self._lane, self._device = group, lane, device
+        buffers = Buffers(device)
+        self._wire = make_wire(settings.compression, buffers, residuals, threads)
+        self._topology = make_topology(settings, group, self._wire, buffers)
+
+    def average(self, update: GradientUpdate, bucket: Bucket) -> None:
+        """Replace the gradients of `bucket` by their average over all ranks, and note when each stage was passed."""
+        number, gradients = bucket.number, update.gradients(bucket)
+        with self._lane.after(*update.last_ready[number]):
+            marks = [self._lane.mark()]
+            packed = self._wire.pack(
+                gradients,
+                self._padded(bucket.elements),
+                scale=1 / self._all.size,
+                bucket=number,
+                norms=update.norms[number],
+            )
+            targets = self._wire.targets(gradients, number)
+            if targets is not gradients:
+                self._lane.let_go(gradients)
+                update.replace(bucket, targets)
+                del gradients
+            marks.append(self._lane.mark())
+            packed = self._topology.sum(packed, number)
+            marks.append(self._lane.mark())
+            self._wire.unpack(packed, targets)
+            marks.append(self._lane.mark())
+        update.stages[number] = marks
+
+    def add_up(self, update: GradientUpdate, numbers: Sequence[float]) -> None:
+        """Leave the sum of `numbers` over all ranks in `update.sums`; what was given before is then done, and timed."""
+        with self._lane.after(update.backward_end):
+            tensor = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+            self._all.all_reduce(tensor)
+            update.exchange_end = self._lane.mark()
+            self._lane.settle()
+            update.sums = tensor.tolist()
+
+    def sent(self, bucket: Bucket) -> int:
+        """Bytes that this rank sends for `bucket`, by the topology's count."""
+        return self._topology.sent_bytes(self._packed_bytes(bucket), bucket.number)
+
+    def sent_between_nodes(self, bucket: Bucket) -> int:
+        """The part of `sent` that goes to other hosts."""
+        return self._topology.sent_between_nodes(self._packed_bytes(bucket), bucket.number)
+
+    def forget(self) -> None:
+        """Other buckets come."""
+        self._wire.forget()
+
+    def close(self) -> None:
+        """Leave the groups."""
+        for group in [*self._topology.groups, self._all]:
+            group.close()
+
+    def _padded(self, elements: int) -> int:
+        """The next number of elements that the topology can cut."""
+        unit = self._topology.pieces * self._wire.grain
+        return -(-elements // unit) * unit
+
+    def _packed_bytes(self, bucket: Bucket) -> int:
+        return self._wire.packed_bytes(self._padded(bucket.elements))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Averages gradients over ranks while the backward pass still runs (V2.0 section 5.1.6).
+
 
 # While one bucket is packed or added up, others are on their way: over Gloo, two together take four fifths of the time
 # of one after the other, three somewhat less. NCCL fills a device by itself, and wants one conversation at a time.

@@ -12,17 +12,72 @@ from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
-
-# Its functions would keep the job's process group as a default argument, had they been imported after it was made.
 import torch.distributed.nn.functional
 from torch import Tensor
 
-from hpcai500.comm import gloo_exchange
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.composed import Scratch, reduce_scatter_by_exchange
-from hpcai500.comm.failures import as_run_error
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.comm.members import MemberCommunicator, Members
+from hpcai500.comm.communicator import (
+    Communicator,
+    LocalCommunicator,
+    MemberCommunicator,
+    Members,
+    Scratch,
+    as_run_error,
+    reduce_scatter_by_exchange,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# All-to-all and all-gather of CPU tensors over Gloo, with every receive posted before the first send.
+#
+# Gloo's own post the send first, and tell the other side that a receive is ready on the connection that carries the
+# data: that word then waits behind megabytes, both sides fall into step, and a full-duplex link carries one direction
+# at a time (200 Mbit/s, 1 MiB each way, one call after the other: 0.078 s and 0.059 s, and 0.044 s like this, which
+# is the link).
+
+
+def all_to_all(source: Tensor, target: Tensor, rank: int, size: int, group: Any) -> None:
+    """Member r's `target` (size * n,) gets elements r * n ... of every member's `source` (size * n,)."""
+    outgoing, incoming = source.view(size, -1), target.view(size, -1)
+    others = [(rank + step) % size for step in range(1, size)]
+    receives = [_receive(incoming[other], other, group) for other in reversed(others)]
+    sends = [_send(outgoing[other], other, group) for other in others]
+    incoming[rank].copy_(outgoing[rank])
+    for work in (*receives, *sends):
+        work.wait()
+
+
+def all_gather(source: Tensor, target: Tensor, rank: int, size: int, group: Any) -> None:
+    """Put the `source` (n,) of all members into `target` (size * n,), round a ring: each host is left once a turn."""
+    blocks = target.view(size, -1)
+    blocks[rank].copy_(source)
+    before, after = (rank - 1) % size, (rank + 1) % size
+    receives = [_receive(blocks[(rank - step) % size], before, group) for step in range(1, size)]
+    sends = []
+    for step in range(size - 1):
+        if step:
+            receives[step - 1].wait()
+        sends.append(_send(blocks[(rank - step) % size], after, group))
+    for work in (*receives[-1:], *sends):
+        work.wait()
+
+
+def _receive(target: Tensor, member: int, group: Any) -> dist.Work:
+    work = dist.irecv(target, group=group, group_src=member)
+    assert work, "this rank is a member of its own group"
+    return work
+
+
+def _send(source: Tensor, member: int, group: Any) -> dist.Work:
+    work = dist.isend(source, group=group, group_dst=member)
+    assert work, "this rank is a member of its own group"
+    return work
+
+
+# ----------------------------------------------------------------------------------------------------
+# The backend `torch`: torch.distributed with Gloo for CPU tensors and NCCL for CUDA tensors.
+
+
+# Its functions would keep the job's process group as a default argument, had they been imported after it was made.
+
 
 # Whether a rank is lost, the monitor judges, by signs of life; this only ends what nobody watches.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -127,7 +182,7 @@ class TorchCommunicator(MemberCommunicator):
         """Put the `source` (n,) of all members into `target` (size * n,)."""
         with self._attempt("all-gather"):
             if source.device.type == "cpu":
-                gloo_exchange.all_gather(source, target, self.rank, self.size, self._group)
+                all_gather(source, target, self.rank, self.size, self._group)
             else:
                 _ALL_GATHER(target, source, group=self._group)
 
@@ -135,7 +190,7 @@ class TorchCommunicator(MemberCommunicator):
         """Exchange parts: member r gets the r-th part of every member's `source`."""
         with self._attempt("all-to-all"):
             if source.device.type == "cpu":
-                gloo_exchange.all_to_all(source, target, self.rank, self.size, self._group)
+                all_to_all(source, target, self.rank, self.size, self._group)
             else:
                 dist.all_to_all_single(target, source, group=self._group)
 

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import multiprocessing
 import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext
 from pathlib import Path
+from typing import Any, TypeVar
 
-from hpcai500.data.atomic_file import write_unsynced
+from hpcai500.errors import DataError, RunError
+from hpcai500.files import write_unsynced
+from hpcai500.stopping import end_with_parent
+from hpcai500.streams import say
+
+# ----------------------------------------------------------------------------------------------------
+# Files that are derived from a data set: kept inside it, or in the user's cache where the set is read-only.
 
 
 def derived_paths(root: Path, name: str) -> tuple[Path, ...]:
@@ -29,3 +50,171 @@ def write_derived(root: Path, name: str, content: bytes) -> None:
         except OSError:
             continue
         return
+
+
+# ----------------------------------------------------------------------------------------------------
+# A folder for half-written files, which goes with the call that writes them, or with the next one.
+
+
+_PREFIX = ".hpcai500-part-"
+_NAME = re.compile(re.escape(_PREFIX) + r"(?P<host>.+)-(?P<process>\d+)-[^-]+")
+
+
+@contextmanager
+def part_folder(root: Path) -> Iterator[Path]:
+    """Make a folder in `root` for the length of a `with` block.
+
+    Folders of processes of this host that were killed are removed first: they can be as large as the set. Raises
+    OSError when `root` cannot be written.
+    """
+    for found in root.glob(f"{_PREFIX}*"):
+        if _is_abandoned(found.name):
+            shutil.rmtree(found, ignore_errors=True)
+    prefix = f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _is_abandoned(name: str) -> bool:
+    match = _NAME.fullmatch(name)
+    # Whether a process of another host lives cannot be known.
+    if match is None or match["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(match["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+# ----------------------------------------------------------------------------------------------------
+# The file that says with which parameters a synthetic set was made: sets of different ones must not mix.
+
+
+MANIFEST = ".hpcai500-synthetic.json"
+
+
+def claim_folder(root: Path, parameters: Mapping[str, Any], occupied_by: Sequence[str]) -> None:
+    """Make `root` the folder of the set with `parameters` (JSON values), or find that it is.
+
+    Raises:
+        DataError: it holds a set with other parameters, or data that are not ours, `occupied_by`.
+        OSError: it cannot be made or written.
+    """
+    manifest = root / MANIFEST
+    ours = json.loads(json.dumps(dict(parameters)))
+    if manifest.exists():
+        found = _read(manifest)
+        if found != ours:
+            different = [f"{key} {found.get(key)}, not {ours[key]}" for key in ours if found.get(key) != ours[key]]
+            raise DataError(
+                f"{root} holds a synthetic set made with {'; '.join(different) or 'other parameters'}: "
+                "choose another folder, or remove this one first"
+            )
+        return
+    if occupied_by:
+        raise DataError(
+            f"{root} already has {' and '.join(occupied_by)}, not made by this command: choose another folder"
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    write_unsynced(manifest, (json.dumps(ours, indent=1) + "\n").encode())
+
+
+def _read(manifest: Path) -> dict[str, object]:
+    try:
+        found = json.loads(manifest.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{manifest} is damaged ({error}): remove {manifest.parent} and make the set again") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{manifest} is damaged (no JSON object): remove {manifest.parent} and make the set again")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# Work shared by processes: results in the order of the tasks, a bounded number of them under way.
+
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def map_in_order(
+    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, *, what: str
+) -> Iterator[Result]:
+    """Yield `function(task)` for each task, in order, from `workers` processes (one worker: from this process).
+
+    `function` and tasks must be picklable. With more than one worker, a script's main module must be importable, as
+    always with Python's "spawn". `what` completes "a process that …" in the error message.
+
+    Raises:
+        RunError: a worker process was killed.
+    """
+    if workers == 1:
+        yield from map(function, tasks)
+        return
+    # Spawned, not forked: a forked child of a process that has run torch's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    if reason := _why_alone(context):
+        say(f"{reason}: one process does the work of {workers}")
+        yield from map(function, tasks)
+        return
+    resource_tracker.ensure_running()
+    try:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_die_with_parent) as pool:
+            try:
+                yield from _windowed(pool, function, tasks, window=4 * workers)
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+    except BrokenProcessPool as error:
+        raise RunError(
+            f"a process that {what} was killed, perhaps for memory: run the command again to continue, "
+            "with fewer workers"
+        ) from error
+
+
+def _why_alone(context: SpawnContext) -> str | None:
+    """Why processes cannot talk to each other here, or None: semaphores are files in /dev/shm."""
+    try:
+        context.Lock()
+    except OSError as error:
+        return f"/dev/shm cannot be used ({error.strerror})"  # noqa: S108 - its name, and not a file in it
+    return None
+
+
+def _die_with_parent() -> None:
+    """End when the parent ends, also when it was killed: an orphan would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    end_with_parent(parent.pid)
+
+
+def _windowed(
+    pool: ProcessPoolExecutor, function: Callable[[Task], Result], tasks: Iterable[Task], window: int
+) -> Iterator[Result]:
+    """Keep `window` tasks in the pool, however many there are."""
+    pending: deque[Future[Result]] = deque()
+    for task in tasks:
+        with _interrupts_kept_from_children():
+            pending.append(pool.submit(function, task))
+        if len(pending) == window:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+@contextmanager
+def _interrupts_kept_from_children() -> Iterator[None]:
+    """Let a process that starts meanwhile never see Ctrl-C: the parent ends it in order, without a traceback.
+
+    Ctrl-C reaches the whole process group. A child inherits the mask; an initializer would come too late for a child
+    that is still importing.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -2,17 +2,219 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from hpcai500.data.copy_lanes import CopyLane
-from hpcai500.data.device_images import convert_images
-from hpcai500.data.held_slots import Event
+from hpcai500 import _core
 from hpcai500.data.samplers import SampleIds
+from hpcai500.errors import EnvironmentLacksError
+from hpcai500.side_stream import SideStream
+
+# ----------------------------------------------------------------------------------------------------
+# Ring slots that the consumer is done asking about, but whose copy to a device may still be under way.
+
+
+class Event(Protocol):
+    """A point on a device's stream, as `torch.cuda.Event`."""
+
+    def query(self) -> bool:
+        """Tell whether the device has passed the point."""
+
+    def synchronize(self) -> None:
+        """Wait until it has."""
+
+
+# Records a point behind everything that was given to a device so far and reads the slot in hand.
+Mark = Callable[[], Event]
+
+
+def stream_mark() -> Event:
+    """The mark of what is queued on the current CUDA stream: of the computation, or of a lane of copies inside it."""
+    return cast(Event, torch.cuda.current_stream().record_event())
+
+
+class HeldSlots:
+    """Gives each slot back as soon as the device has passed the event that was recorded when its batch was done with.
+
+    A `non_blocking` copy reads pinned memory after Python has moved on: a slot that is refilled too early would mix
+    two batches without any error. At most `most_held` slots wait; beyond that the oldest is waited for, so that the
+    ring keeps slots to fill.
+    """
+
+    def __init__(self, release: Callable[[int], None], most_held: int) -> None:
+        self._release = release
+        self._most_held = most_held
+        self._held: deque[tuple[int, Event]] = deque()
+
+    def add(self, slot: int, event: Event) -> None:
+        """Hold `slot` until `event` has passed; give back all slots that need not wait any longer."""
+        self._held.append((slot, event))
+        while self._held and self._held[0][1].query():
+            self._release_oldest()
+        while len(self._held) > self._most_held:
+            self._held[0][1].synchronize()
+            self._release_oldest()
+
+    def flush(self) -> None:
+        """Wait for all events and give all slots back."""
+        while self._held:
+            self._held[0][1].synchronize()
+            self._release_oldest()
+
+    def _release_oldest(self) -> None:
+        slot, _ = self._held.popleft()
+        self._release(slot)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where copies to a device are put: beside the computation. The two wait for each other by events, never the host.
+
+
+class CopyLane(Protocol):
+    """Orders copies, and what is done to them on the device, against the computation."""
+
+    def mark(self) -> Event:
+        """The end of what the calling thread has given so far: to the lane inside `beside`, else to the computation."""
+
+    @contextmanager
+    def beside(self, *marks: Event) -> Iterator[None]:
+        """What the calling thread gives inside is done beside the computation, after `marks`."""
+
+    def follow(self, mark: Event) -> None:
+        """What the calling thread gives to the computation from now on is done after `mark`."""
+
+
+class HostCopyLane:
+    """On the processor, work is done when its call returns: nothing needs to wait."""
+
+    def mark(self) -> Event:
+        """As the protocol."""
+        return _Passed()
+
+    @contextmanager
+    def beside(self, *marks: Event) -> Iterator[None]:
+        """As the protocol."""
+        del marks
+        yield
+
+    def follow(self, mark: Event) -> None:
+        """As the protocol."""
+
+
+class StreamCopyLane:
+    """On a CUDA device, a stream of its own. Copies out of pinned memory and kernels run there in the order given.
+
+    What is allocated inside `beside` is of this stream: it is given away again in the order of this stream, so that
+    whoever lets go of it while the computation still reads it calls `beside` with the computation's mark before.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._side = SideStream(device)
+
+    def mark(self) -> Event:
+        """As the protocol."""
+        return cast(Event, self._side.current().record_event())
+
+    @contextmanager
+    def beside(self, *marks: Event) -> Iterator[None]:
+        """As the protocol."""
+        with self._side.beside(*(cast(torch.cuda.Event, mark) for mark in marks)):
+            yield
+
+    def follow(self, mark: Event) -> None:
+        """As the protocol."""
+        self._side.current().wait_event(cast(torch.cuda.Event, mark))
+
+
+class _Passed:
+    """A point that is behind."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return
+
+
+def make_copy_lane(device: torch.device) -> CopyLane:
+    """The lane of copies to `device`."""
+    return StreamCopyLane(device) if device.type == "cuda" else HostCopyLane()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Torch's face of the conversion of images: normalised by channel, cast and laid out in one pass, where they are.
+
+
+def convert_images(
+    images: Tensor,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    dtype: torch.dtype = torch.float32,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Images in another type and layout, each value as (value - mean) / std of its channel, in the same memory.
+
+    Computed as the host's loaders do: value * scale + bias, where scale is 1 / std and bias -mean / std as float32,
+    rounded once to float32 and once more, to nearest even, to a short type. The CPU's work is done on return, a CUDA
+    device's is put on its current stream; both give the same bits, but for which NaN a NaN becomes.
+
+    Args:
+        images: (N, C, H, W), float32, float16, bfloat16 or uint8, contiguous or channels_last; C at most 256.
+        mean: of each channel; with `std`, or neither to change nothing but type and layout.
+        std: of each channel, above 0.
+        dtype: float32, float16 or bfloat16.
+        memory_format: contiguous_format or channels_last.
+        out: takes the result, in its type and layout, instead of new memory; `dtype` and `memory_format` mean nothing.
+
+    Raises:
+        ValueError: another shape, type or layout, an `out` that overlaps, mean or std that cannot be.
+        EnvironmentLacksError: images on a CUDA device, and a build without CUDA.
+    """
+    if out is None:
+        out = torch.empty(images.shape, dtype=dtype, device=images.device, memory_format=memory_format)
+    if out.device != images.device:
+        raise ValueError(f"images and out must be on one device, got {images.device} and {out.device}")
+    if not images.is_cuda:
+        arrays = _bits(images).numpy(), _bits(out).numpy()
+        _core.convert_images(*arrays, mean=mean, std=std, threads=torch.get_num_threads())
+        return out
+    require_cuda_build()
+    _core.convert_images_cuda(
+        images,
+        out,
+        mean=mean,
+        std=std,
+        device=images.get_device(),
+        stream=torch.cuda.current_stream(images.device).cuda_stream,
+    )
+    return out
+
+
+def require_cuda_build() -> None:
+    """Raise EnvironmentLacksError, with the fix, where the core has no kernel for CUDA devices."""
+    if not _core.cuda_architectures():
+        raise EnvironmentLacksError(
+            "hpcai500 is built without CUDA, but images shall be converted on a CUDA device: put nvcc on PATH (or set "
+            "CUDACXX) and run make build again, or set accelerator.conversion=host"
+        )
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The tensor as NumPy can have it: bfloat16, which it lacks, as uint16."""
+    tensor = tensor.detach()
+    return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+
+
+# ----------------------------------------------------------------------------------------------------
+# Batches that are on the device before they are asked for: copied, and converted there, while a step computes.
+
 
 # One batch is computed with while the next is copied: more would wait for the same computation.
 _PLACES = 2

@@ -3,27 +3,176 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcai500.data.climate.checking.check import check_climate
-from hpcai500.data.climate.checking.document import as_document
-from hpcai500.data.climate.checking.report import report_lines
-from hpcai500.data.climate.index import spans
-from hpcai500.data.climate.repacking.estimate import Estimate
-from hpcai500.data.climate.repacking.file import FILTERS
-from hpcai500.data.climate.repacking.repacking import Repacking, RepackReport
-from hpcai500.data.ewa_anchors_command import add_anchors
-from hpcai500.data.ewa_make_command import add_make
+import numpy as np
+
+from hpcai500.data.climate.boxes import AnchorFit, balanced, fit_anchors, truths_of
+from hpcai500.data.climate.check import as_document, check_climate, report_lines
+from hpcai500.data.climate.index import load_climate_index, spans
+from hpcai500.data.climate.repack import FILTERS, Estimate, Repacking, RepackReport
+from hpcai500.data.climate.synthetic import LAYOUTS, SyntheticYears, make_years
+from hpcai500.data.climate.years import BOXES, CLASSES, file_name, open_hdf5
 from hpcai500.data.stage_command import add_staging
-from hpcai500.data.text_table import size
-from hpcai500.data.year_range import year_range
 from hpcai500.errors import ExitCode
 from hpcai500.progress import track
 from hpcai500.streams import say, show
+from hpcai500.text import size
 
-__all__ = ["HELP", "NAME", "add_anchors", "add_check", "add_make", "add_repack", "add_stage"]
+# ----------------------------------------------------------------------------------------------------
+# Years on a command line.
+
+
+def year_range(text: str) -> tuple[int, int]:
+    """`1979` or `1979-1981` -> first and last year.
+
+    Raises:
+        ArgumentTypeError: it is something else.
+    """
+    match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} are no years: write 1979 or 1979-1981")
+    return int(match[1]), int(match[2] or match[1])
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 data anchors ewa`: anchors that fit the boxes of the training years, as lines for a recipe.
+
+
+def add_anchors(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data anchors ewa`."""
+    parser.description = (
+        "Fit anchors to the boxes of a set by k-means under 1 - IoU, every class counting alike, and print them as the "
+        "line of a recipe. "
+        "Use the training years only: anchors fitted to evaluation years have seen the answers."
+    )
+    parser.epilog = "Example: hpcai500 data anchors ewa /data/weather --years 1979-1987 >> my-recipe.toml"
+    parser.add_argument("dir", metavar="DIR", type=Path, help="folder with climo_YYYY.h5")
+    parser.add_argument("--years", metavar="A-B", type=year_range, help="training years (default: all)")
+    parser.add_argument("--levels", metavar="N", type=int, default=5, help="pyramid levels (default: 5)")
+    parser.add_argument("--per-level", metavar="N", type=int, default=3, help="anchors a level (default: 3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a line")
+    parser.set_defaults(run=_anchors)
+
+
+def _anchors(chosen: argparse.Namespace) -> int:
+    index = load_climate_index(chosen.dir, progress=track)
+    years = index.select(*chosen.years) if chosen.years else index.years
+    truths = [truth for year in years for truth in truths_of(year.boxes, *year.grid)]
+    boxes = np.concatenate([truth.boxes for truth in truths])
+    labels = np.concatenate([truth.labels for truth in truths])
+    shapes = np.stack([boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]], axis=1).astype(np.float64)
+    fit = fit_anchors(balanced(shapes, labels), chosen.levels, chosen.per_level)
+    show(asdict(fit) if chosen.json else _lines(fit), indent=1)
+    return ExitCode.PASS
+
+
+def _lines(fit: AnchorFit) -> list[str]:
+    levels = [[[round(side) for side in shape] for shape in level] for level in fit.anchors]
+    return [f"# mean best IoU {fit.mean_iou:.3f} with {fit.boxes} boxes", f"anchors = {levels}"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 data make ewa`: options, and how the result is shown.
+
+
+# Above this size, and the minutes that it takes, users want to know before.
+_LARGE_BYTES = 10e9
+
+
+def add_make(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `data make ewa`."""
+    parser.description = (
+        "Write a synthetic set of climate years in ExtremeWeather's format: 16 channels of weather on the globe, with "
+        "cyclones and atmospheric rivers in boxes. The same options give the same bytes. A second call completes the "
+        "set and writes nothing twice; files of others are never touched."
+    )
+    parser.epilog = (
+        "Example: hpcai500 data make ewa /tmp/weather --years 1979-1981 --height 768 --width 1152 --images-per-year 46 "
+        "--layout shipped"
+    )
+    defaults = SyntheticYears()
+    years = f"{defaults.first_year}-{defaults.last_year}"
+    shares = ",".join(f"{share:g}" for share in defaults.class_shares)
+    parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set; made when missing")
+    parser.add_argument(
+        "--years", metavar="A-B", type=year_range, default=years, help=f"years, one file each (default: {years})"
+    )
+    for flag, default, meaning in (
+        ("--images-per-year", defaults.images_per_year, "images in each file"),
+        ("--height", defaults.height, "rows from pole to pole"),
+        ("--width", defaults.width, "columns around the globe"),
+        ("--seed", defaults.seed, "another seed gives other weather"),
+    ):
+        parser.add_argument(flag, metavar="N", type=int, default=default, help=f"{meaning} (default: {default})")
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in LAYOUTS.items())
+    parser.add_argument(
+        "--layout", choices=LAYOUTS, default=defaults.layout, help=f"{meanings} (default: {defaults.layout})"
+    )
+    parser.add_argument(
+        "--class-shares",
+        metavar="A,B,C,D",
+        type=_shares,
+        default=shares,
+        help=f"shares of {', '.join(CLASSES)} (default: {shares})",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
+    parser.add_argument("--workers", metavar="N", type=int, help="processes that share the work (default: one a core)")
+    parser.set_defaults(run=_make)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no shares: write four numbers as in 0.1,0.4,0.4,0.1") from None
+
+
+def _make(chosen: argparse.Namespace) -> int:
+    first_year, last_year = chosen.years
+    wanted = SyntheticYears(
+        first_year=first_year,
+        last_year=last_year,
+        images_per_year=chosen.images_per_year,
+        height=chosen.height,
+        width=chosen.width,
+        layout=chosen.layout,
+        class_shares=chosen.class_shares,
+        seed=chosen.seed,
+    )
+    missing = sum(not (chosen.dir / file_name(year)).exists() for year in wanted.years)
+    if missing * wanted.year_bytes > _LARGE_BYTES:
+        say(f"{missing} years of {wanted.images_per_year} images take up to {missing * wanted.year_bytes / 1e9:.0f} GB")
+    written = make_years(chosen.dir, wanted, workers=chosen.workers, progress=track)
+    counts = _boxes_of(chosen.dir, wanted)
+    images = len(wanted.years) * wanted.images_per_year
+    if chosen.json:
+        document = {"years": list(wanted.years), "images": images, "boxes": counts, "written": written}
+        show(document, indent=1)
+    else:
+        show(
+            f"{chosen.dir}: {images} images of {wanted.height} x {wanted.width} in {len(wanted.years)} years, "
+            f"{sum(counts.values())} boxes ({written} years written now)"
+        )
+    return ExitCode.PASS
+
+
+def _boxes_of(root: Path, wanted: SyntheticYears) -> dict[str, int]:
+    """How many boxes of each class the set has."""
+    counts = np.zeros(len(CLASSES), np.int64)
+    for year in wanted.years:
+        with open_hdf5(root / file_name(year)) as file:
+            labels = file[BOXES][..., 4]
+        counts += np.bincount(labels[labels >= 0], minlength=len(CLASSES))
+    return dict(zip(CLASSES, counts.tolist(), strict=True))
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 data make|check|anchors|repack|stage ewa`: options, and how results are shown.
+
 
 NAME = "ewa"
 HELP = "Extreme Weather Analytics: climo_YYYY.h5, a year of 16-channel images and their boxes each"

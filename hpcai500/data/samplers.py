@@ -2,31 +2,29 @@
 
 The order is a function of (seed, epoch) alone. A global batch is a slice of that order, so it holds the same samples
 whatever the number of ranks that share it. The one exception is an order by windows (`windowed_order`), which gives
-each share of an update (`data.shares`) windows of its own and so depends on their number.
+each share of an update (`data.samplers`) windows of its own and so depends on their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcai500.errors import DataError
-from hpcai500.methodology.random_words import Draw, random_words
+from hpcai500.layers import Recipe
+from hpcai500.methodology.sampling import Coverage, Draw, drawn_digest, drawn_facts, draws, random_words
 
-__all__ = [
-    "Draw",
-    "SampleIds",
-    "Sharding",
-    "Tail",
-    "epoch_order",
-    "evaluation_shard",
-    "random_words",
-    "windowed_order",
-]
+# ----------------------------------------------------------------------------------------------------
+# Which samples each rank reads, in which order, and the proof that it did.
+#
+# The order is a function of (seed, epoch) alone. A global batch is a slice of that order, so it holds the same samples
+# whatever the number of ranks that share it. The one exception is an order by windows (`windowed_order`), which gives
+# each share of an update (`data.samplers`) windows of its own and so depends on their number.
+
 
 SampleIds = npt.NDArray[np.int64]
 Tail = Literal["pad", "drop"]
@@ -157,3 +155,114 @@ def evaluation_shard(samples: int, batch_size: int, world_size: int, rank: int) 
     stop = samples * (rank + 1) // world_size
     ids = np.arange(start, stop, dtype=np.int64)
     return [ids[at : at + batch_size] for at in range(0, ids.size, batch_size)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an epoch trains on: every sample of the training set once, or those that a member of an ensemble has drawn.
+#
+# Orders, shards and random crops go by *positions*: places in the list of all draws, ascending by id. A sample that was
+# drawn three times has three of them, and so three crops in an epoch. Where nothing is drawn, positions are ids.
+
+
+ALL = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSamples:
+    """The samples of an epoch.
+
+    Attributes:
+        samples: size of the training set.
+        drawn: ids of the draws, ascending, with repeats; None where every sample is trained on once.
+        facts: of the draws, for the event `dataset`; empty where there are none.
+    """
+
+    samples: int
+    drawn: SampleIds | None
+    facts: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """How many positions an epoch has."""
+        return self.samples if self.drawn is None else int(self.drawn.size)
+
+    @property
+    def coverage(self) -> str:
+        """The digest of a complete epoch."""
+        return Coverage.expected(self.samples).digest if self.drawn is None else drawn_digest(self.drawn)
+
+    def ids(self, positions: SampleIds) -> SampleIds:
+        """The samples at these positions."""
+        return positions if self.drawn is None else self.drawn[positions]
+
+
+def training_samples(recipe: Recipe, samples: int, strata: Mapping[str, Sequence[int]]) -> TrainingSamples:
+    """What a run of this recipe trains on.
+
+    Args:
+        recipe: of one model, or of a member of an ensemble.
+        samples: size of the training set.
+        strata: by name (`class`, `year`), sizes of the groups that draws may keep the shares of; ids of a group are
+            contiguous.
+
+    Raises:
+        DataError: nothing was drawn.
+    """
+    options = recipe.ensemble
+    if options is None:
+        return TrainingSamples(samples, None, {})
+    sizes = () if options.strata == ALL else tuple(int(size) for size in strata[options.strata])
+    drawn = draws(samples, recipe.hyperparameters.seed, options.sampling, sizes)
+    if not drawn.size:
+        raise DataError(
+            f"ensemble.sampling: {options.sampling} of seed {recipe.hyperparameters.seed} draws none of {samples} "
+            "samples: take more data, or another seed"
+        )
+    facts = asdict(drawn_facts(drawn, samples, options.sampling, sizes))
+    return TrainingSamples(samples, drawn, {"drawn": {**facts, "strata": list(sizes)}})
+
+
+# ----------------------------------------------------------------------------------------------------
+# The shares of an update that one process computes: one each backward pass.
+#
+# An update is cut into as many shares as the recipe has backward passes, over all ranks. Which samples a share holds
+# depends on their number alone, so the same run can go on with fewer ranks, each of which then takes several.
+
+
+@dataclass(frozen=True)
+class Share:
+    """Sample ids of one backward pass; the first `real` of them are no padding."""
+
+    ids: SampleIds
+    real: int
+
+
+class Shares:
+    """Shares `mine` out of `total` of every update.
+
+    Args:
+        samples: size of the training set.
+        batch_size: samples of one share.
+        total: shares of an update over all processes.
+        mine: numbers of those that this process computes, in the order in which it does.
+        tail: what happens to the last update of an epoch (`Sharding`).
+
+    Raises DataError and ValueError as `Sharding` does.
+    """
+
+    def __init__(self, samples: int, batch_size: int, total: int, mine: Sequence[int], tail: Tail) -> None:
+        self.samples = samples
+        self.batch_size = batch_size
+        self.total = total
+        self._shardings = [Sharding(samples, batch_size, total, number, tail) for number in mine]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Updates of one epoch."""
+        return self._shardings[0].steps_per_epoch
+
+    def of_epoch(self, order: SampleIds, first_step: int = 0) -> Iterator[Share]:
+        """Shares out of `order` from update `first_step` on: all of this process's of one update, then the next."""
+        streams = [list(sharding.batches(order)) for sharding in self._shardings]
+        for step in range(first_step, self.steps_per_epoch):
+            for sharding, stream in zip(self._shardings, streams, strict=True):
+                yield Share(stream[step], sharding.real_count(step))

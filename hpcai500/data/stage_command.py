@@ -11,14 +11,14 @@ from typing import Any
 from hpcai500.data.staging.releasing import Released, release
 from hpcai500.data.staging.staging import Order, Report, stage
 from hpcai500.data.staging.together import together
-from hpcai500.data.text_table import size
 from hpcai500.errors import ExitCode, UsageError
 from hpcai500.files import expand_variables
-from hpcai500.placement import find_placement
+from hpcai500.hosts import find_placement
 from hpcai500.progress import silent, track
 from hpcai500.recipe import load_recipe
 from hpcai500.streams import say, show
-from hpcai500.system.process_token import is_here, owner_of
+from hpcai500.system.process import is_here, owner_of
+from hpcai500.text import size
 
 _ANYBODY = "default"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

@@ -12,10 +12,9 @@ from typing import IO, Any, cast
 
 import torch
 
-from hpcai500.chain import Event, iterate
 from hpcai500.files import allocate, sync_folder
 from hpcai500.methodology.passes import target_checkpoint
-from hpcai500.record_writer import cannot_write
+from hpcai500.record import Event, cannot_write, iterate
 
 _KEPT = 2
 _SLACK_BYTES = 1 << 20

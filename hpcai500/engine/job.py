@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,18 +13,14 @@ from typing import Any
 
 import torch
 
-from hpcai500.chain import iterate
-from hpcai500.engine.announcement import announce, announce_start
-from hpcai500.engine.ceilings import measure_ceilings
+import hpcai500
+from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_code, require_same
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
-from hpcai500.engine.console import Console
-from hpcai500.engine.costs import Costs
-from hpcai500.engine.devices import device_of
-from hpcai500.engine.journal import Journal, SilentJournal
-from hpcai500.engine.layout import shares_of
-from hpcai500.engine.old_record import campaign_of, data_of, has_reached_its_end, how_it_ended
+from hpcai500.engine.evidence import Costs, measure_ceilings
+from hpcai500.engine.journal import Console, Journal, SilentJournal, in_words, telling
+from hpcai500.engine.pipeline import stage_groups
 from hpcai500.engine.power import RunPower
-from hpcai500.engine.precision import Precision
+from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import (
     Member,
     announce_again,
@@ -31,23 +29,163 @@ from hpcai500.engine.predictions import (
     require_trained,
     write_predictions,
 )
-from hpcai500.engine.ranks import Ranks, joined, require_size
-from hpcai500.engine.rehearsal import Rehearsed, facts
+from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.stage_groups import stage_groups
-from hpcai500.engine.telling import in_words, telling
 from hpcai500.engine.trainer import Trainer, state_bytes
-from hpcai500.errors import HpcAi500Error, RunError
+from hpcai500.engine.warm_up import Rehearsed, facts
+from hpcai500.errors import DataError, HpcAi500Error, RecipeError, RecordError, RunError
+from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
+from hpcai500.measure.flops import CONVENTION, count_flops
+from hpcai500.measure.host import boot_id, capture_nodes
+from hpcai500.methodology.nodes import node_differences
 from hpcai500.methodology.result import derive
-from hpcai500.placement import Placement
-from hpcai500.recipe import load_recipe
-from hpcai500.record import Record, read_record
-from hpcai500.record_writer import RecordWriter
-from hpcai500.rulebook import rulebook
-from hpcai500.system.power.choice import AUTO, PowerChoice
+from hpcai500.recipe import load_recipe, recipe_hash, rulebook
+from hpcai500.record import Record, RecordWriter, iterate, read_record
+from hpcai500.streams import say
+from hpcai500.system.container import find_container
+from hpcai500.system.mpi import installed_mpi
+from hpcai500.system.power import AUTO, PowerChoice
+from hpcai500.system.software import version_document
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
+
+# ----------------------------------------------------------------------------------------------------
+# What the record of a run that is gone on with says of it.
+
+
+def has_reached_its_end(record: Record) -> bool:
+    """Whether nothing is left to train: training again would make the run slower than it was."""
+    ends = [event["key"] for event in record.events if event["key"] in ("run_start", "run_resume", "run_stop")]
+    return bool(ends) and ends[-1] == "run_stop"
+
+
+def campaign_of(record: Record) -> Mapping[str, Any] | None:
+    """{id, trial, attempt, head} where it is a run of a campaign."""
+    started = next(iterate(record.events, "init_start"), None)
+    campaign: Mapping[str, Any] | None = started["value"].get("campaign") if started else None
+    return campaign
+
+
+def data_of(record: Record) -> Path:
+    """Folder of the data that it was begun with.
+
+    Raises:
+        RecordError: it had found none.
+    """
+    dataset = next(iterate(record.events, "dataset"), None)
+    if dataset is None:
+        raise RecordError(
+            f"{record.path}: the run stopped before it had found its data: give --data DIR, or remove it and start anew"
+        )
+    return Path(dataset["value"]["root"])
+
+
+def how_it_ended(old: Record) -> str:
+    """By which signal, or what else, in words."""
+    last = old.events[-1]
+    if last["key"] != "run_error":
+        return "a kill or a crash"
+    interrupted = [event for event in old.events[-4:] if event["key"] == "interrupted"]
+    return interrupted[-1]["value"]["signal"] if interrupted else "an error"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the record says before training: the code, the machine, the data, the model; the same on every rank.
+
+
+# Classes that are named in a warning; the record names all.
+_MOST_NAMES = 5
+
+
+def announce_start(
+    journal: Journal,
+    recipe: Recipe,
+    ranks: Ranks,
+    data: Path | None = None,
+    campaign: Mapping[str, Any] | None = None,
+) -> None:
+    """Write down what begins, on which nodes, and say where these differ.
+
+    Args:
+        journal: where it is written.
+        recipe: the nine layers.
+        ranks: the processes.
+        data: folder of the data set.
+        campaign: {id, trial, attempt, head} where it is a run of one.
+
+    Raises:
+        UsageError: a rank runs other code, or another recipe.
+    """
+    journal.event(
+        "init_start",
+        {
+            "benchmark": recipe.benchmark,
+            "edition": recipe.edition,
+            "recipe_hash": recipe_hash(recipe),
+            "version": hpcai500.__version__,
+            "process": os.getpid(),
+            "boot_id": boot_id(),
+            "campaign": campaign,
+        },
+    )
+    require_same(ranks.world, {**code_facts(), **plugin_code(recipe.benchmark), RECIPE: recipe_hash(recipe)})
+    places = {"data": data, "out": journal.path, "temporary": Path(tempfile.gettempdir())}
+    nodes = capture_nodes(ranks.world, places, first_of_host=ranks.placement.local_rank == 0)
+    journal.write_system({"nodes": nodes, "installation": _installation(ranks, recipe)})
+    if len(nodes) > 1:
+        differences = node_differences(nodes)
+        journal.event("system_differences", {"differences": [one.document() for one in differences]})
+        for one in differences:
+            if one.matters:
+                say(f"warning: nodes differ: {one.sentence()}")
+
+
+def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
+    """The software of rank 0, which is that of all; the file of an image is read by this rank alone."""
+    if not ranks.leads:
+        return None
+    return version_document(find_container(os.environ), installed_mpi(os.environ), recipe.benchmark)
+
+
+def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record | None, ranks: Ranks) -> None:
+    """Write down what is trained on what; a resumed run must go on with the same data.
+
+    Raises:
+        RecipeError: the recipe names a metric that the workload does not measure.
+        DataError: not the data that the run was started on.
+        UsageError: a rank has other data.
+    """
+    if workload.metric != recipe.problem.metric:
+        raise RecipeError(f"problem.metric: {recipe.benchmark} measures {workload.metric}, got {recipe.problem.metric}")
+    dataset = workload.dataset()
+    before = next(iterate(old.events, "dataset"), None) if old else None
+    if before and before["value"]["fingerprint"] != dataset["fingerprint"]:
+        raise DataError(
+            f"{dataset['root']}: not the data that this run was started on ({before['value']['root']}): its files "
+            "differ; give the same set with --data DIR, or start a new run"
+        )
+    require_same(ranks.world, {DATA: dataset["fingerprint"], CONTENT: dataset["content_fingerprint"]})
+    counted, example = workload.counted()
+    count = count_flops(counted, *example)
+    journal.event("dataset", dataset)
+    if ranks.leads and (absent := dataset.get("classes_not_evaluated")):
+        say(f"warning: {_not_evaluated(dataset['root'], absent)}")
+    journal.event("model", {"parameters": count.parameters, "steps_per_epoch": workload.steps_per_epoch})
+    journal.event(
+        "flops", {"convention": CONVENTION, "per_sample": count.training_flops, "forward": count.forward_flops}
+    )
+
+
+def _not_evaluated(root: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    classes = f"{len(names)} class{'es' * (len(names) > 1)} ({', '.join(names[:_MOST_NAMES])}{more})"
+    return f"{root}: the evaluation set has no sample of {classes}: the quality is that of the others"
+
+
+# ----------------------------------------------------------------------------------------------------
+# One job from its first event to its last: set up, train, conclude, and leave a record that says how it went.
+
 
 # Where a checkpoint lies, and what is in it.
 Loaded = tuple[Checkpoint, dict[str, Any]]
@@ -62,7 +200,7 @@ class Beginning:
         overrides: as given to --set.
         data: folder of the data set.
         out: folder of the record.
-        campaign: {id, trial, attempt, head} where it is a run of one (`campaign.reading`).
+        campaign: {id, trial, attempt, head} where it is a run of one (`campaign.journal`).
     """
 
     recipe_name: str

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
-from hpcai500.files import write_atomically
+from hpcai500.files import scratch, write_atomically
+from hpcai500.hosts import find_placement
 from hpcai500.layers import Recipe
-from hpcai500.placement import find_placement
 from hpcai500.recipe import load_recipe
-from hpcai500.scratch import scratch
 from hpcai500.stopping import ending_by_signals
 from hpcai500.streams import prepare_streams, tell
 
@@ -110,11 +109,11 @@ def exit_code_of(command: Callable[[], None]) -> int:
 
 
 def _measure(options: argparse.Namespace, recipe: Recipe, body: Body) -> None:
-    import torch  # noqa: PLC0415 - after OpenMP's variables are set
+    import torch  # after OpenMP's variables are set
 
-    from hpcai500.engine.devices import device_of  # noqa: PLC0415
-    from hpcai500.engine.ranks import joined  # noqa: PLC0415
-    from hpcai500.engine.telling import telling  # noqa: PLC0415
+    from hpcai500.engine.journal import telling
+    from hpcai500.engine.precision import device_of
+    from hpcai500.engine.ranks import joined
 
     with joined(recipe, find_placement(os.environ)) as ranks, telling(ranks):
         device = device_of(recipe, ranks)

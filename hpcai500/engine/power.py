@@ -8,20 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.engine.journal import Journal
 from hpcai500.errors import EnvironmentLacksError, UsageError
 from hpcai500.files import write_atomically
-from hpcai500.hostlist import is_first_of_host
-from hpcai500.methodology.energy import Window
-from hpcai500.methodology.power import first_note, hosts_of, why_unknown, window_of
-from hpcai500.record import read_record
-from hpcai500.record_writer import cannot_write
+from hpcai500.hosts import is_first_of_host
+from hpcai500.methodology.power import Window, first_note, hosts_of, why_unknown, window_of
+from hpcai500.record import cannot_write, read_record
 from hpcai500.streams import say
-from hpcai500.system.power.choice import Meter, PowerChoice
-from hpcai500.system.power.finding import Found, Opener, automatic_names, find_sources, openers
-from hpcai500.system.power.meter import files_of
-from hpcai500.system.power.node import Entry, MeteredNode, NodePower, SampledNode
+from hpcai500.system.power import Found, Meter, Opener, PowerChoice, automatic_names, find_sources, openers
+from hpcai500.system.power_samples import Entry, MeteredNode, NodePower, SampledNode, files_of
 
 _NOT_WANTED = "not measured (--power none)"
 _MOST_NAMES = 4

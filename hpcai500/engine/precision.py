@@ -2,16 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, optim
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from hpcai500.comm.base import Communicator
-from hpcai500.engine.agreed_scaler import AgreedGradScaler
-from hpcai500.engine.int8 import Int8Products
+from hpcai500.comm.communicator import Communicator
+from hpcai500.engine.ranks import Ranks
+from hpcai500.errors import EnvironmentLacksError
+from hpcai500.layers import Recipe
+from hpcai500.system.accelerator import Torch
+from hpcai500.system.doctor import why_no_device
+
+# ----------------------------------------------------------------------------------------------------
+# fp16's loss scale where several ranks hold parts of one model: what overflows on one is left out by all.
+
+
+class AgreedGradScaler(torch.amp.GradScaler):
+    """torch's loss scaler, that asks the other ranks whether a gradient overflowed.
+
+    Not torch's own ShardedGradScaler: a default argument of it holds the job's process group for as long as the process
+    lives (see open_torch), fused optimizers take a step that overflows on two ranks, and nobody watches
+    its wait for the others.
+
+    Args:
+        device: where the gradients are.
+        communicator: all ranks that hold parts of the model. Each of them steps as often as the others.
+    """
+
+    def __init__(self, device: torch.device, communicator: Communicator) -> None:
+        super().__init__(device.type)
+        self._where, self._communicator = device, communicator
+        # Only the last stage scales a loss; the others too must have the factor that they unscale by.
+        self.scale(torch.zeros((), device=device))
+
+    def unscale_(self, optimizer: optim.Optimizer) -> None:
+        """Divide the gradients by the scale, and learn whether one overflowed on any rank.
+
+        Raises:
+            CommunicationError: another rank is lost.
+        """
+        super().unscale_(optimizer)
+        state: dict[str, Any] = self._per_optimizer_states[id(optimizer)]
+        # Empty where no parameter has a gradient; the others ask all the same.
+        found: dict[torch.device, Tensor] = state["found_inf_per_device"] or {
+            self._where: torch.zeros((), device=self._where)
+        }
+        for overflowed in found.values():
+            self._communicator.all_reduce(overflowed)
+            # A fused optimizer leaves out its step at 1, and takes it at any other number.
+            overflowed.clamp_(max=1)
+        state["found_inf_per_device"] = found
+
+
+# ----------------------------------------------------------------------------------------------------
+# Training in 8 bits: what convolutions and linear layers multiply is rounded to 256 values, by torch's own functions.
+#
+# The values are those of int8; the arithmetic is the device's float32, for torch has no 8-bit kernels that learn.
+# Weights have a scale for each output channel, symmetric about 0. Inputs have a scale and a zero point for each
+# sample: what one sample is rounded to does not depend on which others are in its batch, so that data, model and
+# pipeline parallelism stay what they are. Gradients are straight-through (Bengio et al. 2013; Jacob et al. 2018):
+# those of the rounded values, in float32, as if nothing had been rounded. Weights themselves are kept, and updated,
+# in float32.
+
+
+_LOWEST, _HIGHEST = -128, 127
+# A tensor that is 0 throughout: any scale is right for it.
+_LEAST_SCALE = torch.finfo(torch.float32).tiny
+
+
+class Int8Products(TorchFunctionMode):
+    """While it is entered, convolutions and linear layers multiply values of 8 bits; as autocast does it for bf16."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Round the first two arguments, input and weight, of a product."""
+        if func in _PRODUCTS and len(args) > 1:
+            args = (rounded_samples(args[0]), rounded_weight(args[1]), *args[2:])
+        return func(*args, **(kwargs or {}))
+
+
+_PRODUCTS = (F.conv2d, torch.conv2d, F.linear)
+
+
+def rounded_weight(weight: Tensor) -> Tensor:
+    """(outputs, …) with each output's values on -127 … 127 times a scale of its own; gradients pass through."""
+    largest = weight.detach().abs().flatten(1).amax(1)
+    scales = (largest / _HIGHEST).clamp_(min=_LEAST_SCALE)
+    zeros = torch.zeros(len(scales), dtype=torch.int32, device=weight.device)
+    return torch.fake_quantize_per_channel_affine(weight, scales, zeros, 0, _LOWEST, _HIGHEST)
+
+
+def rounded_samples(images: Tensor) -> Tensor:
+    """(N, …) with each sample's values on 256 evenly spaced ones that span it, 0 among them; gradients pass through."""
+    values = images.detach().flatten(1)
+    # 0 is exact: padding and what ReLU cut off stay 0.
+    least, greatest = values.amin(1).clamp_(max=0), values.amax(1).clamp_(min=0)
+    # One step is to spare: the zero point is rounded, and what would fall off the end would get no gradient.
+    scales = ((greatest - least) / (_HIGHEST - _LOWEST - 1)).clamp_(min=_LEAST_SCALE)
+    zeros = (_LOWEST - least / scales).round_().clamp_(_LOWEST, _HIGHEST).to(torch.int32)
+    return torch.fake_quantize_per_channel_affine(images, scales, zeros, 0, _LOWEST, _HIGHEST)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Arithmetic of a run (layer 4): fp32, tf32, mixed precision in bf16 or fp16 over fp32 weights, and int8 values.
+
 
 _MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -109,3 +211,33 @@ def same_kernels() -> Iterator[None]:
 
 def _scaler(device: torch.device, stages: Communicator | None) -> torch.amp.GradScaler:
     return AgreedGradScaler(device, stages) if stages else torch.amp.GradScaler(device.type)
+
+
+def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
+    """The device of the recipe. There is no silent fall-back to a CPU: its numbers would be taken for the device's."""
+    if recipe.accelerator.device != "cuda":
+        return torch.device(recipe.accelerator.device)
+    if not torch.cuda.is_available():
+        raise EnvironmentLacksError(
+            why_no_device(
+                os.environ,
+                Torch(torch.__version__, torch.version.cuda, torch.version.hip),
+                # The options of a job are those of its command.
+                [recipe.benchmark, *sys.argv[1:]],
+            )
+        )
+    # A launcher may show each rank its own device only.
+    devices = torch.cuda.device_count()
+    local_rank = ranks.placement.local_rank if devices > 1 else 0
+    if local_rank >= devices:
+        raise EnvironmentLacksError(
+            f"{ranks.name} is number {local_rank} on its host, which shows {devices} devices: start as many ranks a "
+            "node as it has devices"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def device_name(device: torch.device) -> str:
+    """`cuda:1 (NVIDIA H100)`, or `cpu`."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

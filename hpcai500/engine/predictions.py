@@ -20,23 +20,20 @@ from torch import nn
 
 import hpcai500
 from hpcai500.comm.identity import RECIPE, code_facts, plugin_code, require_same
-from hpcai500.comm.monitor_rules import EVALUATING, WRITING
+from hpcai500.comm.liveness import EVALUATING, WRITING
 from hpcai500.engine.journal import Journal
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import DataError, RecordError, RunError, StoppedError, WrongAnswerError
 from hpcai500.layers import Recipe
 from hpcai500.measure.host import boot_id
-from hpcai500.methodology.bootstrap import unseen_probe
-from hpcai500.methodology.coverage import SampleIds
-from hpcai500.methodology.member_predictions import EVALUATION, OUT_OF_BAG, expected_kinds, vouched
+from hpcai500.methodology.ensemble import EVALUATION, OUT_OF_BAG, expected_kinds, vouched
 from hpcai500.methodology.passes import last_pass
+from hpcai500.methodology.sampling import SampleIds, unseen_probe
 from hpcai500.recipe import recipe_hash
 from hpcai500.record import Record, read_record
 from hpcai500.workloads.base import Evaluation, Workload
-from hpcai500.workloads.voting import voter
-from hpcai500.workloads.voting.arrays_file import write_arrays
-from hpcai500.workloads.voting.base import Predictions
+from hpcai500.workloads.voting import Predictions, voter, write_arrays
 
 Judged = Callable[[], AbstractContextManager[nn.Module]]
 

@@ -7,20 +7,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from hpcai500.comm.base import Communicator
+from torch import Tensor
+
+from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.comm.connect import connect
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.comm.monitor import Monitor
-from hpcai500.comm.monitor_rules import EVALUATING, STARTING, WAITING, WRITING
-from hpcai500.comm.monitor_watch import start_watcher
-from hpcai500.engine.layout import changes_statistics, layout_of
+from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Monitor, start_watcher
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.watched import WatchedCommunicator
 from hpcai500.errors import (
     CommunicationError,
     HpcAi500Error,
@@ -30,10 +29,143 @@ from hpcai500.errors import (
     StoppedError,
     UsageError,
 )
+from hpcai500.hosts import Placement
 from hpcai500.layers import Recipe
-from hpcai500.placement import Placement
 from hpcai500.progress import Progress, Tracker, silent, track
 from hpcai500.system.mounts import unreachable
+
+# ----------------------------------------------------------------------------------------------------
+# Which rank holds which part of which replica of the model.
+
+
+# Normalisations whose result depends on which samples are together; `sync-batch` is over all replicas besides.
+_OF_SAMPLES = ("batch", "sync-batch")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`replicas` models of `stages` ranks each; the ranks of a model follow one another, so most are on one node."""
+
+    stages: int
+    replicas: int
+
+    def stage(self, rank: int) -> int:
+        """The part that `rank` computes, from 0."""
+        return rank % self.stages
+
+    def replica(self, rank: int) -> int:
+        """The model that `rank` has a part of, from 0."""
+        return rank // self.stages
+
+    def column(self, replica: int) -> range:
+        """The ranks of one model, first stage first."""
+        return range(replica * self.stages, (replica + 1) * self.stages)
+
+    def row(self, stage: int) -> range:
+        """The ranks that hold the same part."""
+        return range(stage, self.stages * self.replicas, self.stages)
+
+
+def layout_of(recipe: Recipe, size: int) -> Layout | None:
+    """How `size` ranks do what `recipe` says: its stages where they fit, else whole models; None where neither does."""
+    stages, shards = recipe.programming.stages, recipe.shards
+    if size % stages == 0 and shards % (size // stages) == 0:
+        return Layout(stages, size // stages)
+    return Layout(1, size) if shards % size == 0 else None
+
+
+def shares_of(recipe: Recipe, world: Communicator) -> tuple[int, ...]:
+    """Numbers of an update's backward passes (`data.samplers`) that this rank of `world` takes part in."""
+    layout = layout_of(recipe, world.size)
+    assert layout, "the number of ranks was looked at before"
+    return tuple(range(layout.replica(world.rank), recipe.shards, layout.replicas))
+
+
+def changes_statistics(recipe: Recipe, layout: Layout) -> bool:
+    """Whether batch norm would be over other samples than on the ranks that `recipe` asks for."""
+    norm = getattr(recipe.workload, "norm", None)
+    over_replicas = norm == "sync-batch" or getattr(recipe.workload, "norm_statistics", None) == "last-batch"
+    in_parts = norm in _OF_SAMPLES and recipe.programming.micro_batches > 1
+    return (over_replicas and layout.replicas != recipe.replicas) or (
+        in_parts and layout.stages != recipe.programming.stages
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# A communicator that tells the monitor when its rank waits for others: a waiting rank is not the one that hangs.
+
+
+class WatchedCommunicator:
+    """Does what `communicator` does, each time in a context of `waiting`; so do its groups.
+
+    For the training thread. Another thread takes the communicator itself: its waiting says nothing about training.
+    """
+
+    def __init__(self, communicator: Communicator, waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        self._communicator, self._waiting = communicator, waiting
+        self.backend, self.library = communicator.backend, communicator.library
+        self.rank, self.size = communicator.rank, communicator.size
+        self.hosts, self.world_ranks = communicator.hosts, communicator.world_ranks
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """As the protocol."""
+        with self._waiting():
+            self._communicator.all_reduce(tensor)
+
+    def reduce(self, tensor: Tensor, root: int) -> None:
+        """As the protocol."""
+        with self._waiting():
+            self._communicator.reduce(tensor, root)
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """As the protocol."""
+        with self._waiting():
+            self._communicator.broadcast(tensor, root)
+
+    def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
+        """As the protocol."""
+        with self._waiting():
+            self._communicator.reduce_scatter(source, target)
+
+    def all_gather(self, source: Tensor, target: Tensor) -> None:
+        """As the protocol."""
+        with self._waiting():
+            self._communicator.all_gather(source, target)
+
+    def all_to_all(self, source: Tensor, target: Tensor) -> None:
+        """As the protocol."""
+        with self._waiting():
+            self._communicator.all_to_all(source, target)
+
+    def gather_objects(self, thing: Any) -> list[Any]:
+        """As the protocol."""
+        with self._waiting():
+            return self._communicator.gather_objects(thing)
+
+    def broadcast_object(self, thing: Any, root: int = 0) -> Any:
+        """As the protocol."""
+        with self._waiting():
+            return self._communicator.broadcast_object(thing, root)
+
+    def barrier(self) -> None:
+        """As the protocol."""
+        with self._waiting():
+            self._communicator.barrier()
+
+    def group(self, members: Sequence[int]) -> Communicator | None:
+        """As the protocol."""
+        with self._waiting():
+            group = self._communicator.group(members)
+        return WatchedCommunicator(group, self._waiting) if group else None
+
+    def close(self) -> None:
+        """As the protocol."""
+        self._communicator.close()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The processes of one job, as each of them sees the others: who they are, how to talk, and who is lost.
+
 
 # A collective fails as soon as a connection breaks; who is gone is known a moment later.
 _VERDICT_SECONDS = 10.0
@@ -243,3 +375,7 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
             f"batch norm over {seen} was begun on {recipe.world_size} ranks and would be another on {size}: go on "
             f"with {recipe.world_size}"
         )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The device of a rank.

@@ -9,20 +9,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+
 from hpcai500.engine.measurement import CommandParser, exit_code_of, let_threads_spin
-from hpcai500.errors import DataError, RecipeError
-from hpcai500.files import write_atomically
+from hpcai500.engine.trainer import state_bytes
+from hpcai500.errors import DataError, RecipeError, WrongAnswerError
+from hpcai500.files import scratch, write_atomically
+from hpcai500.hosts import find_placement
 from hpcai500.layers import Ensemble, Recipe
-from hpcai500.placement import find_placement
 from hpcai500.recipe import ensemble_reference, parse_resolved
-from hpcai500.scratch import scratch
+from hpcai500.streams import spelt_out
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +37,169 @@ if TYPE_CHECKING:
     from hpcai500.engine.precision import Precision
     from hpcai500.engine.ranks import Ranks
     from hpcai500.workloads.base import Evaluation, Workload
+
+
+# ----------------------------------------------------------------------------------------------------
+# The weights in a checkpoint that somebody else made: data that may lie, take all memory, or want to run code.
+
+
+# Names, shapes and the folder of the ZIP file that a checkpoint is, beside the numbers.
+_SLACK_BYTES = 16 << 20
+_MOST_WORDS = 200
+# Of a sketch; and what of a model is in it: matrices and convolutions.
+_SUMS = 4096
+_LEAST_DIMENSIONS = 2
+_CONVOLUTION_DIMENSIONS = 4
+# After eight, factors of e^3 of all rows and columns leave less than 1e-6 in a trained net.
+_ROUNDS = 8
+_LEAST_DEVIATION = 1e-6
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Give `model` the weights of the checkpoint `path`, which nobody has reason to trust.
+
+    Nothing in the file is run (`weights_only`), its size is bounded by the model's, and names, shapes and types must be
+    exactly the model's.
+
+    Raises:
+        WrongAnswerError: it is no checkpoint of this model, with the reason.
+    """
+    try:
+        _require_plain(path, state_bytes(model) + _SLACK_BYTES)
+        with _bounded_memory(path.stat().st_size + _SLACK_BYTES):
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        _require_fit(state, model)
+        model.load_state_dict(state["model"])
+    except WrongAnswerError:
+        raise
+    except OSError as error:
+        raise WrongAnswerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # what a hostile file can raise has no end
+        raise WrongAnswerError(f"{path}: not a checkpoint of weights: {_words(error)}") from error
+
+
+def sketch_of(model: nn.Module) -> list[float]:
+    """4096 numbers by which the weights of two models can be compared without having both.
+
+    The cosine of two sketches is that of what was added up to within about 1/64: each number is added, with a sign, to
+    one of the sums, both drawn from one seed (count sketch: Charikar, Chen and Farach-Colton 2002). Added up are the
+    balanced magnitudes of matrices and convolutions, less their mean, each tensor scaled to norm 1, so that none
+    outweighs another. Biases and what norms learn begin alike in all trainings, and are left out.
+    """
+    sums = torch.zeros(_SUMS, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        if weight.dim() < _LEAST_DIMENSIONS:
+            continue
+        values = _balanced(weight).flatten()
+        values -= values.mean()
+        places = torch.randint(_SUMS, values.shape, generator=generator)
+        signs = 2.0 * torch.randint(2, values.shape, generator=generator) - 1.0
+        norm = values.norm()
+        # Of a matrix with one row or column, balancing leaves ones and what rounding adds.
+        if norm > _LEAST_DEVIATION * len(values) ** 0.5:
+            sums.index_add_(0, places, signs * values / norm)
+    return [float(value) for value in sums]
+
+
+def _balanced(weight: Tensor) -> Tensor:
+    """Magnitudes of the weights (outputs, inputs, places in the filter), scaled until each of these has a mean of 1.
+
+    A net is the same function where a filter is scaled, by any sign before a batch norm, and the layer after is made to
+    fit: whatever factors rows and columns have, these numbers are the same (Sinkhorn and Knopp 1967). Places are
+    scaled, too, as the middle of a filter has the largest weights in all nets.
+    """
+    magnitudes = weight.detach().to("cpu", torch.float64, copy=True).nan_to_num_().abs_()
+    magnitudes = magnitudes.reshape(*weight.shape[:_LEAST_DIMENSIONS], -1)
+    for _ in range(_ROUNDS):
+        for others in ((1, 2), (0, 2), (0, 1)):
+            mean = magnitudes.mean(others, keepdim=True)
+            magnitudes /= torch.where(mean > 0, mean, 1.0)
+    return magnitudes
+
+
+def first_filters(model: nn.Module) -> list[list[float]]:
+    """The filters of a model's first convolution, each of norm 1; none where it has no convolution.
+
+    Channels within a net have no order, so that a copy may have them in any; those of the images that it sees have one.
+    """
+    weight = next((one for one in model.parameters() if one.dim() == _CONVOLUTION_DIMENSIONS), None)
+    if weight is None:
+        return []
+    rows = weight.detach().to("cpu", torch.float64).nan_to_num().flatten(1)
+    filters: list[list[float]] = nn.functional.normalize(rows).tolist()
+    return filters
+
+
+def _require_plain(path: Path, most_bytes: int) -> None:
+    """Before torch looks at it: a ZIP file of a possible size, that does not unfold into more than it is."""
+    size = path.stat().st_size
+    if size > most_bytes:
+        raise WrongAnswerError(f"{path}: {size} bytes; a checkpoint of this model has at most {most_bytes}")
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise WrongAnswerError(f"{path}: compressed; a checkpoint is not")
+    if sum(entry.file_size for entry in entries) > size:
+        raise WrongAnswerError(f"{path}: its parts claim more than its {size} bytes")
+
+
+def _require_fit(state: Any, model: nn.Module) -> None:
+    weights = state.get("model") if isinstance(state, Mapping) else None
+    if not isinstance(weights, Mapping):
+        raise WrongAnswerError("the checkpoint holds no table `model` of weights")
+    wanted = model.state_dict()
+    for name in [*wanted, *weights]:
+        if name not in weights:
+            raise WrongAnswerError(f"the checkpoint lacks {name}, which the recipe's model has")
+        if name not in wanted:
+            raise WrongAnswerError(
+                f"the checkpoint holds {str(name)[:_MOST_WORDS]!r}, which the recipe's model has not"
+            )
+        if _form(weights[name]) != _form(wanted[name]):
+            raise WrongAnswerError(
+                f"{name}: the recipe's model has {_form(wanted[name])}, the checkpoint {_form(weights[name])}"
+            )
+
+
+def _form(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{type(value).__name__} {value.layout} {value.dtype} {tuple(value.shape)} on {value.device.type}"
+
+
+@contextmanager
+def _bounded_memory(more_bytes: int) -> Iterator[None]:
+    """No more address space than there is now and `more_bytes`, which is twice what a file needs that is what it says.
+
+    torch reads each part once, into the memory that it then is.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2 * more_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _words(error: Exception) -> str:
+    """One line of what went wrong."""
+    if isinstance(error, MemoryError):
+        return "it takes more memory than it has bytes"
+    # torch says first how to open the file nevertheless; what that was raised from says what is wrong.
+    cause = error.__context__ or error
+    line = (str(cause).splitlines() or [""])[0].partition(". Please use")[0]
+    return f"{type(cause).__name__}: {spelt_out(line, _MOST_WORDS)}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Evaluates checkpoints of a run again: the recipe's model, with those weights, on the whole evaluation set.
+#
+# Its last one also on a sample of the training set and, if there is one, on a set that was held back. On this
+# machine, in one process, however many the run had, by the code that evaluates during a run. Checkpoints may come
+# from anybody.
+
 
 # Beyond so many, sampling errs less than data sets of one origin differ.
 _MOST_TRAINING_SAMPLES = 10_000
@@ -69,14 +238,16 @@ def replay(
         DataError: the data cannot be read.
         EnvironmentLacksError: this machine has not the recipe's device.
     """
-    import torch  # noqa: PLC0415 - after OpenMP's variables are set
+    import torch  # after OpenMP's variables are set
 
-    from hpcai500.comm.local import LocalCommunicator  # noqa: PLC0415
-    from hpcai500.engine.devices import device_of  # noqa: PLC0415
-    from hpcai500.engine.precision import Precision  # noqa: PLC0415
-    from hpcai500.engine.ranks import Ranks  # noqa: PLC0415
-    from hpcai500.workloads import factory  # noqa: PLC0415
-    from hpcai500.workloads.base import Place  # noqa: PLC0415
+    from hpcai500.comm.communicator import LocalCommunicator
+    from hpcai500.engine.precision import (
+        Precision,
+        device_of,
+    )
+    from hpcai500.engine.ranks import Ranks
+    from hpcai500.workloads import factory
+    from hpcai500.workloads.base import Place
 
     # Whatever launcher this is started under, it is no rank of its job.
     alone = Ranks(find_placement({}), LocalCommunicator(), recipe.communication.timeout_seconds)
@@ -131,8 +302,7 @@ class _Judge:
 
     def loaded(self, checkpoint: Path) -> dict[str, Any]:
         """Take the weights of `checkpoint`; returns what they are compared by. Raises WrongAnswerError if refused."""
-        from hpcai500.engine.checkpoint_weights import first_filters, load_weights, sketch_of  # noqa: PLC0415
-        from hpcai500.measure.convolutions import to_memory_format  # noqa: PLC0415
+        from hpcai500.measure.convolutions import to_memory_format
 
         load_weights(self.model.to("cpu"), checkpoint)
         compared = {"sketch": sketch_of(self.model), "filters": first_filters(self.model)}
@@ -147,9 +317,9 @@ class _Judge:
 
     def training_quality(self, workload: Workload) -> dict[str, Any]:
         """Of the weights, on training samples that nobody can foresee, as many as are evaluated, seen as those are."""
-        import numpy as np  # noqa: PLC0415
+        import numpy as np
 
-        from hpcai500.workloads.voting import voter  # noqa: PLC0415
+        from hpcai500.workloads.voting import voter
 
         dataset = workload.dataset()
         total = dataset["training_samples"]
@@ -165,7 +335,7 @@ class _Judge:
     @contextmanager
     def _judging(self, samples: int) -> Iterator[Callable[[int], None]]:
         """Within, the model answers as in a run's evaluations; yields what is told how many samples are done."""
-        import torch  # noqa: PLC0415 - after OpenMP's variables are set
+        import torch  # after OpenMP's variables are set
 
         self.model.eval()
         before = 0
@@ -188,7 +358,7 @@ def _told(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _facts(workload: Workload) -> dict[str, Any]:
-    from hpcai500.measure.flops import count_flops  # noqa: PLC0415 - torch after OpenMP's variables
+    from hpcai500.measure.flops import count_flops  # torch after OpenMP's variables
 
     dataset = workload.dataset()
     counted, example = workload.counted()

@@ -12,25 +12,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hpcai500.comm.monitor_rules import EVALUATING, WRITING
-from hpcai500.comm.timeline.spans import SpanSink
-from hpcai500.engine.attribution import Attribution
+from hpcai500.comm.liveness import EVALUATING, WRITING
+from hpcai500.comm.timeline import SpanSink
 from hpcai500.engine.checkpoints import CheckpointStore
-from hpcai500.engine.console import Console, Status
-from hpcai500.engine.devices import device_name
+from hpcai500.engine.evidence import Attribution, average_statistics, make_equal, require_equal
 from hpcai500.engine.graphs import step_graphs, step_model
-from hpcai500.engine.journal import Journal
-from hpcai500.engine.precision import Precision, same_kernels
+from hpcai500.engine.journal import Console, EpochTally, Journal, Status
+from hpcai500.engine.pipeline import StagedUpdater, StageGroups
+from hpcai500.engine.precision import Precision, device_name, same_kernels
 from hpcai500.engine.ranks import Ranks
-from hpcai500.engine.rehearsal import Rehearsal, Rehearsed
-from hpcai500.engine.replicas import average_statistics, make_equal, require_equal
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.stage_groups import StageGroups
-from hpcai500.engine.staged_updates import StagedUpdater
-from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
+from hpcai500.engine.warm_up import Rehearsal, Rehearsed
 from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, StoppedError
-from hpcai500.hostlist import name_ranks
+from hpcai500.hosts import name_ranks
 from hpcai500.layers import Recipe
 from hpcai500.measure.convolutions import to_memory_format
 from hpcai500.optim.optimizers import build_optimizer
@@ -38,7 +33,7 @@ from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads.base import Place, Workload
 
 if TYPE_CHECKING:
-    from hpcai500.engine.staged_model import StagedModel
+    from hpcai500.engine.pipeline import StagedModel
 
 # Reading a loss makes a GPU wait; this many are kept on the device and looked at together.
 _LOSSES_AT_ONCE = 16
@@ -109,7 +104,7 @@ class Trainer:
 
     def _cut(self, groups: StageGroups) -> StagedModel:
         # Brings torch's compiler along, which takes two seconds.
-        from hpcai500.engine.staged_model import StagedModel  # noqa: PLC0415
+        from hpcai500.engine.pipeline import StagedModel
 
         return StagedModel(self._recipe, self._workload, self._bare, groups, self._place, self._precision)
 

@@ -5,25 +5,146 @@ Members are read one after the other, so that ten thousand take no more memory t
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.campaign.outcome import ODD
-from hpcai500.ensemble.collecting import CannotWriteError, alone, forget, written
-from hpcai500.ensemble.examining import Member, Missing, counted_before, examine, of_other_data, refused_by_vote
+from hpcai500.campaign.journal import NO_LOCKS
+from hpcai500.campaign.standing import ODD
+from hpcai500.ensemble.counting import (
+    Member,
+    Missing,
+    RefusedError,
+    Vote,
+    Voting,
+    counted_before,
+    examine,
+    hold_vote,
+    of_other_data,
+    refused_by_vote,
+    run_vote,
+)
 from hpcai500.ensemble.figures import PICTURES, draw_ensemble
-from hpcai500.ensemble.reading import DONE, RESULT, Ensemble, read_ensemble
-from hpcai500.ensemble.result import EnsembleResult, derive_ensemble
-from hpcai500.ensemble.voting import RefusedError, Vote, Voting, hold_vote, run_vote
-from hpcai500.ensemble.writing import append
+from hpcai500.ensemble.journal import DONE, RESULT, VOTE, Ensemble, append, read_ensemble
+from hpcai500.ensemble.mapping import in_short
+from hpcai500.ensemble.result import EnsembleResult, MemberResult, derive_ensemble, slowest_words
+from hpcai500.errors import ExitCode, RecordError
 from hpcai500.files import write_atomically
+from hpcai500.methodology.result import about_target
 from hpcai500.progress import Tracker, silent
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import rulebook
 from hpcai500.streams import say
+from hpcai500.text import aligned, scaled
+
+# ----------------------------------------------------------------------------------------------------
+# One collection at a time: a lock on the ensemble's folder, and what a collection leaves there.
+
+
+_LOCK = ".collect.lock"
+
+
+class CannotWriteError(RecordError):
+    """The ensemble's folder cannot be written."""
+
+
+@contextmanager
+def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Be the only one that collects the ensemble in `folder`; wait for another one, after having said so.
+
+    It ends with the process, however that ends. Where the file system has no locks, nobody is waited for.
+
+    Raises:
+        CannotWriteError: no lock can be made there.
+    """
+    path = folder / _LOCK
+    is_told = False
+
+    def on_wait() -> None:
+        nonlocal is_told
+        if not is_told:
+            say(f"{folder}: is being collected by another process: waiting for its end")
+        is_told = True
+
+    with written(folder):
+        descriptor = _locked(path, on_wait)
+    try:
+        yield
+    finally:
+        # While it is still ours: who waits for it finds that it is gone, and makes another one.
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def written(folder: Path) -> Iterator[None]:
+    """What cannot be written within is told in one line, with what to do.
+
+    Raises:
+        CannotWriteError: as said.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CannotWriteError(
+            f"{error.filename or folder}: cannot be written: {error.strerror}; mend it, or copy the ensemble to where "
+            "you may write, and collect there"
+        ) from error
+
+
+def forget(folder: Path) -> None:
+    """Remove what an earlier collection has left: it does not hold while another one is going on.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    for name in (DONE, RESULT, VOTE, *PICTURES):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _locked(path: Path, on_wait: Callable[[], None]) -> int:
+    """Descriptor of the file `path`, locked by us."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor, on_wait)
+            if _is_still(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, on_wait: Callable[[], None]) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        on_wait()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    """Whether who comes later would meet our lock: who had it before us has removed the file that it lay on."""
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+# ----------------------------------------------------------------------------------------------------
+# Collects an ensemble: who counts and who is missing, their vote, and what they amount to. Again, it gives the same.
+#
+# Members are read one after the other, so that ten thousand take no more memory than their rows of the table.
 
 
 @dataclass(frozen=True)
@@ -169,3 +290,231 @@ def _told(ensemble: Ensemble, told: Mapping[str, Any]) -> Ensemble:
     """The ensemble with the event `collect` at the end of its journal: once for one state of its members."""
     last = ensemble.events[-1]
     return ensemble if last["key"] == "collect" and last["value"] == told else append(ensemble, "collect", told)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A collected ensemble as people read it, and as the stable lines that test harnesses read.
+
+
+# Of more members the table shows the first, and the slowest: all are in result.json.
+_MOST_ROWS = 24
+_MOST_MISSING = 8
+
+
+@dataclass(frozen=True)
+class CollectReport:
+    """What `hpcai500 ensemble collect` says.
+
+    Attributes:
+        collected: what was collected; None where an error ended it.
+        accepted: whether the user has accepted that members are missing.
+        error: what ended it.
+        error_code: exit code of that.
+    """
+
+    collected: Collected | None
+    accepted: bool = False
+    error: str | None = None
+    error_code: int = ExitCode.PASS
+
+    @property
+    def exit_code(self) -> int:
+        """That of the error; 1 where members are missing and that was not accepted; 2 for a missed target; else 0."""
+        if self.collected is None:
+            return self.error_code
+        result = self.collected.result
+        if result.quality.achieved is None or not (result.complete or self.accepted):
+            return ExitCode.RUN_FAILED
+        return ExitCode.PASS if result.quality.achieved >= result.quality.target else ExitCode.WRONG_ANSWER
+
+    @property
+    def verdict(self) -> str:
+        """PASS; FAIL for an answer that is wrong; INVALID where there is none."""
+        return {ExitCode.PASS: "PASS", ExitCode.WRONG_ANSWER: "FAIL"}.get(ExitCode(self.exit_code), "INVALID")
+
+    def lines(self) -> Iterator[str]:
+        """For people, with the stable lines for harnesses last."""
+        if self.collected is None:
+            yield f"error       {self.error}"
+        else:
+            result = self.collected.result
+            yield f"ensemble    {self.collected.ensemble.path}, identity {self.collected.ensemble.identity}"
+            yield from member_lines(result)
+            yield from summary_lines(result)
+            yield from (f"figure      {path}" for path in self.collected.figures)
+            yield from missing_lines(self.collected, accepted=self.accepted)
+            if self.exit_code in (ExitCode.PASS, ExitCode.WRONG_ANSWER):
+                yield from figure_of_merit_lines(result)
+            if result.reasons:
+                yield f"HPCAI500 NOTE not rankable: {'; '.join(result.reasons)}"
+            if self.exit_code == ExitCode.WRONG_ANSWER:
+                quality = result.quality
+                yield f"FAILED: {quality.metric} {quality.achieved} is below the target {quality.target:g}"
+        yield f"HPCAI500 RESULT {self.verdict}"
+
+    def document(self) -> dict[str, Any]:
+        """For programs: what `result.json` holds, or the error; and in either case how the command ends."""
+        end = {"verdict": self.verdict, "exit_code": int(self.exit_code)}
+        return {**end, "error": self.error} if self.collected is None else {**self.collected.result.as_json(), **end}
+
+
+def member_lines(result: EnsembleResult) -> Iterator[str]:
+    """The table of the members."""
+    if not result.member_results:
+        return
+    rows: list[tuple[str, ...]] = [
+        ("member", result.quality.metric, "out of bag", "images/s", "seconds", "trained", "restarts", "host")
+    ]
+    rows += [_row(one) for one in _shown(result)]
+    yield from aligned(rows, right=range(7))
+    if left := len(result.member_results) - len(rows) + 1:
+        yield f"… {left} more in result.json"
+
+
+def summary_lines(result: EnsembleResult) -> Iterator[str]:
+    """The ensemble's numbers."""
+    yield (
+        f"benchmark   {result.benchmark}, edition {result.edition}: {result.members} members x {result.degree} = "
+        f"{result.scale} accelerators"
+    )
+    if result.level_changes is not None:
+        yield f"level       {result.level or 'none'} by its recipe"
+    if result.quality.achieved is not None:
+        yield from _quality_lines(result)
+    if result.flops is not None:
+        yield from _rate_lines(result)
+    if result.energy_joules is not None and result.watts is not None:
+        scope = f"{result.power_source}, scope {result.power_scope}"
+        yield f"energy      {scaled(result.energy_joules, 'J')}, mean {scaled(result.watts, 'W')} ({scope})"
+    elif result.power_note:
+        yield f"energy      unknown: {result.power_note}"
+    if not result.rankable:
+        more = f" (and {len(result.reasons) - 1} more)" if result.reasons[1:] else ""
+        yield f"NOT RANKABLE: {result.reasons[0]}{more}"
+
+
+def missing_lines(collected: Collected, *, accepted: bool) -> Iterator[str]:
+    """Who is missing, why, and what to do about it."""
+    result = collected.result
+    if result.complete:
+        return
+    yield f"INCOMPLETE: {result.members_done} of {result.members} members count"
+    for one in result.missing[:_MOST_MISSING]:
+        yield f"  member {one.member}: {one.reason}"
+    if len(result.missing) > _MOST_MISSING:
+        yield f"  … {len(result.missing) - _MOST_MISSING} more in result.json"
+    for place, line in enumerate(_advice(collected, accepted=accepted)):
+        yield f"{'' if place else 'next':12}{line}"
+
+
+def _advice(collected: Collected, *, accepted: bool) -> Iterator[str]:
+    """What helps the members that are missing, and what is left to do without them."""
+    folder = shlex.quote(str(collected.ensemble.path))
+    by_remedy = {
+        remedy: [one.number for one in collected.missing if one.remedy == remedy] for remedy in ("run", "told", "none")
+    }
+    if runs := by_remedy["run"]:
+        yield f"hpcai500 ensemble run {folder} (or submit {folder}), for {_named(runs)}; then collect again"
+    if told := by_remedy["told"]:
+        yield f"{_named(told)}: what is said there; then collect again"
+    if final := by_remedy["none"]:
+        yield f"{_named(final)}: diverged, which is final: this ensemble will not be complete"
+    if collected.result.members_done and not accepted:
+        yield f"or without them, never rankable: hpcai500 ensemble collect {folder} --accept-incomplete"
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"member{'s' if len(numbers) > 1 else ''} {in_short(numbers)}"
+
+
+def figure_of_merit_lines(result: EnsembleResult) -> Iterator[str]:
+    """`HPCAI500 FOM <name>=<value> <unit>` for each number that is known."""
+    bag, slowest = result.out_of_bag, result.slowest_member
+    figures: dict[str, tuple[float | None, str]] = {
+        "vflops": (result.vflops, "FLOPS"),
+        "flops": (result.flops, "FLOPS"),
+        "sustained_flops": (result.sustained_flops, "FLOPS"),
+        "images_per_second": (result.images_per_second, "images/s"),
+        result.quality.metric: (result.quality.achieved, "fraction"),
+        **{
+            f"{result.quality.metric}_{name.replace(' ', '_')}": (value, "fraction")
+            for name, value in (result.quality.per_class or {}).items()
+        },
+        f"{result.quality.metric}_out_of_bag": (bag.value if bag else None, "fraction"),
+        "members": (result.members, "members"),
+        "members_done": (result.members_done, "members"),
+        "apc": (result.apc.ensemble if result.apc else None, "FLOP"),
+        "seconds": (result.seconds, "s"),
+        "epoch_seconds": (result.epoch_seconds, "s"),
+        "start_skew_seconds": (result.start_skew_seconds, "s"),
+        "slowest_member_seconds": (slowest.seconds if slowest else None, "s"),
+        "utilisation": (result.utilisation, "fraction"),
+        "energy_joules": (result.energy_joules, "J"),
+        "watts": (result.watts, "W"),
+        "vflops_per_watt": (result.vflops_per_watt, "FLOPS/W"),
+    }
+    for name, (value, unit) in figures.items():
+        if value is not None:
+            yield f"HPCAI500 FOM {name}={value:.6g} {unit}"
+
+
+def _quality_lines(result: EnsembleResult) -> Iterator[str]:
+    quality, alone = result.quality, [one.quality for one in result.member_results if one.quality is not None]
+    yield f"quality     {quality.metric} {quality.achieved:.4f} by the vote `{result.vote}` (target {quality.target:g})"
+    for name, value in (quality.per_class or {}).items():
+        yield f"  {name:22} " + ("does not occur" if value is None else f"{value:.4f}")
+    if alone:
+        mean = sum(alone) / len(alone)
+        yield f"  each alone             {min(alone):.4f} to {max(alone):.4f}, mean {mean:.4f}"
+    if result.out_of_bag is not None and result.out_of_bag.value is not None:
+        bag = result.out_of_bag
+        votes = "" if bag.votes_a_sample is None else f", {bag.votes_a_sample:.2f} votes each"
+        yield f"  out of bag             {bag.value:.4f} on {bag.samples} training samples{votes}"
+    points = "  ".join(f"{point.members}: {point.value:.4f}" for point in result.curve)
+    yield f"  as members join        {points}"
+
+
+def _rate_lines(result: EnsembleResult) -> Iterator[str]:
+    apc, slowest = result.apc, result.slowest_member
+    assert apc is not None
+    assert slowest is not None
+    yield f"APC         {scaled(apc.ensemble, 'FLOP')} an update, {scaled(apc.member, 'FLOP')} of a member (Eq. 3, 4)"
+    yield f"FLOPS       {scaled(result.flops or 0.0, 'FLOPS')} by Eq. 6: an epoch takes {result.epoch_seconds:.1f} s"
+    yield f"  of each, by its clock  {scaled(result.flops_of_members or 0.0, 'FLOPS')}"
+    yield f"  sustained              {scaled(result.sustained_flops or 0.0, 'FLOPS')} from first start to last stop"
+    if result.vflops is not None:
+        yield f"VFLOPS      {scaled(result.vflops, 'FLOPS')} (penalty coefficient {result.penalty_coefficient:.4f})"
+    elif why := about_target(result.reasons):
+        yield f"VFLOPS      not shown: {why}"
+    yield f"rate        {result.images_per_second:.1f} images/s"
+    yield (
+        f"time        {result.seconds:.1f} s; last start after {result.start_skew_seconds:.1f} s; at most "
+        f"{result.at_once} of {result.members_done} at once"
+    )
+    yield f"slowest     {slowest_words(slowest)}"
+    yield f"utilisation {result.utilisation:.1%} of the accelerators' time was spent in training steps"
+    if result.restarts:
+        yield f"restarts    {result.restarts}, counted as time"
+
+
+def _shown(result: EnsembleResult) -> Sequence[MemberResult]:
+    rows = result.member_results
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    first = rows[: _MOST_ROWS - 1]
+    assert result.slowest_member is not None
+    slowest = next(one for one in rows if one.member == result.slowest_member.member)
+    return [*first, slowest] if slowest not in first else first
+
+
+def _row(one: MemberResult) -> tuple[str, ...]:
+    return (
+        str(one.member),
+        "-" if one.quality is None else f"{one.quality:.4f}",
+        "-" if one.out_of_bag is None else f"{one.out_of_bag:.4f}",
+        f"{one.images_per_second:.1f}",
+        f"{one.seconds:.1f}",
+        f"{one.training_seconds / one.seconds:.1%}",
+        str(one.restarts),
+        one.host,
+    )

@@ -7,21 +7,41 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcai500.campaign.outcome import KILLED
-from hpcai500.ensemble.failures import Failure, begun_line, note_failure
+from hpcai500.campaign.standing import KILLED
+from hpcai500.ensemble.journal import FAILURES, OUTPUT, Ensemble, append, parse_members, read_ensemble
 from hpcai500.ensemble.member import BEING_RUN
-from hpcai500.ensemble.reading import FAILURES, OUTPUT, Ensemble
-from hpcai500.ensemble.retrying import may_be_tried_again
+from hpcai500.ensemble.members import Failure, begun_line, note_failure
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError
 from hpcai500.interpreter import module_command
-from hpcai500.launch.affinity import neighbours_together, share
-from hpcai500.launch.child import SignalRelay, start_child
-from hpcai500.launch.devices import VARIABLE, visible_devices
+from hpcai500.launch.launchers import DEVICES_VARIABLE, neighbours_together, share, visible_devices
+from hpcai500.launch.processes import SignalRelay, start_child
+
+# ----------------------------------------------------------------------------------------------------
+# What becomes of a member whose job has failed: the same on a cluster and on one machine.
+
+
+# As often a member may fail, time that ran out aside, before it is given up.
+MOST_FAILURES = 3
+
+
+def may_be_tried_again(exit_code: int, failures: int) -> bool:
+    """Whether a member whose job ended with `exit_code`, its `failures`-th failure, is worth another try.
+
+    What diverged, or cannot be run as it was planned, ends the same way however often it is tried. A code that is none
+    of ours was a signal's, or its launcher's.
+    """
+    final = (ExitCode.WRONG_ANSWER, ExitCode.USAGE, ExitCode.ENVIRONMENT)
+    return exit_code not in final and failures < MOST_FAILURES
+
+
+# ----------------------------------------------------------------------------------------------------
+# The scheduler of one machine: members are processes here, each on cores or accelerators of its own.
+
 
 # Of its output's end, where the last line is looked for.
 _LAST_LINE_BYTES = 1024
@@ -135,7 +155,7 @@ class LocalScheduler:
             "cli", "ensemble", "member", ensemble.path, "--member", str(member), "--power", self._power,
             "--procs", str(ensemble.shape.degree),
         )  # fmt: skip
-        environment = {**os.environ} | ({VARIABLE: slot.devices} if slot.devices is not None else {})
+        environment = {**os.environ} | ({DEVICES_VARIABLE: slot.devices} if slot.devices is not None else {})
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / OUTPUT).open("ab", buffering=0) as output:
@@ -237,3 +257,115 @@ def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
         Slot(share(cores, number, count), ",".join(devices[number * degree : (number + 1) * degree]))
         for number in range(count)
     ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# An ensemble on this machine: all members that are not done, side by side as far as there is room, to their end.
+
+
+_POLL_SECONDS = 0.2
+
+Jobs = Mapping[int, MemberJob]
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """What the user asked for.
+
+    Attributes:
+        folder: of the ensemble.
+        members: those to run, as in `0-3,7`; None: all.
+        at_once: members that run side by side; None: as many as the machine has room for.
+        power: what tells the power, as --power has it.
+    """
+
+    folder: Path
+    members: str | None = None
+    at_once: int | None = None
+    power: str = "auto"
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How the members stand after all that could be run has run.
+
+    Attributes:
+        ensemble: as it is now.
+        jobs: those that were run, as they ended.
+        stopped: whether a signal ended it early: the same command goes on.
+    """
+
+    ensemble: Ensemble
+    jobs: Jobs
+    stopped: bool
+
+    @property
+    def failed(self) -> list[int]:
+        """Members that are not done, and would not be by another try."""
+        return sorted(member for member, job in self.jobs.items() if job.state == "failed")
+
+
+def run_ensemble(
+    order: RunOrder,
+    on_poll: Callable[[Ensemble, Jobs], None] = lambda ensemble, jobs: None,
+    on_start: Callable[[Sequence[int]], None] = lambda members: None,
+) -> RunEnd:
+    """Run what is not done yet, and tell `on_poll` how all stand several times a second; goes on where it was.
+
+    `on_start` is told before the first of them which members are run.
+
+    A member that fails is tried again (`retrying`); one that runs elsewhere already fails, and says so.
+
+    Raises:
+        HpcAi500Error: there is no such ensemble, member or accelerator, or the folder cannot be written.
+    """
+    ensemble = read_ensemble(order.folder)
+    wanted = parse_members(order.members, ensemble) if order.members else ensemble.members
+    left = [member for member in wanted if not is_done(ensemble, member)]
+    if not left:
+        return RunEnd(ensemble, {}, stopped=False)
+    with SignalRelay() as relay:
+        scheduler = LocalScheduler(relay, order.power)
+        jobs = scheduler.submit(ensemble, left, at_once=order.at_once)
+        told = {
+            "scheduler": scheduler.name,
+            "jobs": list(jobs),
+            "members": left,
+            "at_once": order.at_once,
+            "exclude": [],
+        }
+        ensemble = append(ensemble, "submit", told)
+        on_start(left)
+        try:
+            states = _to_the_end(scheduler, ensemble, relay, on_poll)
+        finally:
+            scheduler.close()
+        return RunEnd(ensemble, states, stopped=relay.heard)
+
+
+def is_done(ensemble: Ensemble, member: int) -> bool:
+    """Whether an attempt at the member came to its end."""
+    campaign = ensemble.campaign(member)
+    return campaign is not None and bool(campaign.done())
+
+
+def starting_line(ensemble: Ensemble, members: Sequence[int]) -> str:
+    """What is said before `members` are run: `starting 2 of 3 members of runs/e, output in …`."""
+    total = ensemble.shape.members
+    many = f"{len(members)} of {total}" if len(members) < total else str(total)
+    return (
+        f"starting {many} member{'s' * (total > 1)} of {ensemble.path}, what they print is in "
+        f"{ensemble.path}/members/NNNNN/{OUTPUT}"
+    )
+
+
+def _to_the_end(
+    scheduler: LocalScheduler, ensemble: Ensemble, relay: SignalRelay, on_poll: Callable[[Ensemble, Jobs], None]
+) -> Jobs:
+    while True:
+        jobs = scheduler.jobs(ensemble)
+        on_poll(ensemble, jobs)
+        states: Sequence[str] = [job.state for job in jobs.values()]
+        if "running" not in states and ("waiting" not in states or relay.heard):
+            return jobs
+        time.sleep(_POLL_SECONDS)

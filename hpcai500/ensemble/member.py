@@ -2,25 +2,112 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.campaign.attempts import is_written
-from hpcai500.campaign.outcome import read_outcome
-from hpcai500.campaign.reading import Campaign
-from hpcai500.campaign.turns import ALL_TRIALS, turn_at
-from hpcai500.ensemble.reading import Ensemble, read_ensemble
-from hpcai500.ensemble.staging import staged
-from hpcai500.ensemble.writing import begin_member
-from hpcai500.errors import ExitCode, RunError, UsageError
+from hpcai500.campaign.journal import ALL_TRIALS, RECIPE, Campaign, turn_at
+from hpcai500.campaign.standing import read_outcome
+from hpcai500.ensemble.journal import Ensemble, begin_member, read_ensemble
+from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
+from hpcai500.files import expand_variables
 from hpcai500.launch.campaign import CampaignOrder, campaign_recipe, run_campaign
 from hpcai500.launch.crew import Crew
-from hpcai500.rulebook import rulebook
+from hpcai500.layers import Recipe
+from hpcai500.recipe import rulebook
 from hpcai500.streams import say
+from hpcai500.system.process import owner_of
+
+# ----------------------------------------------------------------------------------------------------
+# What a member reads, copied to the storage of each of its nodes before it trains, and gone after it.
+#
+# The job on every rank is `python -m hpcai500.data stage`: one rank of a node copies, the others wait for it, and all
+# end together. Members side by side on a node share one folder, and samples in it.
+
+
+BENCHMARKS = ("ic", "ewa")
+_MODULE = "data"
+
+
+@contextmanager
+def staged(
+    ensemble: Ensemble, member: int, crew: Crew, recipe: Recipe, environment: Mapping[str, str] = os.environ
+) -> Iterator[Path]:
+    """The folder that a member trains on: the data set, or a copy on its nodes of what it reads, while this is open.
+
+    A member that is killed leaves its copy, which its next attempt on that node goes on with; whoever needs the space
+    takes it.
+
+    Args:
+        ensemble: whose `stage` may name $VARIABLES, which are read here, on a node.
+        member: begun already: its campaign's recipe is read.
+        crew: open, with the ranks that will train.
+        recipe: of the member.
+        environment: of this node.
+
+    Raises:
+        UsageError: the folder is none, or the benchmark is one that is not staged.
+        HpcAi500Error: it could not be staged, as the ranks have said.
+    """
+    if ensemble.stage is None:
+        yield ensemble.data
+        return
+    require_stageable(recipe)
+    folder = f"{ensemble.stage}/{_folder_name(ensemble, recipe)}"
+    root = Path(expand_variables(folder, environment))
+    if not root.is_absolute():
+        raise UsageError(f"--stage {ensemble.stage}: is {root.parent} here; give a folder from the root on, as /tmp")
+    name = f"{ensemble.identity[:12]}-member-{member:05d}"
+    common: list[str | Path] = ["stage", recipe.benchmark, ensemble.data, folder, "--expand", root, "--for", name]
+    wanted: list[str | Path] = ["--recipe", ensemble.folder(member) / RECIPE, "--owner", owner_of(os.getpid())]
+    try:
+        code = crew.run(recipe, [*common, *wanted], module=_MODULE)
+        if code != ExitCode.PASS:
+            raise error_kind(code)(f"member {member}: what it reads could not be staged into {root} (see above)")
+        yield root
+    finally:
+        _release(crew, recipe, [*common, "--release"], member, root)
+
+
+def require_stageable(recipe: Recipe) -> None:
+    """Refuse the data of a plug-in: which files a sample is in, it alone knows.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if recipe.benchmark not in BENCHMARKS:
+        raise UsageError(
+            f"ensemble: data of {recipe.benchmark} cannot be staged, only of {' and '.join(BENCHMARKS)}: plan it "
+            "without --stage"
+        )
+
+
+def _release(crew: Crew, recipe: Recipe, arguments: list[str | Path], member: int, root: Path) -> None:
+    """Let the copy go; what befell the member counts for more than a copy that stays."""
+    try:
+        released = crew.run(recipe, arguments, module=_MODULE) == ExitCode.PASS
+    except HpcAi500Error as error:
+        say(f"member {member}: {error}")
+        released = False
+    if not released:
+        say(f"member {member}: its copy in {root} stays until another member on that node needs the space")
+
+
+def _folder_name(ensemble: Ensemble, recipe: Recipe) -> str:
+    """One for each data set: ensembles on the same data share it, and those on other data do not meet."""
+    place = hashlib.sha256(os.fsencode(ensemble.data)).hexdigest()[:12]
+    return f"hpcai500-{recipe.benchmark}-{place}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# One member of an ensemble, on the ranks that were started for it: begun, gone on with, or done already.
+
 
 # Ranks whose command was killed stop with a checkpoint in less, and NFS keeps the locks of a node that died for 90 s.
 _PATIENCE_SECONDS = 120.0

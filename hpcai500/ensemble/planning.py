@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.editions import load_edition
-from hpcai500.ensemble.plan import MemberJob, Shape, member_jobs, shape_of
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.staging import require_stageable
-from hpcai500.ensemble.writing import create_ensemble, require_new
+from hpcai500.ensemble.journal import Ensemble, create_ensemble, require_new
+from hpcai500.ensemble.mapping import MemberJob, Shape, member_jobs, shape_of
+from hpcai500.ensemble.member import require_stageable
 from hpcai500.errors import DataError, UsageError
-from hpcai500.hostlist import expand_hosts
+from hpcai500.hosts import expand_hosts
 from hpcai500.launch.made_data import make_data
-from hpcai500.layers import Recipe
-from hpcai500.layers.training import SEEDS
-from hpcai500.recipe import ENSEMBLE, load_recipe
+from hpcai500.layers import SEEDS, Recipe
+from hpcai500.recipe import ENSEMBLE, load_edition, load_recipe
 
 # The first edition that has ensembles: a recipe of an older one is planned under it.
 _EDITION = "v3.0"

@@ -8,13 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hpcai500.ensemble.examining import Member, Missing, members_reasons
-from hpcai500.ensemble.numbers import in_short
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.voting import Vote
+from hpcai500.ensemble.counting import Member, Missing, Vote, members_reasons
+from hpcai500.ensemble.journal import Ensemble
+from hpcai500.ensemble.mapping import in_short
 from hpcai500.methodology.ensemble import EnsembleNumbers, ensemble_numbers, overlap_reasons, parallel_computation
 from hpcai500.methodology.result import DEFAULT_EXPONENT, Quality, has_edition_target
-from hpcai500.methodology.score import penalty_coefficient, valid_flops
+from hpcai500.methodology.trials import penalty_coefficient, valid_flops
 
 SCHEMA = "hpcai500-ensemble-result-1"
 # Less of a member's time between its starts is not shown.

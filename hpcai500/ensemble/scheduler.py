@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.journal import Ensemble
 
 # `ended` has ended by itself, well or not: its record says which; `stopped` on request, and can be gone on with.
 State = Literal["waiting", "running", "ended", "stopped", "failed", "cancelled", "unknown"]

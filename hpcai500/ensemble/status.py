@@ -2,27 +2,485 @@
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
+import shutil
+import statistics
+import sys
+import textwrap
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
 
-from hpcai500.ensemble.member_status import (
+from hpcai500.ensemble.journal import JOURNAL, RECIPE, Ensemble, read_ensemble
+from hpcai500.ensemble.members import (
     GIVEN_UP,
     STATES,
+    Jobs,
     MemberState,
     MemberStatus,
+    Memory,
+    Poll,
     Setting,
     member_status,
+    orders_of,
+    this_machine,
 )
-from hpcai500.ensemble.memory import Jobs, Memory, Poll
-from hpcai500.ensemble.orders import orders_of
-from hpcai500.ensemble.presence import this_machine
-from hpcai500.ensemble.reading import RECIPE, Ensemble
-from hpcai500.ensemble.status_summary import Percentiles, eta_seconds, is_stuck, percentiles, usual_pace
-from hpcai500.ensemble.status_text import status_lines
-from hpcai500.errors import ExitCode, RecordError
+from hpcai500.ensemble.scheduler import Scheduler
+from hpcai500.errors import EnvironmentLacksError, ExitCode, RecordError, RunError
+from hpcai500.progress import PLAIN_INTERVAL_SECONDS, Tracker, silent
+from hpcai500.streams import beneath, prepare_streams, say, spelt_out
+from hpcai500.text import aligned, scaled
+
+if TYPE_CHECKING:
+    from rich.live import Live as RichLive
+
+
+# ----------------------------------------------------------------------------------------------------
+# What all members come to: percentiles, who is slow, who is silent, and when the last one will be done. Pure.
+
+
+# Silence of so many epochs is no epoch any more; and below the least, it is nothing.
+_SILENT_EPOCHS = 3.0
+_LEAST_SILENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of a number over so many members: the least, the 10th of a hundred, the median, the 90th, the greatest."""
+
+    count: int
+    least: float
+    p10: float
+    p50: float
+    p90: float
+    greatest: float
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    """Those of `values`: the median, of an even number the mean of the two in the middle, and others that there are.
+
+    These are of the nearest rank. None where there is none.
+    """
+    if not values:
+        return None
+    ordered = sorted(values)
+
+    def rank(share: float) -> float:
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    return Percentiles(len(ordered), ordered[0], rank(0.1), statistics.median(ordered), rank(0.9), ordered[-1])
+
+
+def usual_pace(rows: Sequence[MemberStatus]) -> float | None:
+    """Median seconds of an epoch, over all members that have told; None where none has."""
+    paces = [row.pace_seconds for row in rows if row.pace_seconds is not None]
+    return statistics.median(paces) if paces else None
+
+
+def is_stuck(row: MemberStatus, usual: float | None, now_s: float) -> bool:
+    """Whether a member should have told something by now: it is silent for longer than three epochs take.
+
+    Args:
+        row: the member.
+        usual: median seconds of an epoch.
+        now_s: UNIX seconds.
+    """
+    age = row.age_seconds(now_s)
+    if row.state != "running" or age is None or usual is None:
+        return False
+    return age > max(_LEAST_SILENCE_SECONDS, _SILENT_EPOCHS * max(usual, row.pace_seconds or 0.0))
+
+
+def left_seconds(row: MemberStatus, epochs: int, usual: float | None, now_s: float) -> float | None:
+    """About how long a running member still takes, at the pace of its last epoch, or else of the others'.
+
+    None where no member has told a pace.
+    """
+    pace = usual if row.pace_seconds is None else row.pace_seconds
+    if pace is None:
+        return None
+    # What it has done since it told last is known by the clock alone, and is an epoch at most.
+    since = min(row.age_seconds(now_s) or 0.0, pace)
+    return max(0.0, (epochs - row.progress) * pace - since)
+
+
+def eta_seconds(rows: Sequence[MemberStatus], epochs: int, usual: float | None, now_s: float) -> float | None:
+    """About when the last member will be done, if as many go on running as run now; None where nobody can say.
+
+    Those that wait take the place of those that end: all cannot be done before the work is, spread evenly over as many
+    as run now, nor before the slowest of these.
+    """
+    running = [row for row in rows if row.state == "running"]
+    if usual is None or not running:
+        return None
+    left = [left_seconds(row, epochs, usual, now_s) or 0.0 for row in running]
+    waiting = sum((epochs - row.progress) * usual for row in rows if row.state == "waiting")
+    return max(*left, (sum(left) + waiting) / len(running))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bars of letters: how much is done, and how a number is spread over members.
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_LETTERS = "_.-=+*#@"
+_WIDTH = 30
+
+
+def progress_bar(share: float) -> str:
+    """`[######------]` for a share from 0 to 1."""
+    done = round(_WIDTH * min(max(share, 0.0), 1.0))
+    return f"[{'#' * done}{'-' * (_WIDTH - done)}]"
+
+
+def spread_bar(values: Sequence[float], *, ascii_only: bool, width: int = _WIDTH) -> str:
+    """How many of `values` lie where between the least and the greatest: the higher, the more; a space: none."""
+    low, high = min(values), max(values)
+    counts = [0] * width
+    for value in values:
+        counts[int((value - low) / (high - low) * (width - 1) + 0.5) if high > low else width // 2] += 1
+    levels = _LETTERS if ascii_only else _BLOCKS
+    most = max(counts)
+    return "".join(levels[(len(levels) - 1) * count // most] if count else " " for count in counts)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Members as a picture of letters: one for each, or for several, in the order of their numbers.
+
+
+_MARKS: dict[MemberState, str] = {
+    "waiting": ".", "done": "#", "stopped": "s", "cancelled": "c", "failed": "F", "diverged": "D", "lost": "L",
+    "unread": "?",
+}  # fmt: skip
+STUCK = "!"
+# Of several members that share a place, that with the first of these marks is shown; digits come after them.
+_WORST = "LFD!sc"
+_LEAST_WIDTH = 20
+_STATUS_MAP_WIDTH = 100
+
+LEGEND = (
+    "0-9 running (tenths done), # done, . waiting, ? not read yet,",
+    "! silent, s stopped, c cancelled, F failed, D diverged, L lost",
+)
+
+
+def map_lines(
+    rows: Sequence[MemberStatus], stuck: Collection[int], epochs: int, width: int | None, most_lines: int | None
+) -> Iterator[str]:
+    """The map, and what its letters mean.
+
+    Args:
+        rows: all members, in order.
+        stuck: numbers of those that are silent.
+        epochs: of each.
+        width: columns of the terminal.
+        most_lines: that the map has; where members are more than places, several share one, and the worst is shown.
+            None: a place for each.
+    """
+    places = max(_LEAST_WIDTH, (width or _STATUS_MAP_WIDTH) - len(str(len(rows))) - 2)
+    room = places * most_lines if most_lines else len(rows)
+    share = -(-len(rows) // room)
+    marks = [_mark(row, stuck, epochs) for row in rows]
+    shown = "".join(_worst(marks[first : first + share]) for first in range(0, len(marks), share))
+    if share > 1:
+        # A line begins with a number that people can count from.
+        places -= places % 10
+    digits = len(str(len(rows)))
+    for first in range(0, len(shown), places):
+        yield f"{first * share:>{digits}}  {shown[first : first + places].rstrip()}"
+    if share > 1:
+        yield f"{'':{digits}}  a letter stands for {share} members, and shows the worst of them:"
+    yield from (f"{'':{digits}}  {line}" for line in LEGEND)
+
+
+def _mark(row: MemberStatus, stuck: Collection[int], epochs: int) -> str:
+    if row.member in stuck:
+        return STUCK
+    if row.state == "running":
+        return str(min(9, int(10 * row.progress / epochs)))
+    return _MARKS[row.state]
+
+
+def _worst(marks: Sequence[str]) -> str:
+    return min(marks, key=_badness)
+
+
+def _badness(mark: str) -> tuple[int, str]:
+    """Bad ones first, then running ones, the slowest first, then those that wait, and last those that are done."""
+    if mark in _WORST:
+        return 0, str(_WORST.index(mark))
+    return (1, mark) if mark.isdecimal() else (2 + "?.#".index(mark), mark)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The status of an ensemble for people: what all members come to, a map of them, and the rows worth reading.
+
+
+_MAP_LINES = 8
+_MOST_NAME = 40
+_MOST_HOSTS = 2
+_LEAST_WRONG = 24
+# A picture of fewer members says nothing that their rows do not.
+_LEAST_PICTURED = 8
+_HEAD = (
+    "member", "state", "hosts", "job", "restarts", "attempts", "epoch", "step", "quality", "images/s", "started (UTC)",
+    "silent for", "what is wrong",
+)  # fmt: skip
+_NUMBERS = {0, 4, 5, 6, 7, 8, 9, 11}
+# On a narrow terminal these are left out, one after the other.
+_LEFT_OUT = ("started (UTC)", "step", "attempts", "job", "restarts", "hosts")
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+
+
+def status_lines(
+    status: Status, width: int | None, rows: int | None, *, ascii_only: bool, whole: bool
+) -> Iterator[str]:
+    """As `Status.lines` says."""
+    yield from (part for line in _summary(status, ascii_only=ascii_only) for part in _wrapped(line, width, 11))
+    if len(status.rows) >= _LEAST_PICTURED:
+        yield ""
+        most_lines = _MAP_LINES if rows is not None else None
+        lines = map_lines(status.rows, status.stuck, status.epochs, width, most_lines)
+        yield from (cut(line, width) for line in lines)
+    shown = choose(status, rows)
+    if shown:
+        yield ""
+        yield from _table(status, shown, width, whole=whole)
+    if len(shown) < len(status.rows):
+        yield cut(f"{len(status.rows) - len(shown)} more members; all of them: --all, or --json", width)
+
+
+def headline(status: Status) -> str:
+    """All in one line, for where lines go by: `3 of 8 done, 4 running, 1 waiting; …`."""
+    found = [f"{count} {state}" for state, count in status.states.items() if count and state != "done"]
+    parts = [f"{status.states['done']} of {len(status.rows)} done", *found]
+    if status.stuck:
+        parts.append(f"{len(status.stuck)} silent")
+    line = f"{', '.join(parts)}; {percent(status.progress)} of all epochs"
+    if status.states["running"] and status.rates:
+        line += f", {number(sum(status.rates))} images/s"
+    return line + (f", about {duration(status.eta_seconds)} left" if status.eta_seconds is not None else "")
+
+
+def next_line(status: Status) -> str | None:
+    """What to type where nothing goes on by itself; None where something does, or nothing is left to do."""
+    events, states = status.ensemble.events, status.states
+    folder = spelt_out(shlex.quote(str(status.ensemble.path)))
+    if states["done"] == len(status.rows):
+        return None if events[-1]["key"] == "collect" else f"hpcai500 ensemble collect {folder}"
+    if states["done"] + states["diverged"] == len(status.rows):
+        if events[-1]["key"] == "collect" and events[-1]["value"].get("vote_sha256"):
+            return None
+        return f"hpcai500 ensemble collect {folder} --accept-incomplete: those that diverged are final"
+    is_told = status.source.name is not None and status.source.problem is None
+    if states["running"] or states["unread"] or (is_told and status.is_going_on):
+        return None
+    command = "submit" if status.source.name == "slurm" else "run"
+    if not any(row.submitted for row in status.rows):
+        return f"hpcai500 ensemble run {folder} (on this machine), or hpcai500 ensemble submit {folder} (to Slurm)"
+    left = [row for row in status.rows if row.state not in ("done", "diverged")]
+    goes_on = any(row.can_go_on for row in left)
+    how = "go on from their last checkpoints" if goes_on else "are run"
+    final = "; those that diverged are final" if states["diverged"] else ""
+    return f"hpcai500 ensemble {command} {folder}: those that are not done {how}{final}"
+
+
+def trouble(status: Status) -> Iterator[tuple[int, str]]:
+    """(Number, sentence) of each member that something is wrong with."""
+    for row in status.rows:
+        if row.state in (*GIVEN_UP, "stopped", "cancelled"):
+            yield row.member, f"member {row.member} {row.state}" + (f": {spelt_out(row.wrong)}" if row.wrong else "")
+        elif row.elsewhere:
+            yield row.member, f"member {row.member}: {spelt_out(row.wrong or 'another process runs it')}"
+        elif row.member in status.stuck:
+            yield row.member, f"member {row.member} is silent for longer than three epochs take"
+
+
+def choose(status: Status, most: int | None) -> Sequence[MemberStatus]:
+    """The rows that are shown: all in order where there is room; else those in trouble and the slowest, half each."""
+    rows = status.rows
+    if most is None or len(rows) <= most:
+        return rows
+    bad = [row for row in rows if row.state in GIVEN_UP or row.member in status.stuck]
+    bad += [row for row in rows if row.state in ("stopped", "cancelled")]
+    usual = status.usual_pace
+    slow = [row for row in rows if row.state == "running" and row.member not in status.stuck]
+    slow.sort(key=lambda row: (row.epoch is None, -(left_seconds(row, status.epochs, usual, status.now_s) or 0.0)))
+    shown = bad[: max(most // 2, most - len(slow))]
+    return [*shown, *slow[: most - len(shown)]]
+
+
+def _wrapped(line: str, width: int | None, indent: int) -> Iterator[str]:
+    """`line` in as many lines as it takes."""
+    if width is None or len(line) <= width:
+        yield line
+        return
+    room = max(width, 2 * indent)
+    yield from textwrap.wrap(line, room, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
+def cut(line: str, width: int | None) -> str:
+    """The part of `line` that fits."""
+    return line if width is None or len(line) <= width else line[: max(1, width - 1)] + "…"
+
+
+def number(value: float) -> str:
+    """Three digits at least: `0.0421`, `4.21`, `42.1`, `4210`."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def percent(share: float) -> str:
+    """`45 %`; never 100 before all is done."""
+    return f"{int(100 * share + 1e-9)} %"
+
+
+def duration(seconds: float) -> str:
+    """`8 s`, `3 min 20 s`, `2 h 5 min`, `3 days 4 h`."""
+    if seconds < _MINUTE:
+        return f"{int(seconds)} s"
+    if seconds < _HOUR:
+        return f"{int(seconds // _MINUTE)} min {int(seconds % _MINUTE)} s"
+    if seconds < 2 * _DAY:
+        return f"{int(seconds // _HOUR)} h {int(seconds % _HOUR // _MINUTE)} min"
+    return f"{int(seconds // _DAY)} days {int(seconds % _DAY // _HOUR)} h"
+
+
+def _summary(status: Status, *, ascii_only: bool) -> Iterator[str]:
+    ensemble, shape = status.ensemble, status.ensemble.shape
+    kind = spelt_out(f"{ensemble.start.get('benchmark')}, edition {ensemble.start.get('edition')}", _MOST_NAME)
+    yield f"ensemble   {spelt_out(str(ensemble.path))}: {kind}"
+    many = "accelerator" if shape.degree == 1 else "accelerators"
+    counts = ", ".join(f"{count} {state}" for state, count in status.states.items() if count)
+    silent = f" ({len(status.stuck)} silent)" if status.stuck else ""
+    unasked = sum(not row.submitted for row in status.rows)
+    if unasked:
+        silent += f" ({'none' if unasked == len(status.rows) else f'{unasked} not'} submitted yet)"
+    yield f"members    {shape.members} of {shape.degree} {many} each: {counts}{silent}"
+    left = f", about {duration(status.eta_seconds)} left" if status.eta_seconds is not None else ""
+    yield f"progress   {progress_bar(status.progress)} {percent(status.progress)} of all epochs{left}"
+    yield from _ranges(status, ascii_only=ascii_only)
+    yield f"scheduler  {_scheduler(status)}"
+    yield f"looked at  {_looked(status)}"
+    if line := next_line(status):
+        yield f"next       {line}"
+
+
+def _ranges(status: Status, *, ascii_only: bool) -> Iterator[str]:
+    if status.rates and (found := status.rate_percentiles):
+        total = f"{number(sum(status.rates))} images/s together; " if status.states["running"] else ""
+        yield f"images/s   {total}{_range(found)} (each over its last epoch of training)"
+        if len(status.rates) >= _LEAST_PICTURED:
+            bar = spread_bar(status.rates, ascii_only=ascii_only)
+            yield f"           {number(found.least)} |{bar}| {number(found.greatest)}"
+    if len(status.told) > 1 and (found := status.epoch_percentiles):
+        yield f"epochs     of {status.epochs}: {_range(found)}"
+    if found := status.quality_percentiles:
+        yield f"quality    of those done: {_range(found, '.4f')}"
+
+
+def _range(found: Percentiles, form: str | None = None) -> str:
+    def shown(value: float) -> str:
+        return format(value, form) if form else number(value)
+
+    if found.least == found.greatest:
+        return shown(found.p50)
+    most = "" if found.count < _LEAST_PICTURED else f"{shown(found.p10)} to {shown(found.p90)} for 8 of 10, "
+    return f"median {shown(found.p50)}, {most}{shown(found.least)} to {shown(found.greatest)} for all"
+
+
+def _scheduler(status: Status) -> str:
+    source = status.source
+    name = spelt_out(source.name) if source.name else "none: nothing was submitted yet"
+    if source.problem is None:
+        return name
+    since = f"{clock(1000 * source.answered_s)} UTC" if source.answered_s is not None else None
+    told = f"shown is its answer of {since}" if since else "who runs is told by the records alone"
+    return f"{name}: {spelt_out(source.problem)}; {told}"
+
+
+def _looked(status: Status) -> str:
+    polls, looked = status.polls, [row.looked_s for row in status.rows if row.state == "running" and row.looked_s]
+    members, files, size, seconds = (
+        sum(getattr(poll, name) for poll in polls) for name in ("members", "files", "read_bytes", "seconds")
+    )
+    oldest = f"; the oldest look at a running one is {duration(status.now_s - min(looked))} old" if looked else ""
+    return f"{members} members ({files} files opened, {scaled(size, 'B')} read, {seconds:.2f} s){oldest}"
+
+
+def _table(status: Status, rows: Sequence[MemberStatus], width: int | None, *, whole: bool) -> Iterator[str]:
+    cells = [_HEAD, *(_cells(row, status) for row in rows)]
+    wrongs = [(row[0], row[-1]) for row in cells[1:] if row[-1]]
+    if whole and width is not None and any(len(wrong) > _LEAST_WRONG for _, wrong in wrongs):
+        # Sentences that people must read to their end go beneath.
+        yield from _table_without(cells, {"what is wrong"}, width)
+        for member, wrong in wrongs:
+            yield from _wrapped(f"  member {member}: {wrong}", width, 4)
+        return
+    yield from _table_without(cells, set(), width)
+
+
+def _table_without(cells: Sequence[Sequence[str]], left_out: set[str], width: int | None) -> Iterator[str]:
+    left_out |= {name for place, name in enumerate(_HEAD) if all(row[place] in ("-", "") for row in cells[1:])}
+    wrong = 0 if "what is wrong" in left_out else _LEAST_WRONG
+    for name in (None, *_LEFT_OUT):
+        left_out |= {name} if name else set()
+        places = [place for place, title in enumerate(_HEAD) if title not in left_out]
+        fixed = [max(len(row[place]) for row in cells) + 2 for place in places if _HEAD[place] != "what is wrong"]
+        if width is None or sum(fixed) + wrong <= width:
+            break
+    right = {index for index, place in enumerate(places) if place in _NUMBERS}
+    shown = [[row[place] for place in places] for row in cells]
+    yield from (cut(line, width) for line in aligned(shown, right))
+
+
+def _cells(row: MemberStatus, status: Status) -> tuple[str, ...]:
+    age = row.age_seconds(status.now_s)
+    goes_on = row.state in ("running", "lost", "unread") and age is not None
+    return (
+        str(row.member),
+        "silent" if row.member in status.stuck else row.state,
+        _hosts(row.hosts),
+        spelt_out(row.job, _MOST_NAME) or "-",
+        "-" if row.restarts is None else str(row.restarts),
+        "-" if row.attempts is None else str(row.attempts),
+        "-" if row.epoch is None else f"{row.epoch}/{status.epochs}",
+        "-" if row.steps is None or row.state == "done" else f"{row.step}/{row.steps}",
+        "-" if row.quality is None else f"{row.quality:.4f}",
+        "-" if row.images_per_second is None else number(row.images_per_second),
+        "-" if row.started_ms is None else clock(row.started_ms),
+        duration(age) if goes_on and age is not None else "-",
+        spelt_out(row.wrong) if row.wrong else "",
+    )
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    shown = [spelt_out(host, _MOST_NAME) for host in hosts[:_MOST_HOSTS]]
+    return ",".join(shown) + (f",+{len(hosts) - _MOST_HOSTS}" if len(hosts) > _MOST_HOSTS else "") or "-"
+
+
+def clock(time_ms: float) -> str:
+    """`2026-11-22 07:20:13`, or what is no such moment, as a number."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms:.0f} ms"
+
+
+# ----------------------------------------------------------------------------------------------------
+# How all members of an ensemble stand, from one answer of their scheduler and a bounded look at their records.
+
 
 SCHEMA = "hpcai500-ensemble-status-1"
 
@@ -207,3 +665,270 @@ def _epochs(ensemble: Ensemble) -> int:
     if not isinstance(epochs, int) or epochs < 1:
         raise RecordError(f"{ensemble.path / RECIPE}: problem.epochs: expected 1 or more, got {epochs!r}")
     return epochs
+
+
+# ----------------------------------------------------------------------------------------------------
+# The status of an ensemble while it runs: on a terminal a table that is drawn again, elsewhere a line now and then.
+
+
+# A look may cost this share of the time at most.
+_SHARE = 0.05
+_LEAST_SECONDS = 1.0
+# Lines around the rows of the table: summary, map with its legend, heads and empty lines.
+_OTHER_LINES = 24
+_LEAST_ROWS = 5
+_MOST_TROUBLES = 10
+_LOUD = {r"\b(failed|diverged|lost)\b": "bold red", r"\bsilent\b": "yellow", r"\brunning\b": "green"}
+
+
+class Screen:
+    """Shows one status after the other.
+
+    Args:
+        stream: a terminal, or anything else: there, a line is written for all, and one for each member in trouble.
+        interval_seconds: between two such lines, unless a member has got into trouble.
+        prefix: of each such line.
+    """
+
+    def __init__(
+        self, stream: TextIO, interval_seconds: float = PLAIN_INTERVAL_SECONDS, prefix: str = "hpcai500: "
+    ) -> None:
+        self._stream, self._interval_seconds, self._prefix = stream, interval_seconds, prefix
+        self._is_terminal = is_terminal(stream)
+        self._live: RichLive | None = None
+        self._told: set[tuple[int, str]] = set()
+        self._printed_s: float | None = None
+        self._last_line = ""
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, status: Status, *, is_last: bool = False) -> None:
+        """Show `status` now, instead of the one before it; `is_last`: whatever interval there is."""
+        if self._is_terminal:
+            self._draw(status)
+        else:
+            self._print(status, is_last=is_last)
+
+    def _draw(self, status: Status) -> None:
+        size = shutil.get_terminal_size((100, 40))
+        rows = max(_LEAST_ROWS, size.lines - _OTHER_LINES)
+        lines = status.lines(size.columns, rows, ascii_only=is_ascii(self._stream), whole=False)
+        if self._live is None:
+            self._live = _live(self._stream)
+            self._live.start()
+            prepare_streams()
+        self._live.update(_painted("\n".join(map(spelt_out, lines))), refresh=True)
+
+    def _print(self, status: Status, *, is_last: bool) -> None:
+        troubles = [sentence for sentence in trouble(status) if sentence not in self._told]
+        now = time.monotonic()
+        is_early = self._printed_s is not None and now - self._printed_s < self._interval_seconds
+        if is_early and not troubles and not is_last:
+            return
+        for _, sentence in troubles[:_MOST_TROUBLES]:
+            self._say(sentence)
+        if len(troubles) > _MOST_TROUBLES:
+            self._say(f"and so {len(troubles) - _MOST_TROUBLES} more")
+        self._told.update(troubles)
+        line = headline(status)
+        if line != self._last_line:
+            self._say(f"{clock(1000 * status.now_s)} UTC: {line}")
+        self._printed_s, self._last_line = now, line
+
+    def _say(self, line: str) -> None:
+        say(line, prefix=self._prefix, stream=self._stream)
+
+
+class Live:
+    """Shows on stderr how the members of an ensemble stand, for whoever runs them.
+
+    Args:
+        ensemble: which.
+        total: members of it that are run.
+        stream: where it is shown; None: stderr.
+        memory: of the records; None: one of its own.
+    """
+
+    def __init__(
+        self, ensemble: Ensemble, total: int, stream: TextIO | None = None, memory: Memory | None = None
+    ) -> None:
+        self._ensemble = ensemble
+        members = ensemble.shape.members
+        self._source = Source("local" if total == members else f"local, which runs {total} of {members} members")
+        self._screen = Screen(sys.stderr if stream is None else stream)
+        self._memory = memory or Memory()
+        self._next_s, self._jobs = 0.0, None  # type: float, Jobs | None
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._jobs is not None:
+                self._look(self._jobs, is_last=True)
+        finally:
+            self._screen.__exit__(kind, error, trace)
+
+    def update(self, jobs: Jobs) -> None:
+        """Look, and show what there is to see; so often called as one likes, it looks once a second at most."""
+        self._jobs = jobs
+        if time.monotonic() >= self._next_s:
+            start = time.monotonic()
+            self._look(jobs)
+            now = time.monotonic()
+            self._next_s = now + max(_LEAST_SECONDS, (now - start) / _SHARE)
+
+    def _look(self, jobs: Jobs, *, is_last: bool = False) -> None:
+        self._screen.show(read_status(self._ensemble, jobs, self._memory, self._source), is_last=is_last)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal on which lines can be drawn again."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def is_ascii(stream: TextIO) -> bool:
+    """Whether `stream` lacks the letters that bars are drawn by."""
+    try:
+        "▁█…".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+def _live(stream: TextIO) -> RichLive:
+    # rich costs about 0.1 s to import: only a terminal pays for it.
+    from rich.console import Console
+    from rich.live import Live as RichLive
+
+    return RichLive(console=Console(file=beneath(stream)), auto_refresh=False, vertical_overflow="crop")
+
+
+def _painted(text: str) -> Any:
+    from rich.text import Text
+
+    painted = Text(text, no_wrap=True, overflow="crop")
+    for pattern, style in _LOUD.items():
+        painted.highlight_regex(pattern, style)
+    return painted
+
+
+# ----------------------------------------------------------------------------------------------------
+# Looks at an ensemble from outside, once or again and again: one question to its scheduler, then a bounded look.
+
+
+# A controller that takes long to answer has much to do: it is left alone for so many times as long.
+_KINDNESS = 10.0
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the scheduler said last, and when (UNIX seconds)."""
+
+    jobs: Jobs
+    answered_s: float
+
+
+class Watch:
+    """Looks at the ensemble in one folder; whatever does not answer, what is known is shown.
+
+    Args:
+        folder: of the ensemble.
+        schedulers: name: makes the scheduler that can be asked; called once, when it is needed.
+        memory: what was read before.
+
+    Attributes:
+        pause_seconds: that the scheduler is left alone for after it has answered, at least.
+    """
+
+    def __init__(
+        self, folder: Path, schedulers: Mapping[str, Callable[[], Scheduler]], memory: Memory | None = None
+    ) -> None:
+        self._folder, self._schedulers, self._memory = folder, schedulers, memory or Memory()
+        self._ensemble = read_ensemble(folder)
+        self._size = self._journal_bytes()
+        self._made: dict[str, Scheduler] = {}
+        self._answer: _Answer | None = None
+        self.pause_seconds = 0.0
+
+    @property
+    def members(self) -> int:
+        """How many it has."""
+        return self._ensemble.shape.members
+
+    def look(self) -> Status:
+        """One poll.
+
+        Raises:
+            RecordError: the ensemble's journal cannot be read any more.
+        """
+        ensemble = self._now()
+        jobs, source = self._ask(ensemble)
+        return read_status(ensemble, jobs, self._memory, source)
+
+    def look_at_all(self, tracker: Tracker = silent) -> Status:
+        """As many polls as it takes to have read all that may tell something; the scheduler is asked once."""
+        ensemble = self._now()
+        jobs, source = self._ask(ensemble)
+        polls = []
+        with tracker(ensemble.shape.members, "reading records", "members") as progress:
+            for poll in self._memory.catch_up(ensemble, jobs):
+                progress.advance(poll.members)
+                polls.append(poll)
+        return status_of(ensemble, jobs, self._memory, polls, source)
+
+    def _now(self) -> Ensemble:
+        """The ensemble as it is now; its journal is read again when it has grown."""
+        size = self._journal_bytes()
+        if size != self._size:
+            self._ensemble, self._size = read_ensemble(self._folder), size
+        return self._ensemble
+
+    def _journal_bytes(self) -> int:
+        path = self._folder / JOURNAL
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def _ask(self, ensemble: Ensemble) -> tuple[Jobs | None, Source]:
+        name = orders_of(ensemble).scheduler
+        if name is None or name not in self._schedulers:
+            return None, Source(name, "members are processes of one machine" if name else None)
+        start = time.monotonic()
+        try:
+            scheduler = self._made.get(name) or self._schedulers[name]()
+            self._made[name] = scheduler
+            self._answer = _Answer(scheduler.jobs(ensemble), time.time())
+        except (EnvironmentLacksError, RunError) as error:
+            if self._answer is None:
+                return None, Source(name, str(error))
+            return self._answer.jobs, Source(name, str(error), self._answer.answered_s)
+        finally:
+            self.pause_seconds = _KINDNESS * (time.monotonic() - start)
+        return self._answer.jobs, Source(name)
+
+
+def follow(
+    watch: Watch, show: Callable[[Status], None], interval_seconds: float, sleep: Callable[[float], None] = time.sleep
+) -> Status:
+    """Look and show until no member runs or waits any more; returns how they stand then.
+
+    Raises:
+        RecordError: the ensemble's journal cannot be read any more.
+    """
+    while True:
+        status = watch.look()
+        show(status)
+        if not status.is_going_on and not status.states["unread"]:
+            return status
+        sleep(max(interval_seconds, watch.pause_seconds))

@@ -8,22 +8,78 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hpcai500.campaign.reading import is_campaign, read_campaign
-from hpcai500.campaign.writing import create_campaign
-from hpcai500.chain import iterate
-from hpcai500.errors import ExitCode, UsageError
+from hpcai500.campaign.attempts import is_written
+from hpcai500.campaign.journal import Campaign, create_campaign, is_campaign, read_campaign, turn_at
+from hpcai500.errors import ExitCode, HpcAi500Error, RecordError, UsageError
 from hpcai500.launch.campaign import CampaignOrder, run_campaign
-from hpcai500.launch.crew import Crew
+from hpcai500.launch.crew import Crew, Outcome
 from hpcai500.launch.made_data import make_data
-from hpcai500.launch.outcome import Outcome
-from hpcai500.launch.unfinished import latest_unfinished
 from hpcai500.layers import Recipe
 from hpcai500.recipe import default_recipe, load_recipe
-from hpcai500.record import Record, read_record
-from hpcai500.record_writer import require_unused
+from hpcai500.record import Record, is_being_written, iterate, read_record, require_unused
 from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
-from hpcai500.system.power.choice import parse_power
+from hpcai500.system.power import parse_power
+
+# ----------------------------------------------------------------------------------------------------
+# What `--resume` goes on with where nothing is named: the newest run or campaign that can be gone on with.
+
+
+def latest_unfinished(runs: Path, benchmark: str) -> Path:
+    """The newest run or campaign in the folder `runs` that can be gone on with and that nobody is writing now.
+
+    One that was stopped or killed comes before one that failed: that would most likely fail again.
+
+    Raises:
+        RecordError: there is none.
+    """
+    found = []
+    for folder in (path for path in runs.glob("*") if path.is_dir()):
+        try:
+            failed = _campaign_failed(folder, benchmark) if is_campaign(folder) else _run_failed(folder, benchmark)
+        except HpcAi500Error:
+            continue  # no record, or a damaged one: not what is looked for
+        if failed is not None:
+            found.append((not failed, folder.stat().st_mtime, folder))
+    if not found:
+        raise RecordError(f"{runs}/: no unfinished {benchmark} run to resume; name its record: --resume --out DIR")
+    return max(found)[2]
+
+
+def _run_failed(folder: Path, benchmark: str) -> bool | None:
+    """Whether the run has failed; None where there is nothing to go on with."""
+    record = read_record(folder)
+    begun = record.tables.get("benchmark") == benchmark and any(iterate(record.events, "run_start"))
+    if not begun or record.status == "done" or is_being_written(folder):
+        return None
+    return _has_failed(record)
+
+
+def _has_failed(record: Record) -> bool:
+    return record.status == "error" and not any(iterate(record.events[-4:], "interrupted"))
+
+
+def _campaign_failed(folder: Path, benchmark: str) -> bool | None:
+    """Whether the last attempt at a run of the campaign has failed; None where there is nothing to go on with."""
+    campaign = read_campaign(folder)
+    left = {trial.trial for trial in campaign.trials} - {attempt.trial for attempt in campaign.done()}
+    if campaign.benchmark != benchmark or not left or any(_is_run(campaign, trial) for trial in left):
+        return None
+    return any(attempts[-1].status == "failed" for trial in left if (attempts := campaign.attempts_at(trial)))
+
+
+def _is_run(campaign: Campaign, trial: int) -> bool:
+    with turn_at(campaign.path, trial) as turn:
+        return turn == "taken" or any(map(is_written, _running(campaign, trial)))
+
+
+def _running(campaign: Campaign, trial: int) -> Iterator[Path]:
+    return (campaign.record(one) for one in campaign.attempts_at(trial) if one.status == "running")
+
+
+# ----------------------------------------------------------------------------------------------------
+# One benchmark command: which recipe, which data, which record, and the job that turns them into a result.
+
 
 _RUNS = Path("runs")
 

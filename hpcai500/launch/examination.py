@@ -9,22 +9,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
-from hpcai500.launch.child import Patience
+from hpcai500.files import scratch_folder
+from hpcai500.hosts import find_placement
 from hpcai500.launch.crew import Crew, crew_of, require_room
 from hpcai500.launch.measuring import Setting
+from hpcai500.launch.processes import Patience
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine, load_machine, why_not_of
-from hpcai500.placement import find_placement
 from hpcai500.recipe import default_recipe, load_recipe
-from hpcai500.scratch import scratch_folder
 from hpcai500.stopping import why_stopped
 from hpcai500.streams import say
 from hpcai500.system.accelerator import NAME as ACCELERATOR
-from hpcai500.system.check_log import Told, read_log
-from hpcai500.system.checks import Check
+from hpcai500.system.accelerator import find_traces
+from hpcai500.system.checks import (
+    CHECK_SECONDS,
+    DISK,
+    READING,
+    START_SECONDS,
+    Check,
+    Told,
+    concluded,
+    in_order,
+    plan,
+    read_log,
+    skipped,
+)
 from hpcai500.system.doctor import Subject, examine
-from hpcai500.system.driver import find_traces
-from hpcai500.system.preflight import CHECK_SECONDS, DISK, READING, START_SECONDS, concluded, in_order, plan, skipped
 
 _MODULE = "measure.preflight_command"
 # What the machine alone is measured by: no model of it counts.

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, ExitCode, error_kind
-from hpcai500.files import is_folder
+from hpcai500.files import can_be_made, is_folder, scratch_folder
 from hpcai500.interpreter import module_command
-from hpcai500.launch.in_job import run_to_end
+from hpcai500.launch.processes import run_to_end
 from hpcai500.layers import Recipe
-from hpcai500.scratch import can_be_made, scratch_folder
 from hpcai500.stopping import Stopped
 from hpcai500.streams import say
 

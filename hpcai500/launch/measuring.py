@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpcai500.errors import ExitCode, HpcAi500Error, OutOfTimeError, error_kind
-from hpcai500.launch.child import Patience
-from hpcai500.launch.crew import Crew
-from hpcai500.layers import Recipe
-from hpcai500.recipe import load_recipe
+from hpcai500.errors import (
+    DataError,
+    ExitCode,
+    HpcAi500Error,
+    OutOfTimeError,
+    RecordError,
+    UsageError,
+    WrongAnswerError,
+    error_kind,
+)
+from hpcai500.files import scratch_folder, write_atomically
+from hpcai500.hosts import Placement
+from hpcai500.interpreter import module_command
+from hpcai500.launch.crew import Crew, crew_of
+from hpcai500.launch.made_data import data_for_measuring
+from hpcai500.launch.processes import Patience, run_to_end
+from hpcai500.layers import RECIPE_TYPES, Recipe
+from hpcai500.machine import Machine
+from hpcai500.recipe import default_recipe, load_recipe, parse_resolved
 from hpcai500.record import json_object
-from hpcai500.scratch import scratch_folder
+from hpcai500.streams import say
+from hpcai500.system.accelerator import find_traces
+from hpcai500.system.doctor import Subject, require_healthy
+
+# ----------------------------------------------------------------------------------------------------
+# Measurements that run in the in-job half, on one rank or on many: a module goes in, one JSON document comes out.
+
 
 Tokens = Sequence[str | Path]
 # Of what takes seconds: torch is imported on every rank, perhaps from a busy file system.
@@ -107,3 +131,376 @@ def ended_after(minutes: float, advice: str) -> Iterator[None]:
 
 def _title(module: str) -> str:
     return module.rpartition(".")[2].removesuffix("_command").replace("_", " ")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a step of a recipe is made of, as the in-job half counts or measures it; for plans of what is not run yet.
+
+
+_COMMAND = "measure.step_command"
+# What is counted does not depend on these, and the machine that counts may have none of it.
+_ANYWHERE = (
+    "accelerator.device=cpu",
+    "accelerator.precision=fp32",
+    "communication.backend=local",
+    "communication.topology=flat",
+    "communication.algorithm=default",
+    "communication.torus_columns=0",
+    "hardware.nodes=1",
+    "hardware.accelerators_per_node=1",
+)
+
+
+def planned_recipe(name: str, overrides: Sequence[str], nodes: int, per_node: int) -> Recipe:
+    """The recipe `name` with `overrides`, for that many nodes whatever it states itself.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    size = [f"hardware.nodes={nodes}", f"hardware.accelerators_per_node={per_node}"]
+    if nodes * per_node == 1:
+        return load_recipe(name, [*overrides, *size, "communication.backend=local"])
+    return load_recipe(name, ["communication.backend=torch", *overrides, *size])
+
+
+def planned_layout(name: str, overrides: Sequence[str], nodes: int, per_node: int) -> tuple[int, int]:
+    """Nodes and accelerators a node that `overrides` state, or the recipe does, or these.
+
+    Raises:
+        UsageError: there is no such recipe, or what is stated is no number.
+    """
+    stated = dict(text.replace(" ", "").split("=", 1) for text in overrides if "=" in text)
+    hardware = load_recipe(name).hardware
+    if hardware.nodes * hardware.accelerators_per_node > 1:
+        nodes, per_node = hardware.nodes, hardware.accelerators_per_node
+    return _count(stated, "hardware.nodes", nodes), _count(stated, "hardware.accelerators_per_node", per_node)
+
+
+def count_step(placement: Placement, name: str, overrides: Sequence[str], classes: int | None = None) -> dict[str, Any]:
+    """The document of `hpcai500.measure.step_command` without times: FLOPs and gradients, counted by one process here.
+
+    Raises:
+        UsageError: a launcher has started several of this command, which is about ranks that are not there.
+        HpcAi500Error: it could not be counted.
+    """
+    if not placement.is_alone:
+        raise UsageError(
+            f"{placement.launcher} has started {placement.size} copies of this command, which predicts and runs no "
+            "ranks: start it once, without a launcher"
+        )
+    settings = [*overrides, *_ANYWHERE]
+    arguments = ["--steps", "0", *(["--classes", str(classes)] if classes else [])]
+    return measure(crew_of(placement, None), _COMMAND, Setting(name, settings, load_recipe(name, settings)), arguments)
+
+
+def time_steps(crew: Crew, setting: Setting, steps: int, seconds: float) -> dict[str, Any]:
+    """The same with `steps` steps timed on every rank of `crew`, which is open; no more after `seconds`.
+
+    Raises:
+        HpcAi500Error: they could not be timed.
+    """
+    return measure(crew, _COMMAND, setting, ["--steps", str(steps), "--seconds", str(seconds)])
+
+
+def _count(stated: dict[str, str], field: str, otherwise: int) -> int:
+    text = stated.get(field, str(otherwise))
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--set {field}={text}: expected a whole number of 1 or more")
+    return int(text)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Starts the evaluation of a checkpoint in the in-job half, in one process on this machine.
+
+
+_REPLAY_COMMAND = "engine.replay_command"
+
+
+def replay_checkpoint(
+    recipe: Path,
+    checkpoint: Path,
+    at_target: Path | None,
+    *,
+    data: Path,
+    held_back: Path | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Quality of the weights in `checkpoint`, with the facts of the data and the model that it was found with.
+
+    Args:
+        recipe: `recipe.toml` of the record.
+        checkpoint: its last checkpoint; it may come from anybody.
+        at_target: that with which it reached its target, where it is another one.
+        data: folder of the data set.
+        held_back: folder of another one, to be evaluated on, too.
+        device: `cpu` or `cuda`, where the recipe's own is not here.
+
+    Raises:
+        WrongAnswerError: a checkpoint is refused, or this version cannot run the recipe.
+        DataError: the data cannot be used.
+        HpcAi500Error: it could not be evaluated here; stderr says why.
+    """
+    parse_resolved(recipe.read_text(encoding="utf-8"), "recipe.toml")
+    with scratch_folder(os.environ, Path.cwd()) as folder:
+        result = Path(folder, "replay.json")
+        options = {
+            "--recipe": recipe,
+            "--checkpoint": checkpoint,
+            "--target": at_target,
+            "--data": data.absolute(),
+            "--held-back": held_back and held_back.absolute(),
+            "--device": device,
+            "--json-out": result,
+        }
+        given = [token for option, value in options.items() if value for token in (option, value)]
+        code = run_to_end(module_command(_REPLAY_COMMAND, *given), hold=True)
+        if code == ExitCode.WRONG_ANSWER:
+            raise WrongAnswerError("a checkpoint of it is refused (stderr says why)")
+        if code == ExitCode.USAGE:
+            sets = f"{data} and {held_back}" if held_back else f"{data}"
+            raise DataError(f"{sets}: the checkpoint could not be evaluated on it (see above)")
+        if code != ExitCode.PASS:
+            raise error_kind(code)("the checkpoint could not be evaluated here (see above)")
+        return json_object(result)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The login half of `hpcai500 micro`: which recipe, which data, then the measurement on all ranks.
+
+
+_MODULE = "measure.micro_command"
+_SMOKE = "synthetic-"
+# Importing torch and walking the models, on a machine ten times slower than most.
+_START_SECONDS = 180.0
+# Of each kind: measurements, how many times `--seconds` each takes at most, and seconds that do not depend on it.
+_LIMITS = {
+    "gemm": (4, 20, 20),
+    "conv": (4, 20, 20),
+    "copy": (1, 10, 60),
+    "allreduce": (3, 10, 60),
+    "input": (2, 20, 120),
+}
+
+
+@dataclass(frozen=True)
+class MicroRequest:
+    """What the user asked for.
+
+    Attributes:
+        what: kinds of measurement.
+        recipe: TOML file or shipped recipe; None takes one that fits this host.
+        overrides: of it.
+        data: folder of the recipe's data set.
+        seconds: of each measurement.
+    """
+
+    what: Sequence[str]
+    recipe: str | None = None
+    overrides: Sequence[str] = ()
+    data: Path | None = None
+    seconds: float = 2.0
+
+
+def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
+    """Measure on all ranks of `crew`; the micro document (docs/micro.md).
+
+    Raises:
+        UsageError: recipe or data cannot be used, or nothing of what was asked for can be measured here.
+        WrongAnswerError: a result is wrong.
+    """
+    if request.data and "input" not in request.what:
+        raise UsageError("--data is for input: add it (`hpcai500 micro input --data DIR`), or leave --data out")
+    setting = setting_for(crew, request.recipe or _fitting_recipe(), request.overrides)
+    if setting.recipe.benchmark not in RECIPE_TYPES:
+        raise UsageError(
+            f"{request.recipe}: a recipe of {setting.recipe.benchmark}; micro measures the shapes of "
+            f"{' and '.join(RECIPE_TYPES)}: a plug-in's are measured by `hpcai500 profile {setting.recipe.benchmark}`"
+        )
+    arguments = ["--what", ",".join(request.what), "--seconds", f"{request.seconds:g}"]
+    with ExitStack() as stack:
+        if "input" in request.what:
+            for benchmark, folder in _data(request, setting, stack, crew).items():
+                arguments += ["--data", f"{benchmark}={folder}"]
+        limit_seconds = _limit_seconds(request)
+        say(f"micro: {request.seconds:g} s a measurement; at most {limit_seconds:.0f} s for all, then it is ended")
+        document = measure(crew, _MODULE, setting, arguments, limit_seconds)
+    if not document:
+        raise UsageError(f"micro {' '.join(request.what)}: nothing of it can be measured here (see above)")
+    return document
+
+
+def _fitting_recipe() -> str:
+    """The reference where there is a device that it can run on; said, because it decides what is measured."""
+    traces = find_traces()
+    name = "ic/reference" if traces.any else "ic/smoke"
+    say(f"micro: recipe {name}: {traces.words if traces.any else 'no NVIDIA device is here, so this is the processor'}")
+    return name
+
+
+def _limit_seconds(request: MicroRequest) -> float:
+    """When the ranks are ended: several times what they take on a machine at rest."""
+    return _START_SECONDS + sum(
+        count * (factor * request.seconds + more)
+        for kind, (count, factor, more) in _LIMITS.items()
+        if kind in request.what
+    )
+
+
+def _data(request: MicroRequest, setting: Setting, stack: ExitStack, crew: Crew) -> dict[str, Path]:
+    """Folders by benchmark: the recipe's alone where one is given, else of both benchmarks.
+
+    Synthetic data are made where they are missing; what was made is removed when `stack` is closed.
+    """
+    recipe = setting.recipe
+    if request.data:
+        return {recipe.benchmark: request.data}
+    recipes: list[Recipe] = [recipe]
+    if request.recipe is None and recipe.problem.dataset.startswith(_SMOKE):
+        recipes.append(load_recipe("ewa/smoke", ()))
+    found: dict[str, Path] = {}
+    for one in recipes:
+        if one.problem.dataset.startswith(_SMOKE):
+            found[one.benchmark] = stack.enter_context(data_for_measuring(one, is_shared=not crew.is_local))
+        else:
+            say(f"input {one.benchmark}: left out: it reads {one.problem.dataset}: add --data DIR")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# A profile of a benchmark's training steps: recipe, data and folder, then the job that measures.
+
+
+PROFILE, TRACE = "profile.json", "trace.json.gz"
+# A minute on a machine at rest; a model that is compiled takes several. With --steps, so much for each of them.
+_PROFILING_LIMIT_SECONDS, _STEP_SECONDS = 1800.0, 120.0
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """What the user asked for on the command line."""
+
+    benchmark: str
+    recipe: str | None = None
+    data: Path | None = None
+    out: Path | None = None
+    overrides: Sequence[str] = ()
+    steps: int | None = None
+
+
+def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, Any]]:
+    """Profile `request` on the ranks of `crew`, which is open; returns the folder and what lies in its profile.json.
+
+    Raises:
+        HpcAi500Error: recipe, data or folder cannot be used, or the job failed.
+    """
+    name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
+    setting = setting_for(crew, name, request.overrides)
+    recipe = setting.recipe
+    crew.check(recipe, 1)
+    if recipe.benchmark != request.benchmark:
+        raise UsageError(f"{name}: a recipe of {recipe.benchmark}; run `hpcai500 profile {recipe.benchmark} …`")
+    folder = request.out or Path("runs") / f"profile-{request.benchmark}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    require_healthy(Subject(recipe, request.data, folder, sys.argv[1:]))
+    new_folder(folder)
+    limit_seconds = _PROFILING_LIMIT_SECONDS + _STEP_SECONDS * (request.steps or 0)
+    chosen = nullcontext(request.data) if request.data else data_for_measuring(recipe, is_shared=not crew.is_local)
+    try:
+        with chosen as data:
+            say(f"profile: recipe {name}, data {data}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
+            arguments: list[str | Path] = ["--data", data.absolute(), "--trace", (folder / TRACE).absolute()]
+            arguments += ["--steps", str(request.steps)] if request.steps else []
+            document = measure(crew, "measure.profile_command", setting, arguments, limit_seconds)
+    except BaseException:
+        if request.out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    document["recipe"] = name
+    document["trace"] = TRACE
+    try:
+        write_atomically(folder / PROFILE, (json.dumps(document, indent=1) + "\n").encode())
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
+    return folder, document
+
+
+def new_folder(folder: Path) -> None:
+    """Make `folder`; what is there is never overwritten.
+
+    Raises:
+        RecordError: it holds something, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise RecordError(f"{folder}: not empty; give another --out")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an estimate needs: a plan of the run, and its step counted for a machine elsewhere or timed on this one.
+
+
+# Steps that are timed, and seconds after which no more are.
+_STEPS, _SECONDS = 24, 90.0
+
+
+@dataclass(frozen=True)
+class EstimateRequest:
+    """What the user asked for."""
+
+    benchmark: str
+    recipe: str | None = None
+    overrides: Sequence[str] = ()
+
+    @property
+    def recipe_name(self) -> str:
+        """The reference run is what one pays for."""
+        return self.recipe or f"{self.benchmark}/reference"
+
+
+def planned_on(request: EstimateRequest, machine: Machine, placement: Placement) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe, for the nodes that it states or those of `machine`, and its step as it was counted.
+
+    Raises:
+        HpcAi500Error: there is no such recipe, or its step cannot be counted.
+    """
+    name = request.recipe_name
+    nodes, per_node = planned_layout(name, request.overrides, machine.nodes, machine.accelerators_per_node)
+    recipe = _checked(request, planned_recipe(name, request.overrides, nodes, per_node))
+    return recipe, count_step(placement, name, request.overrides)
+
+
+def planned_here(request: EstimateRequest, crew: Crew) -> Setting:
+    """The recipe, for the ranks of `crew`, which is open.
+
+    Raises:
+        UsageError: there is no such recipe, or it is none for them.
+    """
+    setting = setting_for(crew, request.recipe_name, request.overrides)
+    _checked(request, setting.recipe)
+    return setting
+
+
+def measured_here(setting: Setting, crew: Crew) -> dict[str, Any]:
+    """A step of `setting` as the ranks of `crew` do it.
+
+    Raises:
+        HpcAi500Error: the machine lacks the recipe's device, or steps cannot be timed.
+    """
+    say(f"timing up to {_STEPS} steps of {setting.name} on input that is made up; the run itself is not started")
+    return time_steps(crew, setting, _STEPS, _SECONDS)
+
+
+def _checked(request: EstimateRequest, recipe: Recipe) -> Recipe:
+    if recipe.benchmark != request.benchmark:
+        raise UsageError(
+            f"{request.recipe_name}: a recipe of {recipe.benchmark}; type `hpcai500 {recipe.benchmark} --estimate "
+            f"--recipe {request.recipe_name}`"
+        )
+    if recipe.programming.stages > 1:
+        raise UsageError(
+            f"programming.parallel_mode: an estimate is of data parallelism, got {recipe.programming.parallel_mode}: "
+            "take data, or measure a run"
+        )
+    return recipe

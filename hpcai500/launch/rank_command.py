@@ -7,10 +7,10 @@ import sys
 from typing import NoReturn
 
 from hpcai500.errors import HpcAi500Error
+from hpcai500.hosts import find_placement
 from hpcai500.interpreter import module_command
-from hpcai500.launch.affinity import cores_for
-from hpcai500.launch.in_job import become
-from hpcai500.placement import find_placement
+from hpcai500.launch.launchers import cores_for
+from hpcai500.launch.processes import become
 from hpcai500.streams import prepare_streams, tell
 
 

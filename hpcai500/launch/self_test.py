@@ -17,14 +17,12 @@ from typing import Any, Literal
 
 from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error
+from hpcai500.files import VARIABLE, scratch_folder
 from hpcai500.findings import Finding, read_findings
+from hpcai500.hosts import without_placement
 from hpcai500.interpreter import module_command
-from hpcai500.launch.child import Patience, SignalRelay, start_child
-from hpcai500.launch.horovod_ranks import run_horovod_ranks
-from hpcai500.launch.in_job import wait_for
-from hpcai500.launch.local_ranks import run_local_ranks
-from hpcai500.placement import without_placement
-from hpcai500.scratch import VARIABLE, scratch_folder
+from hpcai500.launch.local_ranks import run_horovod_ranks, run_local_ranks
+from hpcai500.launch.processes import Patience, SignalRelay, start_child, wait_for
 from hpcai500.streams import say
 
 # Each part takes a few seconds; where torch comes from a busy file system, its import alone may take a minute.

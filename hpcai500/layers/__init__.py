@@ -6,13 +6,646 @@ ensemble), and every other recipe is a difference from it. What a field means st
 
 from __future__ import annotations
 
-from hpcai500.layers.benchmarks import RECIPE_TYPES, EwaRecipe, IcRecipe
-from hpcai500.layers.ensemble import Ensemble
-from hpcai500.layers.ewa import ClimateChannel, ExtremeWeather
-from hpcai500.layers.ic import ImageClassification
-from hpcai500.layers.recipe import Recipe
-from hpcai500.layers.system import Accelerator, Communication, Framework, Hardware, OperatingSystem, Programming
-from hpcai500.layers.training import ClimateProblem, Hyperparameters, Problem
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from hpcai500.layers.fields import Count, Fraction, Interval, Layer, Name, NonNegative, Pair, Positive, YearRange
+
+# ----------------------------------------------------------------------------------------------------
+# The table of an ensemble (V3.0): many base models, each on a bootstrap of the data, that vote. In no other recipe.
+
+
+class Ensemble(Layer):
+    """M base models and what makes them one (V3.0 sections 3.1 and 3.4); P_degree is the ranks of one: layer 1."""
+
+    members: Count = Field(description="base models that are trained and vote (M of V3.0 Eq. 5)")
+    sampling: Literal["bootstrap", "poisson", "all"] = Field(
+        description="training samples of a member: as many draws as samples, with replacement; each sample as often as "
+        "Poisson(1) says; or every sample once, which is no bagging"
+    )
+    strata: Name = Field(description="what draws keep the shares of: `none`, `class` (ic), `year` (ewa)")
+    out_of_bag_samples: Annotated[int, Field(ge=0, le=10**9)] = Field(
+        description="training samples, the same for all members, on which each is judged where it has not drawn them"
+    )
+    vote: Name = Field(description="`mean` of softmax outputs (ic); `weighted-boxes` fusion or `nms` (ewa)")
+    vote_iou: Fraction = Field(gt=0, description="overlap from which boxes of two members are one (ewa)")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Layers 9 and 8: what is solved, and how it is learnt (V2.0, Fig. 2).
+
+
+# How many there are.
+SEEDS = 2**63
+
+
+class Problem(Layer):
+    """Layer 9: what is solved. Nothing here may change in a result that is ranked."""
+
+    dataset: Name = Field(description="name of the data set; `synthetic-*` is made by hpcai500 itself")
+    metric: Name = Field(description="quality metric, by the name that the workload reports")
+    target_quality: Fraction = Field(gt=0, description="quality that the penalty coefficient compares with")
+    epochs: Count = Field(description="passes over the training set")
+
+
+class ClimateProblem(Problem):
+    """Layer 9 of `ewa`: also which years are trained on, and which decide the quality."""
+
+    training_years: YearRange = Field(description="first and last year of the training set")
+    evaluation_years: YearRange = Field(description="first and last year of the evaluation set")
+
+    @model_validator(mode="after")
+    def _years_are_apart(self) -> ClimateProblem:
+        for name in ("training_years", "evaluation_years"):
+            first, last = getattr(self, name)
+            if first > last:
+                raise ValueError(f"{name}: expected [first, last] with first <= last, got [{first}, {last}]")
+        if self.training_years[0] <= self.evaluation_years[1] and self.evaluation_years[0] <= self.training_years[1]:
+            raise ValueError(
+                f"evaluation_years: expected years that are not trained on ({list(self.training_years)}), "
+                f"got {list(self.evaluation_years)}"
+            )
+        return self
+
+
+class Hyperparameters(Layer):
+    """Layer 8. Batch size and learning-rate policy may change at every level; the rest is the reference's."""
+
+    batch_size: Count = Field(description="samples per accelerator (or per set of stages) and backward pass")
+    accumulation_steps: Count = Field(description="backward passes of an accelerator that are summed into one update")
+    optimizer: Literal["sgd", "lars", "lamb", "adam", "adagrad", "rmsprop-warmup"] = Field(
+        description="update rule; `rmsprop-warmup` turns from RMSprop into SGD (V2.0 Table 1, Preferred Networks)"
+    )
+    base_learning_rate: Positive = Field(description="learning rate at `base_batch` samples a step")
+    base_batch: Count = Field(description="global batch that `base_learning_rate` is stated for")
+    learning_rate_scaling: Literal["linear", "none"] = Field(description="how the rate follows the global batch")
+    warmup_epochs: NonNegative = Field(description="epochs of linear growth to the scaled rate")
+    warmup_start: Fraction = Field(description="share of the scaled rate at the first step of the warm-up")
+    schedule: Literal["cosine", "step", "polynomial", "constant", "slow-start"] = Field(
+        description="decay after the warm-up; `slow-start` begins at half the rate (V2.0 Table 1, Preferred Networks)"
+    )
+    end_learning_rate: NonNegative = Field(description="rate at the last step of cosine and polynomial decay")
+    step_epochs: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
+        description="epochs at which `step` decays"
+    )
+    step_factor: Fraction = Field(description="factor of each `step` decay")
+    polynomial_power: Positive = Field(description="power of `polynomial` decay")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="momentum of SGD, LARS and RMSprop warm-up")
+    momentum_form: Literal["outside", "inside", "corrected"] = Field(
+        description="where the learning rate stands (SGD, LARS): outside the velocity, inside it, or inside with the "
+        "correction that makes it equal to outside (an algorithmic change: V2.0 Table 1, Facebook and Berkeley)"
+    )
+    trust_coefficient: Positive = Field(description="factor of LARS between a layer's weights and its update")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="decay of the first moment (Adam, LAMB)")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(
+        description="decay of the second moment (Adam, LAMB, RMSprop warm-up)"
+    )
+    epsilon: NonNegative = Field(description="added to denominators (all but SGD)")
+    rmsprop_learning_rate: Positive = Field(description="rate of the RMSprop share of `rmsprop-warmup`")
+    rmsprop_center_epoch: NonNegative = Field(description="epoch at which half of `rmsprop-warmup` is SGD")
+    rmsprop_period_epochs: Positive = Field(description="length of its transition, in epochs")
+    weight_decay: NonNegative = Field(description="L2 penalty added to the gradient")
+    weight_decay_on: Literal["all", "weights"] = Field(
+        description="`weights` spares batch norm and biases, as LARS and LAMB always do (an algorithmic change: V2.0 "
+        "Table 1, Tencent)"
+    )
+    seed: Annotated[int, Field(ge=0, lt=SEEDS)] = Field(description="seed of weights, sample order and crops")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Layers 6 to 1: how, with what and on what a model is trained (V2.0, Fig. 2).
+
+
+class Programming(Layer):
+    """Layer 6: how one model is trained by many processes."""
+
+    parallel_mode: Literal["data", "model", "pipeline", "mixed"] = Field(
+        description="`data`: equal replicas, summed gradients; `model`: one model, cut into `stages`, a rank each; "
+        "`pipeline`: the same, and a batch passes in `micro_batches`; `mixed`: replicas that are cut"
+    )
+    stages: Count = Field(description="consecutive parts that the model is cut into, one rank each; 1 for `data`")
+    micro_batches: Count = Field(
+        description="parts in which a batch passes the stages; with more than one, batch norm takes its statistics of "
+        "each part, and the result is not that of one device (V2.0 section 5.1.4)"
+    )
+    synchronous: Literal[True] = Field(description="synchronous SGD; the rules allow no other")
+
+
+class Framework(Layer):
+    """Layer 5: the AI framework and its options."""
+
+    name: Literal["torch"] = Field(description="the framework")
+    compile: bool = Field(description="compile the model (torch.compile), before the clock starts")
+    channels_last: bool = Field(description="NHWC memory layout of images and weights")
+    cuda_graphs: bool = Field(
+        description="capture the kernels of a step once and start them as one, so that the host cannot hold a CUDA "
+        "device up; what depends on values (the choice of boxes) stays outside"
+    )
+    fused_optimizer: bool = Field(
+        description="update all parameters in one kernel, by torch's own; sgd, adam and adagrad have one"
+    )
+
+
+class Accelerator(Layer):
+    """Layer 4: the device, its arithmetic and the library that feeds it."""
+
+    device: Literal["cpu", "cuda"] = Field(description="where the model runs; never chosen silently")
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "int8"] = Field(
+        description="bf16 and fp16 are mixed precision over fp32 weights; fp16 scales the loss; int8 rounds what "
+        "convolutions and linear layers multiply to 256 values, straight-through gradients, arithmetic in fp32"
+    )
+    loader: Literal["native", "dali", "memory"] = Field(
+        description="input pipeline; `dali` is NVIDIA's, for JPEG: on a CPU around our decoder, on a CUDA device with "
+        "its own; `memory` repeats a few batches and reads nothing, to see what input costs"
+    )
+    conversion: Literal["host", "device"] = Field(
+        description="where the native loader's images are normalised, cast and laid out: by its threads, or on the "
+        "CUDA device while the step before computes"
+    )
+    prefetch_batches: Annotated[int, Field(ge=2, le=64)] = Field(description="batches in the input ring")
+
+
+class Communication(Layer):
+    """Layer 3: how gradients are summed over the ranks (V2.0 section 5.1.6). docs/communication.md has each value."""
+
+    backend: Literal["local", "torch", "horovod"] = Field(
+        description="`local` is one process; `torch` is Gloo or NCCL; `horovod` what it was built with"
+    )
+    topology: Literal["flat", "hierarchical", "torus", "parameter-server"] = Field(
+        description="flat all-reduce; node by node; rows and columns of a 2D torus; one server for each bucket"
+    )
+    torus_columns: Annotated[int, Field(ge=0)] = Field(description="ranks in a row of the torus; 0: those of a node")
+    algorithm: Literal["default", "ring", "double-binary-tree", "butterfly", "hierarchical-ring"] = Field(
+        description="what the library below does for an all-reduce, where it has a switch (V2.0 Table 7)"
+    )
+    compression: Literal["none", "fp16", "bf16", "int8"] = Field(description="type in which gradients travel")
+    error_feedback: bool = Field(description="add what compression lost to the next step's gradients")
+    bucket_bytes: Annotated[int, Field(ge=0, le=2**40)] = Field(
+        description="gradients (bytes in fp32) that travel together; 0 measures several sizes before the clock starts"
+    )
+    timeout_seconds: Positive = Field(description="silence of a rank after which the whole job is ended")
+    trace_steps: Annotated[int, Field(ge=0, le=10**6)] = Field(
+        description="first steps of the run of which every bucket is kept in the record's trace"
+    )
+
+
+class OperatingSystem(Layer):
+    """Layer 2: what the job asks of the operating system."""
+
+    threads: Annotated[int, Field(ge=0)] = Field(description="compute threads a process; 0 takes all that it may use")
+    input_threads: Annotated[int, Field(ge=0)] = Field(description="input threads a process; 0 takes as many as cores")
+
+
+class Hardware(Layer):
+    """Layer 1: the machine's size."""
+
+    nodes: Count = Field(description="nodes of the job")
+    accelerators_per_node: Count = Field(description="accelerators, and so processes, a node")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Layer 7 of `ic`.
+
+
+class ImageClassification(Layer):
+    """Layer 7 of `ic`: ResNet v1.5 and its algorithmic options."""
+
+    model: Literal["resnet-v1.5"] = Field(description="residual network with the stride in the 3x3 convolution")
+    block: Literal["bottleneck", "basic"] = Field(description="residual block")
+    depths: Annotated[tuple[Count, Count, Count, Count], Field(strict=False)] = Field(description="blocks a stage")
+    width: Count = Field(description="channels of the first stage; each stage doubles it")
+    norm: Literal["batch", "sync-batch"] = Field(
+        description="normalisation; `sync-batch` is over all ranks (an algorithmic change: V2.0 Table 1, Google)"
+    )
+    norm_statistics: Literal["moving", "last-batch"] = Field(
+        description="what evaluation normalises by: moving averages, or the last batch's statistics over all ranks "
+        "(an algorithmic change: V2.0 Table 1, Preferred Networks and Sony)"
+    )
+    zero_gamma: bool = Field(description="start the last batch norm of each block at 0 (an algorithmic change)")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(description="share of the target given to all classes")
+    image_size: Annotated[int, Field(ge=8, le=1024)] = Field(description="side of a training and evaluation image")
+    evaluation_resize: Annotated[int, Field(ge=8, le=2048)] = Field(
+        description="shorter side before the centre crop of `image_size`"
+    )
+    crop_area: Interval = Field(description="random-resized crop: share of the image's area")
+    crop_ratio: Interval = Field(description="random-resized crop: width / height")
+    flip_probability: Fraction = Field(description="probability of a horizontal flip")
+    dct_scaling: bool = Field(description="decode large images at 1/2 or 1/4 size (changes pixels slightly)")
+    tail: Literal["pad", "drop"] = Field(
+        description="last global batch of an epoch: filled up with repeats, or left out"
+    )
+
+    @model_validator(mode="after")
+    def _crops_are_possible(self) -> ImageClassification:
+        if self.crop_area[0] > self.crop_area[1] or self.crop_area[1] > 1:
+            raise ValueError(f"crop_area: expected [low, high] with low <= high <= 1, got {list(self.crop_area)}")
+        if self.crop_ratio[0] > self.crop_ratio[1]:
+            raise ValueError(f"crop_ratio: expected [low, high] with low <= high, got {list(self.crop_ratio)}")
+        if self.evaluation_resize < self.image_size:
+            raise ValueError(
+                f"evaluation_resize: expected at least image_size ({self.image_size}), got {self.evaluation_resize}"
+            )
+        return self
+
+
+# ----------------------------------------------------------------------------------------------------
+# Layer 7 of `ewa`.
+
+
+# As ExtremeWeather names them, in the order of its files (CAM5 output: Racah et al. 2017).
+ClimateChannel = Literal[
+    "PRECT",
+    "PS",
+    "PSL",
+    "QREFHT",
+    "T200",
+    "T500",
+    "TMQ",
+    "TREFHT",
+    "TS",
+    "U850",
+    "UBOT",
+    "V850",
+    "VBOT",
+    "Z1000",
+    "Z200",
+    "ZBOT",
+]
+# (height, width) of each anchor of a pyramid level.
+AnchorShapes = Annotated[tuple[Interval, ...], Field(strict=False, min_length=1)]
+
+
+class ExtremeWeather(Layer):
+    """Layer 7 of `ewa`: Faster R-CNN with a feature pyramid and its algorithmic options."""
+
+    model: Literal["faster-rcnn-fpn"] = Field(description="two-stage detector on a residual network")
+    block: Literal["bottleneck", "basic"] = Field(description="residual block")
+    depths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=4)] = Field(
+        description="blocks a stage; there are as many pyramid levels as stages, and one more"
+    )
+    width: Count = Field(description="channels of the first stage; each stage doubles it")
+    norm: Literal["group", "batch", "sync-batch", "frozen-batch"] = Field(
+        description="normalisation of the backbone; `sync-batch` is over all processes, `frozen-batch` never learns"
+    )
+    pyramid_channels: Count = Field(description="channels of every pyramid level")
+    head_width: Count = Field(description="width of the two layers that judge a region")
+    channels: Annotated[tuple[ClimateChannel, ...], Field(strict=False, min_length=1)] = Field(
+        description="channels of an image that the model sees, by name, in this order"
+    )
+    longitude_roll: bool = Field(description="turn each training image by a random longitude (an algorithmic change)")
+    crop_width: Annotated[int, Field(ge=0)] = Field(description="columns of a training image; 0 takes all of them")
+    anchors: Annotated[tuple[AnchorShapes, ...], Field(strict=False, min_length=1)] = Field(
+        description="(height, width) in pixels of the anchors of each level, finest first"
+    )
+    canonical_side: Positive = Field(description="side of a region (pixels) that is pooled from the level of stride 16")
+    proposals_before_nms: Pair = Field(description="proposals a level kept before NMS, in training and in evaluation")
+    proposals_after_nms: Pair = Field(description="proposals an image kept after NMS, in training and in evaluation")
+    proposal_nms_iou: Fraction = Field(description="overlap at which the better of two proposals stays")
+    proposal_foreground_iou: Fraction = Field(description="overlap with a box from which an anchor is positive")
+    proposal_background_iou: Fraction = Field(description="overlap below which an anchor is background")
+    proposal_samples: Count = Field(description="anchors an image that the first stage learns from")
+    proposal_positive_fraction: Fraction = Field(description="largest share of positive ones among them")
+    detection_foreground_iou: Fraction = Field(description="overlap with a box from which a region is of its class")
+    detection_samples: Count = Field(description="regions an image that the second stage learns from")
+    detection_positive_fraction: Fraction = Field(description="largest share of positive ones among them")
+    detection_score: Fraction = Field(description="least score of a detection")
+    detection_nms_iou: Fraction = Field(description="overlap at which the better of two detections of a class stays")
+    detections: Annotated[int, Field(ge=1, le=100)] = Field(description="most detections an image")
+    tail: Literal["pad", "drop"] = Field(
+        description="last global batch of an epoch: filled up with repeats, or left out"
+    )
+
+    @model_validator(mode="after")
+    def _options_fit_together(self) -> ExtremeWeather:
+        if len(set(self.channels)) < len(self.channels):
+            raise ValueError(f"channels: expected each one once, got {', '.join(self.channels)}")
+        levels = len(self.depths) + 1
+        if len(self.anchors) != levels:
+            raise ValueError(f"anchors: expected {levels} levels (one more than depths), got {len(self.anchors)}")
+        counts = sorted({len(level) for level in self.anchors})
+        if len(counts) > 1:
+            raise ValueError(f"anchors: expected as many on every level, got {' and '.join(map(str, counts))}")
+        if self.proposal_background_iou > self.proposal_foreground_iou:
+            raise ValueError(
+                f"proposal_background_iou: expected at most proposal_foreground_iou "
+                f"({self.proposal_foreground_iou:g}), got {self.proposal_background_iou:g}"
+            )
+        return self
+
+
+# ----------------------------------------------------------------------------------------------------
+# What options of layers 5 and 4 that concern an accelerator ask of each other.
+
+
+# torch has one kernel for all parameters of these; LARS and LAMB take norms of each layer between two passes.
+_FUSED = ("sgd", "adam", "adagrad")
+
+
+def accelerator_problem(
+    framework: Framework,
+    accelerator: Accelerator,
+    policy: Hyperparameters,
+    *,
+    loaders: tuple[str, ...],
+    stages: int,
+    norm: str | None = None,
+) -> str | None:
+    """What keeps a recipe's options of framework and accelerator from working together, with the fix; or None.
+
+    Args:
+        framework: layer 5.
+        accelerator: layer 4.
+        policy: layer 8.
+        loaders: input pipelines that can read the benchmark's files.
+        stages: of the model, a rank each.
+        norm: the normalisation of its layers, where the benchmark names one.
+    """
+    on_device = accelerator.device == "cuda"
+    if accelerator.precision == "tf32" and not on_device:
+        return "accelerator.precision: tf32 exists on CUDA devices only; use fp32 or bf16 on a CPU"
+    if accelerator.loader not in loaders:
+        return f"accelerator.loader: expected {' or '.join(loaders)} for this benchmark, got {accelerator.loader}"
+    if accelerator.conversion == "device" and not on_device:
+        return (
+            "accelerator.conversion: `device` is for CUDA devices, but accelerator.device is "
+            f"{accelerator.device}; use `host`"
+        )
+    return _graphs_problem(framework, accelerator, stages, norm) or _fused_problem(framework, policy)
+
+
+def _graphs_problem(framework: Framework, accelerator: Accelerator, stages: int, norm: str | None) -> str | None:
+    if not framework.cuda_graphs:
+        return None
+    if accelerator.device != "cuda":
+        return (
+            f"framework.cuda_graphs: CUDA devices have them, but accelerator.device is {accelerator.device}; set it to "
+            "false"
+        )
+    if stages > 1:
+        return (
+            "framework.cuda_graphs: stages of one model wait for each other within a step, which no graph can hold; "
+            "set it to false, or programming.stages to 1"
+        )
+    if norm == "sync-batch":
+        return (
+            "framework.cuda_graphs: synchronised batch norm waits for other ranks within a step, which no graph can "
+            "hold; set it to false, or workload.norm to another norm"
+        )
+    return None
+
+
+def _fused_problem(framework: Framework, policy: Hyperparameters) -> str | None:
+    if not framework.fused_optimizer:
+        return None
+    if policy.optimizer not in _FUSED:
+        return (
+            f"framework.fused_optimizer: torch has no single kernel for {policy.optimizer}, only for "
+            f"{', '.join(_FUSED)}; set it to false"
+        )
+    if policy.optimizer == "sgd" and policy.momentum_form != "outside":
+        return (
+            "framework.fused_optimizer: torch's kernel of sgd multiplies the rate outside of the momentum; set "
+            "it to false, or hyperparameters.momentum_form to outside"
+        )
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What each parallel mode (V3.0 Table 2) asks of the rest of a recipe.
+
+
+def parallel_mode_problem(
+    programming: Programming, *, ranks: int, batch_size: int, backend: str, topology: str, compiles: bool
+) -> str | None:
+    """What keeps a recipe's parallel mode from being laid over `ranks`, with the fix; None where nothing does."""
+    mode, stages, parts = programming.parallel_mode, programming.stages, programming.micro_batches
+    if mode == "data":
+        if (stages, parts) == (1, 1):
+            return None
+        return (
+            f"programming.parallel_mode: `data` has whole models, but stages is {stages} and micro_batches {parts}; "
+            "set both to 1, or parallel_mode to model, pipeline or mixed"
+        )
+    return (
+        _size_problem(mode, stages, ranks)
+        or _parts_problem(mode, parts, batch_size)
+        or _support_problem(mode, backend, topology, compiles)
+    )
+
+
+def _size_problem(mode: str, stages: int, ranks: int) -> str | None:
+    if stages < 2:
+        return f"programming.stages: `{mode}` cuts the model: expected at least 2 stages, got {stages}"
+    if mode != "mixed" and ranks != stages:
+        return (
+            f"programming.stages: `{mode}` has a rank for each stage, but hardware asks for {ranks} ranks and there "
+            f"are {stages} stages; make them equal, or use parallel_mode mixed for several replicas"
+        )
+    if ranks % stages or (mode == "mixed" and ranks < 2 * stages):
+        return (
+            f"programming.stages: `mixed` has several replicas of {stages} stages: expected a multiple of {stages} "
+            f"ranks, at least {2 * stages}, got {ranks} (hardware.nodes x accelerators_per_node)"
+        )
+    return None
+
+
+def _parts_problem(mode: str, parts: int, batch_size: int) -> str | None:
+    if mode == "model" and parts != 1:
+        return f"programming.micro_batches: `model` passes whole batches: expected 1, got {parts}; or use pipeline"
+    if mode == "pipeline" and parts < 2:
+        return "programming.micro_batches: `pipeline` fills its stages with several: expected at least 2, got 1"
+    if batch_size % parts:
+        return (
+            f"programming.micro_batches: expected a divisor of hyperparameters.batch_size ({batch_size}), got {parts}"
+        )
+    return None
+
+
+def _support_problem(mode: str, backend: str, topology: str, compiles: bool) -> str | None:
+    if backend != "torch":
+        return (
+            f"communication.backend: stages talk by torch's own pipelining, which `{backend}` has not: use torch, or "
+            "parallel_mode data"
+        )
+    if topology != "flat":
+        return f"communication.topology: `{mode}` parallelism sums flat; use flat, or parallel_mode data"
+    if compiles:
+        return f"framework.compile: stages of `{mode}` parallelism are not compiled; use false, or parallel_mode data"
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# A recipe, whole: the nine layers together, and what one layer asks of another.
+
+
+class Recipe(BaseModel):
+    """A job, whole: the nine layers, the benchmark and the edition of the rules that it is run under."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    # How members of an ensemble of this benchmark can vote, and what their draws can keep the shares of.
+    votes: ClassVar[tuple[str, ...]] = ("mean",)
+    strata: ClassVar[tuple[str, ...]] = ("none",)
+    # Input pipelines that can read the benchmark's files.
+    loaders: ClassVar[tuple[str, ...]] = ("native", "memory")
+
+    benchmark: str
+    edition: str
+    problem: Problem
+    hyperparameters: Hyperparameters
+    workload: Layer
+    programming: Programming
+    framework: Framework
+    accelerator: Accelerator
+    communication: Communication
+    os: OperatingSystem
+    hardware: Hardware
+    ensemble: Ensemble | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """TOML has no word for nothing, and a recipe of one model is the same as before there were ensembles."""
+        tables: dict[str, Any] = handler(self)
+        if tables.get("ensemble", ...) is None:
+            del tables["ensemble"]
+        return tables
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the job: one an accelerator."""
+        return self.hardware.nodes * self.hardware.accelerators_per_node
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one update over all processes."""
+        return self.hyperparameters.batch_size * self.shards
+
+    @property
+    def replicas(self) -> int:
+        """Models that learn together: as many as processes, fewer where several processes hold the stages of one."""
+        return self.world_size // self.programming.stages
+
+    @property
+    def shards(self) -> int:
+        """Backward passes of one update over all replicas: each has its own share of the samples."""
+        return self.replicas * self.hyperparameters.accumulation_steps
+
+    @model_validator(mode="after")
+    def _layers_fit_together(self) -> Recipe:
+        policy, epochs = self.hyperparameters, self.problem.epochs
+        warmup_epochs = policy.warmup_epochs
+        if warmup_epochs > epochs:
+            raise ValueError(
+                f"hyperparameters.warmup_epochs: expected at most problem.epochs ({epochs}), got {warmup_epochs:g}; "
+                "change it too: --set hyperparameters.warmup_epochs=0"
+            )
+        scale = self.global_batch / policy.base_batch if policy.learning_rate_scaling == "linear" else 1.0
+        if policy.end_learning_rate > policy.base_learning_rate * scale:
+            raise ValueError(
+                f"hyperparameters.end_learning_rate: expected at most the peak rate "
+                f"({policy.base_learning_rate * scale:g}), got {policy.end_learning_rate:g}"
+            )
+        if list(policy.step_epochs) != sorted(set(policy.step_epochs)):
+            raise ValueError(f"hyperparameters.step_epochs: expected growing epochs, got {list(policy.step_epochs)}")
+        if self.communication.backend == "local" and self.world_size != 1:
+            raise ValueError(
+                f"communication.backend: `local` is one process, but hardware asks for {self.world_size} "
+                "(nodes x accelerators_per_node); set both to 1"
+            )
+        if self.communication.backend != "local" and self.world_size == 1:
+            raise ValueError(
+                f"communication.backend: `{self.communication.backend}` is for two ranks or more, but hardware asks "
+                "for one; use `local`, or start more: --procs N"
+            )
+        self._check_parallel_mode()
+        self._check_communication()
+        self._check_ensemble()
+        if problem := accelerator_problem(
+            self.framework,
+            self.accelerator,
+            policy,
+            loaders=self.loaders,
+            stages=self.programming.stages,
+            norm=getattr(self.workload, "norm", None),
+        ):
+            raise ValueError(problem)
+        return self
+
+    def _check_parallel_mode(self) -> None:
+        if problem := parallel_mode_problem(
+            self.programming,
+            ranks=self.world_size,
+            batch_size=self.hyperparameters.batch_size,
+            backend=self.communication.backend,
+            topology=self.communication.topology,
+            compiles=self.framework.compile,
+        ):
+            raise ValueError(problem)
+
+    def _check_communication(self) -> None:
+        way = self.communication
+        if way.error_feedback and way.compression == "none":
+            raise ValueError(
+                "communication.error_feedback: nothing is lost without compression; set communication.compression to "
+                "fp16, bf16 or int8, or error_feedback to false"
+            )
+        columns = way.torus_columns or self.hardware.accelerators_per_node
+        if way.topology == "torus" and self.world_size % columns:
+            raise ValueError(
+                f"communication.torus_columns: expected a divisor of the {self.world_size} ranks, got {columns}"
+            )
+
+    def _check_ensemble(self) -> None:
+        options = self.ensemble
+        if options is None:
+            return
+        for name, value, allowed in (
+            ("vote", options.vote, self.votes),
+            ("strata", options.strata, self.strata),
+        ):
+            if value not in allowed:
+                raise ValueError(f"ensemble.{name}: expected {' or '.join(allowed)} for {self.benchmark}, got {value}")
+        if options.sampling == "poisson" and options.strata != "none":
+            raise ValueError(
+                "ensemble.strata: Poisson counts keep the shares of nothing, each sample counts for itself; set it to "
+                "none, or ensemble.sampling to bootstrap"
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The recipes of the benchmarks that come with hpcai500.
+
+
+class IcRecipe(Recipe):
+    """A recipe of Image Classification."""
+
+    strata: ClassVar[tuple[str, ...]] = ("none", "class")
+    loaders: ClassVar[tuple[str, ...]] = ("native", "dali", "memory")
+
+    workload: ImageClassification
+
+
+class EwaRecipe(Recipe):
+    """A recipe of Extreme Weather Analytics."""
+
+    votes: ClassVar[tuple[str, ...]] = ("weighted-boxes", "nms")
+    strata: ClassVar[tuple[str, ...]] = ("none", "year")
+
+    problem: ClimateProblem
+    workload: ExtremeWeather
+
+
+# A new benchmark begins with its table and a line here; CONTRIBUTING.md lists what else it needs.
+RECIPE_TYPES: dict[str, type[Recipe]] = {"ic": IcRecipe, "ewa": EwaRecipe}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The nine layers of a system under test (V2.0, Fig. 2) as the tables of a recipe.
+#
+# No field has a default here: `recipes/<benchmark>/reference.toml` states every value once (`ensemble.toml` those of an
+# ensemble), and every other recipe is a difference from it. What a field means stands beside it.
+
 
 # The number of each table in the papers' nine-layer model, top down.
 LAYER_NUMBERS: dict[str, int] = {
@@ -26,24 +659,3 @@ LAYER_NUMBERS: dict[str, int] = {
     "os": 2,
     "hardware": 1,
 }
-
-__all__ = [
-    "LAYER_NUMBERS",
-    "RECIPE_TYPES",
-    "Accelerator",
-    "ClimateChannel",
-    "ClimateProblem",
-    "Communication",
-    "Ensemble",
-    "EwaRecipe",
-    "ExtremeWeather",
-    "Framework",
-    "Hardware",
-    "Hyperparameters",
-    "IcRecipe",
-    "ImageClassification",
-    "OperatingSystem",
-    "Problem",
-    "Programming",
-    "Recipe",
-]

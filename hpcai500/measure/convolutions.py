@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.interpreter import module_command
 from hpcai500.layers import Recipe
-from hpcai500.methodology.arithmetic import arithmetic_of
+from hpcai500.methodology.roofline import arithmetic_of
 from hpcai500.stopping import end_with_parent
 
 Pair = tuple[int, int]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcai500.errors import ExitCode, HpcAi500Error
-from hpcai500.plugins.benchmarks import require_benchmark
+from hpcai500.files import scratch
+from hpcai500.plugins import require_benchmark
 from hpcai500.recipe import load_recipe
-from hpcai500.scratch import scratch
 from hpcai500.stopping import ending_by_signals, leave
 from hpcai500.streams import prepare_streams, show, tell
 
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _count(options: argparse.Namespace) -> tuple[FlopsCount, list[int]]:
     """The operations, and the shape of a sample."""
     # torch is imported when signals are handled.
-    from hpcai500.measure.flops import count_flops  # noqa: PLC0415
-    from hpcai500.workloads import model_of  # noqa: PLC0415
+    from hpcai500.measure.flops import count_flops
+    from hpcai500.workloads import model_of
 
     require_benchmark(options.benchmark, "flops")
     recipe = load_recipe(options.recipe or f"{options.benchmark}/reference", options.set)
@@ -72,7 +72,7 @@ def _classes(text: str) -> int:
 
 
 def _document(count: FlopsCount) -> dict[str, object]:
-    from hpcai500.measure.flops import CONVENTION  # noqa: PLC0415
+    from hpcai500.measure.flops import CONVENTION
 
     return {
         "convention": CONVENTION,
@@ -99,7 +99,7 @@ def _plain(flops: float) -> int | float:
 
 
 def _lines(count: FlopsCount, shape: list[int]) -> list[str]:
-    from hpcai500.measure.flops import CONVENTION, Operator  # noqa: PLC0415
+    from hpcai500.measure.flops import CONVENTION, Operator
 
     width = max(len(operator.name) for operator in count.operators)
     rows = [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
 from hpcai500.errors import UsageError
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
-from hpcai500.methodology.arithmetic import arithmetic_of
+from hpcai500.methodology.roofline import arithmetic_of
 from hpcai500.progress import Progress
 from hpcai500.recipe import load_recipe
 from hpcai500.streams import say
@@ -21,9 +21,8 @@ from hpcai500.streams import say
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hpcai500.measure.micro.crew import Crew
-    from hpcai500.measure.micro.problem import Problem
-    from hpcai500.measure.micro.shapes import ProductsOfStep
+    from hpcai500.measure.micro import Crew, Problem
+    from hpcai500.measure.products import ProductsOfStep
 
 KINDS = ("gemm", "conv", "copy", "allreduce", "input")
 # Of the workloads' shapes, so many are tried; and the square ones, of which the largest is not known before.
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(bench: Bench) -> Mapping[str, Any]:
-    from hpcai500.measure.micro.crew import Crew  # noqa: PLC0415 - torch only after threads are told how to wait
+    from hpcai500.measure.micro import Crew  # torch only after threads are told how to wait
 
     kinds = _kinds(bench.options)
     now = ["starting"]
@@ -65,7 +64,7 @@ def _measure(bench: Bench) -> Mapping[str, Any]:
                     found |= _products(kind, list(walks.values()), crew, bench.options.seconds, bar)
                 case "copy":
                     doing("copy")
-                    from hpcai500.measure.micro.copying import measure_copy  # noqa: PLC0415
+                    from hpcai500.measure.bandwidth import measure_copy
 
                     found["copy"] = measure_copy(crew, bench.options.seconds, bar)
                 case "allreduce":
@@ -92,7 +91,7 @@ def _pair(text: str) -> tuple[str, Path]:
 
 def _count(kinds: Sequence[str], data: Mapping[str, Path]) -> int:
     """Measurements that progress counts; groups of ranks are not known yet."""
-    from hpcai500.measure.micro.precisions import PRECISIONS  # noqa: PLC0415
+    from hpcai500.measure.micro import PRECISIONS
 
     each = {"gemm": len(PRECISIONS), "conv": len(PRECISIONS), "copy": 1, "allreduce": 1, "input": len(data)}
     return sum(each[kind] for kind in kinds)
@@ -113,10 +112,10 @@ class _Walk:
 
 def _walks(recipe: Recipe) -> dict[str, _Walk]:
     """The products of both workloads: of the recipe, and of its sibling of the other benchmark."""
-    import torch  # noqa: PLC0415
+    import torch
 
-    from hpcai500.measure.micro.shapes import products_of_step  # noqa: PLC0415
-    from hpcai500.workloads import model_of  # noqa: PLC0415
+    from hpcai500.measure.products import products_of_step
+    from hpcai500.workloads import model_of
 
     found = {}
     for one in (recipe, sibling(recipe)):
@@ -138,10 +137,10 @@ def sibling(recipe: Recipe) -> Recipe:
 
 def _inputs(recipe: Recipe) -> tuple[Tensor, ...]:
     """What a step of one rank takes, as shapes."""
-    import torch  # noqa: PLC0415
+    import torch
 
-    from hpcai500.data.climate.weather.synthetic import SyntheticYears  # noqa: PLC0415
-    from hpcai500.workloads.ewa_model import REFERENCE_GRID  # noqa: PLC0415
+    from hpcai500.data.climate.synthetic import SyntheticYears
+    from hpcai500.workloads.ewa import REFERENCE_GRID
 
     batch, options = recipe.hyperparameters.batch_size, recipe.workload
     if isinstance(options, ImageClassification):
@@ -158,11 +157,16 @@ def _products(
     kind: str, walks: Sequence[_Walk], crew: Crew, seconds: float, bar: Progress
 ) -> Iterator[tuple[str, Any]]:
     """Entries of `gemm` or `conv` in each precision."""
-    from hpcai500.measure.micro.convolution import Product  # noqa: PLC0415
-    from hpcai500.measure.micro.gemm import Gemm  # noqa: PLC0415
-    from hpcai500.measure.micro.precisions import PRECISIONS, lacking  # noqa: PLC0415
-    from hpcai500.measure.micro.search import fastest  # noqa: PLC0415
-    from hpcai500.measure.micro.shapes import heaviest  # noqa: PLC0415
+    from hpcai500.measure.micro import (
+        PRECISIONS,
+        fastest,
+        lacking,
+    )
+    from hpcai500.measure.products import (
+        Gemm,
+        Product,
+        heaviest,
+    )
 
     problems: list[Problem]
     probes: list[Problem]
@@ -196,7 +200,7 @@ def _products(
 
 
 def _all_reduce(bench: Bench, crew: Crew, bar: Progress) -> dict[str, Any]:
-    from hpcai500.measure.micro.all_reduce import measure_all_reduce  # noqa: PLC0415
+    from hpcai500.measure.bandwidth import measure_all_reduce
 
     if crew.world.size == 1:
         crew.say("allreduce: left out: there is one rank; start more: --procs N, or a launcher")
@@ -209,10 +213,10 @@ def _all_reduce(bench: Bench, crew: Crew, bar: Progress) -> dict[str, Any]:
 def _input(
     bench: Bench, crew: Crew, folder: Path, walk: _Walk, found: Mapping[str, Any], bar: Progress
 ) -> dict[str, Any]:
-    from hpcai500.engine.precision import Precision  # noqa: PLC0415
-    from hpcai500.measure.micro.input_rate import measure_input  # noqa: PLC0415
-    from hpcai500.workloads import factory  # noqa: PLC0415
-    from hpcai500.workloads.base import Place  # noqa: PLC0415
+    from hpcai500.engine.precision import Precision
+    from hpcai500.measure.bandwidth import measure_input
+    from hpcai500.workloads import factory
+    from hpcai500.workloads.base import Place
 
     recipe, world = walk.recipe, crew.world
     threads = recipe.os.input_threads or crew.cores

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
-from hpcai500.hostlist import is_first_of_host
+from hpcai500.hosts import is_first_of_host
 from hpcai500.streams import say
 
 if TYPE_CHECKING:
-    from hpcai500.engine.profiled_steps import Measured, ProfiledSteps
-    from hpcai500.measure.profile.onednn import Reorder
-    from hpcai500.measure.profile.sampling import DeviceMeter, Sample
+    from hpcai500.engine.measured_steps import Measured, ProfiledSteps
+    from hpcai500.measure.sampling import DeviceMeter, Sample
+    from hpcai500.measure.trace import Reorder
 
 SCHEMA = 1
 _WARM_UP_STEPS = 2
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _body(bench: Bench) -> Mapping[str, Any]:
-    from torch.profiler import record_function  # noqa: PLC0415 - after OpenMP's variables are set
+    from torch.profiler import record_function  # after OpenMP's variables are set
 
-    from hpcai500.engine.profiled_steps import ProfiledSteps  # noqa: PLC0415
-    from hpcai500.engine.watched import WatchedCommunicator  # noqa: PLC0415
+    from hpcai500.engine.measured_steps import ProfiledSteps
+    from hpcai500.engine.ranks import WatchedCommunicator
 
     # What the model itself says to other ranks, as synchronised batch norm does, is communication.
     world = WatchedCommunicator(bench.ranks.world, lambda: record_function("hpcai500:all_reduce"))
@@ -85,7 +85,7 @@ def _measure(bench: Bench, loop: ProfiledSteps) -> Mapping[str, Any]:
     }
     found.update(_communication(bench, samples))
     if ranks.leads:
-        from hpcai500.comm.monitor_rules import WRITING  # noqa: PLC0415
+        from hpcai500.comm.liveness import WRITING
 
         ranks.phase(WRITING)
         found.update(_analysed(bench, document, spans, hidden, samples, profiled, without))
@@ -101,8 +101,8 @@ def _plan(step_seconds: float, wanted: int | None) -> tuple[int, int]:
 
 
 def _sample(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, list[Sample]]:
-    from hpcai500.measure.network import read_counters  # noqa: PLC0415
-    from hpcai500.measure.profile.sampling import Sampler  # noqa: PLC0415
+    from hpcai500.measure.host import read_counters
+    from hpcai500.measure.sampling import Sampler
 
     world = bench.ranks.world
     counters = read_counters if world.size > 1 and is_first_of_host(world.rank, world.hosts) else None
@@ -114,10 +114,10 @@ def _sample(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, li
 @contextmanager
 def _meter(bench: Bench) -> Iterator[DeviceMeter | None]:
     """NVML's answers about a CUDA device; None where there are none."""
-    import torch  # noqa: PLC0415
+    import torch
 
-    from hpcai500.errors import EnvironmentLacksError  # noqa: PLC0415
-    from hpcai500.measure.profile.nvml_meter import nvml_meter  # noqa: PLC0415
+    from hpcai500.errors import EnvironmentLacksError
+    from hpcai500.measure.sampling import nvml_meter
 
     with ExitStack() as stack:
         meter = None
@@ -131,9 +131,8 @@ def _meter(bench: Bench) -> Iterator[DeviceMeter | None]:
 
 def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, dict[str, Any], Any]:
     """The profiled steps; on rank 0 with what the profiler tells."""
-    from hpcai500.comm.monitor_rules import WRITING  # noqa: PLC0415
-    from hpcai500.measure.profile.exchange import Spans, clock_offset  # noqa: PLC0415
-    from hpcai500.measure.profile.recording import mark_of_step, record  # noqa: PLC0415
+    from hpcai500.comm.liveness import WRITING
+    from hpcai500.measure.trace import Spans, clock_offset, mark_of_step, record
 
     if not bench.ranks.leads:
         return loop.run(steps), {}, None
@@ -150,9 +149,9 @@ def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, d
 
 def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
     """What oneDNN rearranges in a step of rank 0."""
-    import torch  # noqa: PLC0415
+    import torch
 
-    from hpcai500.measure.profile.onednn import listening, reorders, typical  # noqa: PLC0415
+    from hpcai500.measure.trace import listening, reorders, typical
 
     told = []
     # A torch that was built without oneDNN has nothing to tell.
@@ -166,9 +165,9 @@ def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
 
 
 def _about(bench: Bench) -> dict[str, Any]:
-    import torch  # noqa: PLC0415
+    import torch
 
-    from hpcai500.data.synthetic_manifest import MANIFEST  # noqa: PLC0415
+    from hpcai500.data.derived import MANIFEST
 
     recipe, world = bench.recipe, bench.ranks.world
     is_made = (bench.options.data / MANIFEST).is_file()
@@ -196,7 +195,7 @@ def _about(bench: Bench) -> dict[str, Any]:
 
 def _communication(bench: Bench, samples: Sequence[Sample]) -> dict[str, Any]:
     """The curves of all nodes; all ranks together."""
-    from hpcai500.measure.profile.nodes import chosen_curve, curves_of_rank  # noqa: PLC0415
+    from hpcai500.measure.sampling import chosen_curve, curves_of_rank
 
     world = bench.ranks.world
     gathered = world.gather_objects(curves_of_rank(samples, world.rank, world.hosts[world.rank]))
@@ -219,13 +218,17 @@ def _analysed(
     step_seconds: float,
 ) -> dict[str, Any]:
     """What rank 0 alone knows: kernels, layouts, utilisation; it writes the trace."""
-    from hpcai500.measure.profile.breakdown import breakdown  # noqa: PLC0415
-    from hpcai500.measure.profile.curves import busy_windows, driver_utilisation, processor_utilisation  # noqa: PLC0415
-    from hpcai500.measure.profile.exchange import exchange_events  # noqa: PLC0415
-    from hpcai500.measure.profile.launches import launch_table  # noqa: PLC0415
-    from hpcai500.measure.profile.recording import base_nanoseconds, process_of, write_trace  # noqa: PLC0415
-    from hpcai500.measure.profile.trace import read_trace  # noqa: PLC0415
-    from hpcai500.measure.profile.work import works_of  # noqa: PLC0415
+    from hpcai500.measure.launch_gaps import launch_table
+    from hpcai500.measure.sampling import busy_windows, driver_utilisation, processor_utilisation
+    from hpcai500.measure.trace import (
+        base_nanoseconds,
+        breakdown,
+        exchange_events,
+        process_of,
+        read_trace,
+        works_of,
+        write_trace,
+    )
 
     events = document["traceEvents"]
     if bench.device.type == "cpu":

@@ -7,15 +7,51 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
+from hpcai500.comm.reducer import BYTES_AN_ELEMENT
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
-from hpcai500.methodology.cost.measured import Phases, summarised
+from hpcai500.measure.flops import FlopsCount
+from hpcai500.methodology.cost import Gradients, Phases, summarised
 
 if TYPE_CHECKING:
-    from hpcai500.engine.blank_steps import BlankSteps
+    from hpcai500.engine.measured_steps import BlankSteps
+
+
+# ----------------------------------------------------------------------------------------------------
+# The gradients of a model in the order of sending, and when in a backward pass each is ready: by counting.
+
+
+def gradients_of(named: Iterable[tuple[str, nn.Parameter]], count: FlopsCount) -> list[Gradients]:
+    """Each trained parameter, last registered first, as `comm.reducer.make_buckets` sends them.
+
+    A backward pass goes through the operators of `count` in reverse. The gradient of a parameter is ready when the
+    operations of its own module and of all later ones are done: `ready` is their share of the backward FLOPs. Modules
+    that are not counted (normalisation) are ready with what was sent before them.
+    """
+    done, ready = 0.0, {}
+    backward = count.training_flops - count.forward_flops
+    for operator in reversed(count.operators):
+        done += operator.training_flops - operator.forward_flops
+        ready[operator.name] = done / backward
+    found: list[Gradients] = []
+    latest = 0.0
+    trained = [(name, one) for name, one in named if one.requires_grad and one.numel()]
+    for name, parameter in reversed(trained):
+        latest = max(latest, ready.get(name.rpartition(".")[0], 0.0))
+        found.append(Gradients(parameter.numel() * BYTES_AN_ELEMENT, min(1.0, latest)))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# One step of a recipe, without its data: what is computed, which gradients travel, and how long it takes here.
+#
+# For the cost model (docs/cost-model.md). With --steps 0 it only counts, on any machine, in a few seconds.
+
 
 _LEAST_STEPS = 3
 
@@ -50,9 +86,8 @@ def _facts(bench: Bench) -> dict[str, Any]:
 
 def _count(bench: Bench) -> dict[str, Any]:
     """Operations of a sample and gradients of a step, on torch's meta device."""
-    from hpcai500.measure.flops import CONVENTION, count_flops  # noqa: PLC0415 - torch after OpenMP's variables
-    from hpcai500.measure.gradient_work import gradients_of  # noqa: PLC0415
-    from hpcai500.workloads import model_of  # noqa: PLC0415
+    from hpcai500.measure.flops import CONVENTION, count_flops  # torch after OpenMP's variables
+    from hpcai500.workloads import model_of
 
     model, example = model_of(bench.recipe, bench.options.classes)
     count = count_flops(model, *example)
@@ -67,7 +102,7 @@ def _count(bench: Bench) -> dict[str, Any]:
 
 def _measure(bench: Bench) -> dict[str, Any]:
     """Steps of all ranks together."""
-    from hpcai500.engine.blank_steps import BlankSteps  # noqa: PLC0415
+    from hpcai500.engine.measured_steps import BlankSteps
 
     steps = BlankSteps(bench.recipe, bench.ranks, bench.device, bench.cores, bench.options.classes)
     try:

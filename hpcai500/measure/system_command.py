@@ -11,7 +11,7 @@ from typing import Any
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
-from hpcai500.system.versions import version_document
+from hpcai500.system.software import version_document
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def describe(bench: Bench) -> dict[str, Any]:
     """The document of the job, on rank 0."""
-    from hpcai500.measure.host import capture_nodes  # noqa: PLC0415 - torch, after OpenMP's variables are set
+    from hpcai500.measure.host import capture_nodes  # torch, after OpenMP's variables are set
 
     options, ranks = bench.options, bench.ranks
     places = {"data": options.data, "out": options.out, "temporary": options.temporary}

@@ -7,12 +7,249 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from hpcai500.methodology.stages import STAGES, StageTable, StageTimes
-from hpcai500.methodology.stragglers import LEAST_STEPS, stragglers
+from hpcai500.errors import UsageError
+from hpcai500.methodology.statistics import Reservoir, weighted_quantile
+
+# ----------------------------------------------------------------------------------------------------
+# The stages of an all-reduce (V2.0 Table 12) and what each takes: sums and samples in a bounded space.
+
+
+# As V2.0 Table 12 names them, in the order of time.
+STAGES = (
+    "negotiation",
+    "wait_for_data",
+    "wait_for_other_data",
+    "queuing",
+    "memcpy_in",
+    "all_reduce",
+    "memcpy_out",
+)
+# Of each bucket: a median is then within some percent of the truth, and buckets add up.
+_SAMPLES = 128
+
+
+class StageTimes(TypedDict):
+    """What a stage takes in one all-reduce, in seconds: over all all-reduces."""
+
+    mean_seconds: float
+    median_seconds: float
+    p95_seconds: float
+
+
+# None: the stage does not exist there, or nothing was measured.
+StageTable = dict[str, StageTimes | None]
+
+
+class StageTally:
+    """Adds up what the stages of all-reduces took, for any number of them.
+
+    Args:
+        stages: names of the columns, some of `STAGES`.
+        samples: how many all-reduces are kept for the quantiles.
+
+    Attributes:
+        count: all-reduces that were added.
+        sums: seconds of each stage over all of them.
+        samples: some of them.
+    """
+
+    def __init__(self, stages: Sequence[str], samples: int = _SAMPLES) -> None:
+        self.stages = tuple(stages)
+        self.count = 0
+        self.sums = [0.0] * len(self.stages)
+        self.samples: Reservoir[tuple[float, ...]] = Reservoir(samples)
+
+    def add(self, seconds: tuple[float, ...]) -> None:
+        """One all-reduce: the seconds of each stage, in the order of `stages`."""
+        self.count += 1
+        sums = self.sums
+        for column, value in enumerate(seconds):
+            sums[column] += value
+        self.samples.add(seconds)
+
+    def means(self) -> dict[str, float]:
+        """Mean seconds of each stage that it knows."""
+        return {name: total / self.count for name, total in zip(self.stages, self.sums, strict=True)}
+
+
+def stage_table(tallies: Sequence[StageTally]) -> StageTable:
+    """Each stage over the all-reduces of all `tallies`, each all-reduce with the same weight.
+
+    The mean is exact; median and 95th percentile come from the samples, and are exact while all of them are kept.
+    """
+    used = [tally for tally in tallies if tally.count]
+    return {name: _times(name, used) for name in STAGES}
+
+
+def _times(name: str, tallies: Sequence[StageTally]) -> StageTimes | None:
+    having = [(tally, tally.stages.index(name)) for tally in tallies if name in tally.stages]
+    if not having:
+        return None
+    weighted = sorted(_weighted(having))
+    return {
+        "mean_seconds": sum(t.sums[column] for t, column in having) / sum(t.count for t, _ in having),
+        "median_seconds": weighted_quantile(weighted, 0.5),
+        "p95_seconds": weighted_quantile(weighted, 0.95),
+    }
+
+
+def _weighted(having: Sequence[tuple[StageTally, int]]) -> Iterator[tuple[float, float]]:
+    """(seconds, all-reduces that the sample stands for) of every sample."""
+    for tally, column in having:
+        for sample in tally.samples:
+            yield sample[column], tally.count / len(tally.samples.kept)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which ranks hold the others up, told by the time that each needs for itself.
+
+
+# A rank is slow when it is both: by a tenth, and further off than chance would put it.
+LEAST_SLOWDOWN = 1.1
+DEVIATIONS = 3.0
+# A median absolute deviation of normally distributed values, times this, estimates their standard deviation.
+_PER_DEVIATION = 1.4826
+# The median of fewer steps says little about a rank.
+LEAST_STEPS = 5
+
+
+def stragglers(own_seconds: Sequence[float]) -> list[int]:
+    """Positions of the ranks that are slow.
+
+    Args:
+        own_seconds: for each rank the median, over steps, of the time that it needs for itself: waiting for input, and
+            computing. Waiting for the others is not in it: in a synchronous step that is large on every rank but the
+            slow one.
+
+    A rank is a straggler if its time is above 1.1 times the median of all other ranks' and above that median plus three
+    standard deviations of theirs (estimated by the median absolute deviation, which a few slow ranks do not change). Of
+    two ranks, or where all others agree exactly, the first condition decides. One rank alone has nobody to hold up.
+    """
+    ordered = sorted(own_seconds)
+    return [rank for rank, seconds in enumerate(own_seconds) if _is_slow(seconds, ordered)]
+
+
+def _is_slow(seconds: float, ordered: Sequence[float]) -> bool:
+    if len(ordered) < 2:
+        return False
+    place = bisect_left(ordered, seconds)
+    middle = median_without(ordered, place)
+    if seconds <= LEAST_SLOWDOWN * middle:
+        return False
+    # Only for the few that come this far: it takes a pass over all ranks.
+    deviation = statistics.median(abs(other - middle) for index, other in enumerate(ordered) if index != place)
+    return seconds > middle + DEVIATIONS * _PER_DEVIATION * deviation
+
+
+def median_without(ordered: Sequence[float], place: int) -> float:
+    """Median of two or more sorted values without the one at `place`."""
+    rest = len(ordered) - 1
+    low, high = (rest - 1) // 2, rest // 2
+    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the bytes that ranks say they sent are those that the network counters saw.
+
+
+# Frame and TCP headers are 4.6 % at an MTU of 1500, 0.1 % on loopback; acknowledgements and heartbeats add some.
+LEAST_RATIO, MOST_RATIO = 0.95, 1.15
+
+
+class CounterDifference(TypedDict):
+    """What a host's counters moved by; `sent_bytes` and `received_bytes` by interface, without loopback."""
+
+    loopback_sent_bytes: int | None
+    sent_bytes: dict[str, int]
+    received_bytes: dict[str, int]
+    restarted: list[str]
+
+
+class RankTraffic(TypedDict):
+    """What one rank tells the first: its own count since its counters were read, and what they moved by.
+
+    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts, None where only the library knows it.
+    """
+
+    host: str
+    sent_bytes: int
+    between_hosts_bytes: int | None
+    counters: CounterDifference
+
+
+def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
+    """Counted bytes against the counters of all hosts; plain JSON for the event `communication`.
+
+    Gloo sends everything by TCP, within a host over loopback: its whole count is compared with loopback and interfaces
+    together. Other libraries use shared memory within a host: of them, the bytes between hosts are compared with the
+    interfaces. Counters see whatever else the hosts send, so a ratio above 1.15 need not be a wrong count; one below
+    0.95 means that bytes went another way, or were not sent.
+
+    Args:
+        ranks: all of them, by rank.
+        library: who moves the bytes (`Communicator.library`).
+
+    Returns:
+        `counted_bytes`, `counter_bytes`, their `ratio` (counters / count; None where they cannot be compared), `over`
+        which way they were compared, and a `verdict` in words.
+    """
+    hosts = {rank["host"]: rank["counters"] for rank in reversed(ranks)}
+    if "gloo" in library.lower():
+        over = "loopback" if len(hosts) == 1 else "loopback and network"
+        return _compared(over, sum(rank["sent_bytes"] for rank in ranks), hosts, with_loopback=True)
+    if len(hosts) == 1:
+        return _unknown(f"not comparable: on one host, {library} uses shared memory")
+    between = [_between(rank, len(hosts) == len(ranks)) for rank in ranks]
+    known = [amount for amount in between if amount is not None]
+    if len(known) < len(between):
+        return _unknown(f"not comparable: how much of it stays within a host, only {library} knows")
+    return _compared("network", sum(known), hosts, with_loopback=False)
+
+
+def _between(rank: RankTraffic, is_alone_on_its_host: bool) -> int | None:
+    return rank["sent_bytes"] if is_alone_on_its_host else rank["between_hosts_bytes"]
+
+
+def _compared(over: str, counted: int, hosts: dict[str, CounterDifference], *, with_loopback: bool) -> dict[str, Any]:
+    for host, counters in hosts.items():
+        if counters["restarted"]:
+            return _unknown(f"not comparable: {counters['restarted'][0]} of {host} was set up anew during the run")
+    if not counted:
+        return _unknown("not comparable: no byte was counted")
+    loopback = sum(counters["loopback_sent_bytes"] or 0 for counters in hosts.values()) if with_loopback else 0
+    seen = loopback + sum(sum(counters["sent_bytes"].values()) for counters in hosts.values())
+    ratio = seen / counted
+    return {
+        "counted_bytes": counted,
+        "counter_bytes": seen,
+        "ratio": round(ratio, 4),
+        "over": over,
+        "verdict": _verdict(ratio),
+    }
+
+
+def _verdict(ratio: float) -> str:
+    if ratio < LEAST_RATIO:
+        return "the counters saw less: bytes went over an interface that is not counted, or were not sent"
+    if ratio > MOST_RATIO:
+        return "the counters saw more: other traffic of these hosts (data, file systems), or bytes sent again"
+    return "the counters agree"
+
+
+def _unknown(verdict: str) -> dict[str, Any]:
+    return {"counted_bytes": None, "counter_bytes": None, "ratio": None, "over": None, "verdict": verdict}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What communication cost a job: from a summary of each rank to the value of the record's event `communication`.
+#
+# docs/timeline.md defines every number. Both halves use this module: a job merges, `hpcai500 timeline` prints.
 
 
 class StepMedians(TypedDict):
@@ -153,3 +390,115 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 9)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an all-reduce costs: its bandwidths as they are defined, and latency and bandwidth of a link from its times.
+
+
+_ROUNDS = 100
+# Huber's constant: 95 % as efficient as least squares where errors are normal. An error's scale is its median absolute
+# deviation times 1.4826, which is one standard deviation of a normal distribution.
+_HUBER = 1.345
+_NORMAL = 1.4826
+# Errors below this are rounding, not noise.
+_EXACT = 1e-9
+_LEAST_SHARE = 1e-3
+
+
+@dataclass(frozen=True)
+class RingCost:
+    """A link as a ring's neighbours see it (Hockney's model: latency + bytes / bandwidth)."""
+
+    latency_seconds: float
+    bytes_per_second: float
+
+    def seconds(self, message_bytes: float, ranks: int) -> float:
+        """Seconds of a ring all-reduce of `message_bytes` over `ranks` (Thakur et al. 2005; Patarasuk and Yuan 2009).
+
+        2 (n - 1) steps, in each of which every rank sends one n-th of the message to its neighbour:
+
+            t(m) = 2 (n - 1) latency + 2 (n - 1) / n * m / bandwidth
+        """
+        steps = _steps(ranks)
+        return steps * self.latency_seconds + steps / ranks * message_bytes / self.bytes_per_second
+
+
+def algorithm_bandwidth(message_bytes: float, seconds: float) -> float:
+    """Bytes of the message a second: what a caller sees."""
+    return message_bytes / seconds
+
+
+def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
+    """Bytes a second that each rank must send, whatever the algorithm: 2 (n - 1) / n times the algorithm bandwidth.
+
+    The definition of the NCCL tests (doc/PERFORMANCE.md): it can be compared with a link's rate, and does not depend on
+    the number of ranks.
+    """
+    return algorithm_bandwidth(message_bytes, seconds) * _steps(ranks) / ranks
+
+
+def fit_ring(ranks: int, measured: Sequence[tuple[float, float]]) -> RingCost:
+    """The link whose ring comes closest to `measured` (bytes, seconds) in relative error.
+
+    Least squares of the errors relative to the model, so that a message of a hundred bytes counts as much as one of a
+    hundred megabytes, with Huber's weights: single sizes at which a library has another algorithm, or a neighbour was
+    busy, do not bend it. Found by doing it again and again with the model and the weights of the time before. Neither
+    latency nor the time of a byte can be below 0.
+
+    Raises:
+        UsageError: fewer than two sizes, times that are not positive, or times that do not grow with size.
+    """
+    if len({size for size, _ in measured}) < 2:
+        raise UsageError(f"all-reduce: expected two sizes of message or more, got {len(measured)}")
+    for size, seconds in measured:
+        if size < 0 or not (math.isfinite(seconds) and seconds > 0):
+            raise UsageError(f"all-reduce: expected a positive time, got {seconds} s of {size} bytes")
+    steps = _steps(ranks)
+    terms = [(steps, steps / ranks * size, seconds) for size, seconds in measured]
+    # There is no model yet: errors are relative to what was measured.
+    latency, slope = _solve([(1 / seconds**2, x, y, seconds) for x, y, seconds in terms])
+    for _ in range(_ROUNDS):
+        # A model that has no cost at all for a size is no measure of an error.
+        models = [max(latency * x + slope * y, _LEAST_SHARE * seconds) for x, y, seconds in terms]
+        errors = [abs(seconds - model) / model for (_, _, seconds), model in zip(terms, models, strict=True)]
+        cut = _HUBER * max(_NORMAL * statistics.median(errors), _EXACT)
+        weights = [min(1.0, cut / error) if error else 1.0 for error in errors]
+        latency, slope = _solve([(w / model**2, *term) for w, model, term in zip(weights, models, terms, strict=True)])
+    if slope <= 0:
+        raise UsageError("all-reduce: its time does not grow with the message, so no bandwidth follows")
+    return RingCost(latency, 1 / slope)
+
+
+def fit_error(cost: RingCost, ranks: int, measured: Sequence[tuple[float, float]]) -> float:
+    """The median of |predicted - measured| / measured."""
+    return statistics.median(abs(cost.seconds(size, ranks) - seconds) / seconds for size, seconds in measured)
+
+
+def _steps(ranks: int) -> int:
+    if ranks < 2:
+        raise UsageError(f"all-reduce: expected two ranks or more, got {ranks}")
+    return 2 * (ranks - 1)
+
+
+def _solve(rows: Sequence[tuple[float, float, float, float]]) -> tuple[float, float]:
+    """Latency and seconds a byte, neither below 0, of least squares over rows (w, x, y, t).
+
+    What is least is sum w (t - latency x - slope y)^2.
+    """
+    sum_xx = math.fsum(w * x * x for w, x, _, _ in rows)
+    sum_xy = math.fsum(w * x * y for w, x, y, _ in rows)
+    sum_yy = math.fsum(w * y * y for w, _, y, _ in rows)
+    sum_xt = math.fsum(w * x * t for w, x, _, t in rows)
+    sum_yt = math.fsum(w * y * t for w, _, y, t in rows)
+    determinant = sum_xx * sum_yy - sum_xy * sum_xy
+    if determinant > 0:
+        latency = (sum_xt * sum_yy - sum_yt * sum_xy) / determinant
+        slope = (sum_yt * sum_xx - sum_xt * sum_xy) / determinant
+        if latency >= 0 and slope >= 0:
+            return latency, slope
+    # The best corner: without latency, or without cost of a byte.
+    corners = [(0.0, sum_yt / sum_yy if sum_yy else 0.0), (sum_xt / sum_xx, 0.0)]
+    return min(
+        corners, key=lambda corner: math.fsum(w * (t - corner[0] * x - corner[1] * y) ** 2 for w, x, y, t in rows)
+    )

@@ -12,13 +12,52 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.passes import Event
-from hpcai500.methodology.timeline import Timeline
+from hpcai500.methodology.passes import Event, Timeline
+
+# ----------------------------------------------------------------------------------------------------
+# What a member of an ensemble leaves for the vote: files of its predictions, and the events that vouch for them.
+
+
+EVALUATION, OUT_OF_BAG = "evaluation", "out-of-bag"
+FOLDER = "predictions"
+# What is drawn whole leaves nothing out of the bag.
+_WHOLE = "all"
+
+
+def file_of(kind: str) -> str:
+    """Where predictions of this kind lie in a record."""
+    return f"{FOLDER}/{kind}.npz"
+
+
+def expected_kinds(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which predictions a run of the recipe (as plain tables) leaves: none, where it is that of one model."""
+    options = recipe.get("ensemble")
+    if options is None:
+        return ()
+    judges_itself = options["out_of_bag_samples"] > 0 and options["sampling"] != _WHOLE
+    return (EVALUATION, OUT_OF_BAG) if judges_itself else (EVALUATION,)
+
+
+def vouched(events: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Value of the last event `predictions` of each kind: a file that was found damaged may have been made again."""
+    return {event["value"]["kind"]: event["value"] for event in events if event["key"] == "predictions"}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What many members amount to together (V3.0 sections 2.2 and 3.5). Pure: no file, no clock.
+#
+#     APC   = sum over members of (samples of an update x operations of a sample)              Equations 3 and 4
+#     FLOPS = sum over members of the operations of an epoch / time of an epoch                Equation 6
+#
+# Nothing synchronises members, so the ensemble has done an epoch when its slowest member has: the time of an epoch is
+# the longest of the members' mean times. Evaluations, checkpoints and restarts are in it, as in a single run's clock
+# (V2.0 section 5.3.2), so that an ensemble of one has the FLOPS of its member.
+
 
 # Equation 6 is of members that train side by side. Of the time from the first start to the last stop, the slowest one
 # must fill so much: what was sustained is then no less than this part of what is reported.

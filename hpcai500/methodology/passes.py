@@ -5,7 +5,71 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+# ----------------------------------------------------------------------------------------------------
+# The clock of a run, over restarts (V2.0 section 5.3.2).
+
+
 Event = Mapping[str, Any]
+
+# A clock may be steered by a time server; a correction larger than this is no steering.
+_MOST_DISAGREEMENT_SECONDS = 5.0
+
+
+class Timeline:
+    """Elapsed seconds between events.
+
+    Within one start of a machine its own clock counts, which nobody can set and which runs on while it sleeps. Between
+    two machines, or two starts of one, only the wall clock can tell. The time in which a run was down is counted: the
+    paper's clock has no pause.
+
+    Attributes:
+        downtime_seconds: from the last event before each interruption to the moment when training went on. Training
+            that was lost, because no checkpoint had it yet, is in it as well.
+        doubts: sentences that say why the clock cannot be believed; empty for an honest run.
+    """
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.downtime_seconds = 0.0
+        self.doubts: list[str] = []
+        self._elapsed: dict[int, float] = {}
+        elapsed, boot = 0.0, None
+        before: Event | None = None
+        stopped_at: float | None = None
+        for event in events:
+            same_clock = True
+            if event["key"] == "init_start":
+                boot_before, boot = boot, event["value"].get("boot_id")
+                same_clock = boot is not None and boot == boot_before
+                stopped_at = elapsed if stopped_at is None else stopped_at
+            if before is not None:
+                elapsed += self._gap(before, event, same_clock=same_clock)
+            self._elapsed[event["seq"]] = elapsed
+            if event["key"] == "run_resume" and stopped_at is not None:
+                self.downtime_seconds += elapsed - stopped_at
+            if event["key"] in ("run_start", "run_resume"):
+                stopped_at = None
+            before = event
+
+    def between(self, start: Event, stop: Event) -> float:
+        """Seconds from `start` to `stop`."""
+        return self._elapsed[stop["seq"]] - self._elapsed[start["seq"]]
+
+    def _gap(self, before: Event, event: Event, *, same_clock: bool) -> float:
+        wall_seconds: float = (event["time_ms"] - before["time_ms"]) / 1000
+        seconds: float = event["clock_s"] - before["clock_s"] if same_clock else wall_seconds
+        if seconds < 0:
+            self.doubts.append(f"the clock ran backwards before event {event['seq']}")
+        elif abs(seconds - wall_seconds) > _MOST_DISAGREEMENT_SECONDS:
+            disagreement = abs(seconds - wall_seconds)
+            self.doubts.append(
+                f"wall clock and machine clock disagree by {disagreement:.0f} s before event {event['seq']}"
+            )
+        return max(seconds, 0.0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Events of a run as they count: what was trained again after a restart replaces what was lost.
+
 
 # A kill between an evaluation and the checkpoint after it, a second later, loses an epoch whose quality was seen.
 MOST_LOST_EVALUATIONS = 1

@@ -3,11 +3,233 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
-from hpcai500.methodology.energy import Window
-from hpcai500.methodology.timeline import Timeline
+from hpcai500.methodology.passes import Timeline
+
+# ----------------------------------------------------------------------------------------------------
+# Energy from samples of power, or from a counter of energy: an integral over a window, and what is missing in it.
+#
+# docs/power.md derives the rules.
+
+
+# MLPerf's power rules: at least one sample a second, and at least so many.
+LEAST_SAMPLES = 60
+# Power is a line between two samples as long as they are no further apart than the larger of these.
+_MOST_INTERVALS = 3.0
+_SHORTEST_GAP_SECONDS = 3.0
+# Energy is unknown where power is unknown for more than this part of the window.
+_MOST_UNKNOWN = 0.01
+
+
+class Sample(NamedTuple):
+    """What a source told at a moment.
+
+    Attributes:
+        time_s: when, on any clock that does not jump.
+        watts: the power; None where only energy is counted.
+        joules: what a counter has counted since its count began; 0 begins a new count. None where nothing counts.
+    """
+
+    time_s: float
+    watts: float | None = None
+    joules: float | None = None
+
+
+class Window(NamedTuple):
+    """From when to when energy is asked for, on the clock of the samples."""
+
+    start_s: float
+    stop_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.stop_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Energy:
+    """The integral over a window.
+
+    Attributes:
+        joules: None if power is unknown for more than 1 % of the window.
+        seconds: length of the window.
+        samples: how many lie in the window.
+        gaps: (from, to) in seconds since the window's start: where power is unknown.
+        reason: why `joules` is None.
+    """
+
+    joules: float | None
+    seconds: float
+    samples: int
+    gaps: tuple[tuple[float, float], ...]
+    reason: str | None = None
+
+    @property
+    def mean_watts(self) -> float | None:
+        """Energy by time."""
+        return self.joules / self.seconds if self.joules is not None and self.seconds > 0 else None
+
+    @property
+    def note(self) -> str | None:
+        """What MLPerf's rules miss, if they miss something: the energy is told all the same."""
+        if self.samples >= max(LEAST_SAMPLES, math.floor(self.seconds)):
+            return None
+        samples = f"{self.samples} power sample{'' if self.samples == 1 else 's'}"
+        rule = f"one a second, and {LEAST_SAMPLES} at least"
+        return f"{samples} in {self.seconds:.1f} s: fewer than MLPerf's rules ask for ({rule})"
+
+
+class _Piece(NamedTuple):
+    """Power as a line between two moments; unknown if `known` is false."""
+
+    start_s: float
+    stop_s: float
+    start_watts: float
+    stop_watts: float
+    known: bool
+
+    def within(self, window: Window) -> _Piece | None:
+        """The part in the window, interpolated at its edges."""
+        start, stop = max(self.start_s, window.start_s), min(self.stop_s, window.stop_s)
+        if start >= stop:
+            return None
+        slope = (self.stop_watts - self.start_watts) / (self.stop_s - self.start_s)
+        at_start, at_stop = (self.start_watts + slope * (moment - self.start_s) for moment in (start, stop))
+        return _Piece(start, stop, at_start, at_stop, self.known)
+
+    @property
+    def seconds(self) -> float:
+        return self.stop_s - self.start_s
+
+    @property
+    def joules(self) -> float:
+        return (self.start_watts + self.stop_watts) / 2 * self.seconds
+
+
+def integrate(samples: Iterable[Sample], window: Window, interval_seconds: float) -> Energy:
+    """The energy in `window`.
+
+    Power is integrated by the trapezoidal rule. Where a source counts energy, differences of its count are taken, and
+    a hole between two samples of one count hides nothing. Parts that are unknown, up to 1 % of the window, count with
+    the mean power of the rest.
+
+    Args:
+        samples: in any order; of several at one moment, powers are averaged and the largest count is taken.
+        window: outside of it nothing counts; samples there serve for its edges.
+        interval_seconds: how often the source is asked.
+    """
+    ordered = sorted(samples, key=lambda sample: sample.time_s)
+    limit = max(_MOST_INTERVALS * interval_seconds, _SHORTEST_GAP_SECONDS)
+    inside = sum(window.start_s <= sample.time_s <= window.stop_s for sample in ordered)
+    counts = any(sample.joules is not None for sample in ordered)
+    between = list(_counted(_counts(ordered)) if counts else _sampled(_powers(ordered), limit))
+    pieces = [clipped for piece in _with_edges(between, window, limit) if (clipped := piece.within(window))]
+    known = [piece for piece in pieces if piece.known]
+    known_seconds = math.fsum(piece.seconds for piece in known)
+    unknown_seconds = max(0.0, window.seconds - known_seconds)
+    gaps = tuple(_merged((piece for piece in pieces if not piece.known), window.start_s))
+    if not known or unknown_seconds > _MOST_UNKNOWN * window.seconds:
+        reason = f"power is unknown for {unknown_seconds:.1f} s of {window.seconds:.1f} s"
+        return Energy(None, window.seconds, inside, gaps, reason)
+    joules = math.fsum(piece.joules for piece in known) * (window.seconds / known_seconds)
+    return Energy(joules, window.seconds, inside, gaps)
+
+
+def unwrapped(before: float, now: float, size: float | None) -> float | None:
+    """What a counter has counted from `before` to `now`, if it has turned over once at most.
+
+    Args:
+        before: its value then.
+        now: its value now.
+        size: where it starts at 0 again; None for one that never does.
+
+    Returns:
+        None if it was reset: it is lower than before, and does not turn over.
+    """
+    if now >= before:
+        return now - before
+    return now - before + size if size is not None else None
+
+
+def usual_interval(samples: Sequence[Sample]) -> float | None:
+    """Median of the times between samples, in seconds; None for fewer than two."""
+    times = sorted({sample.time_s for sample in samples})
+    return median(after - before for before, after in pairwise(times)) if len(times) > 1 else None
+
+
+def _powers(ordered: Iterable[Sample]) -> list[tuple[float, float]]:
+    """(time, watts), each time once."""
+    found: dict[float, list[float]] = {}
+    for sample in ordered:
+        if sample.watts is not None:
+            found.setdefault(sample.time_s, []).append(sample.watts)
+    return [(moment, fmean(values)) for moment, values in found.items()]
+
+
+def _counts(ordered: Iterable[Sample]) -> list[tuple[float, float]]:
+    """(time, joules), each time once."""
+    found: dict[float, float] = {}
+    for sample in ordered:
+        if sample.joules is not None:
+            found[sample.time_s] = max(sample.joules, found.get(sample.time_s, 0.0))
+    return list(found.items())
+
+
+def _sampled(points: Sequence[tuple[float, float]], limit: float) -> Iterator[_Piece]:
+    for (start, before), (stop, after) in pairwise(points):
+        yield _Piece(start, stop, before, after, stop - start <= limit)
+    if len(points) == 1:
+        # So that the edges have something to go by.
+        ((moment, watts),) = points
+        yield _Piece(moment, math.nextafter(moment, math.inf), watts, watts, True)
+
+
+def _counted(points: Sequence[tuple[float, float]]) -> Iterator[_Piece]:
+    for (start, before), (stop, after) in pairwise(points):
+        # A count begins at 0, and a counter that stands still measures nothing.
+        known = after > 0 and after >= before
+        watts = (after - before) / (stop - start) if known else 0.0
+        yield _Piece(start, stop, watts, watts, known)
+
+
+def _with_edges(pieces: Sequence[_Piece], window: Window, limit: float) -> Iterator[_Piece]:
+    """`pieces`, and what lies between them and the ends of the window: the nearest power, if it is near enough."""
+    if not pieces:
+        yield _Piece(*window, 0.0, 0.0, False)
+        return
+    first, last = pieces[0], pieces[-1]
+    if first.start_s > window.start_s:
+        near = first.known and first.start_s - window.start_s <= limit
+        yield _Piece(window.start_s, first.start_s, first.start_watts, first.start_watts, near)
+    yield from pieces
+    if last.stop_s < window.stop_s:
+        near = last.known and window.stop_s - last.stop_s <= limit
+        yield _Piece(last.stop_s, window.stop_s, last.stop_watts, last.stop_watts, near)
+
+
+def _merged(pieces: Iterable[_Piece], zero_s: float) -> Iterator[tuple[float, float]]:
+    """(from, to) of pieces in order, those that touch as one, in seconds since `zero_s`."""
+    current: tuple[float, float] | None = None
+    for piece in pieces:
+        if current and piece.start_s <= current[1]:
+            current = current[0], piece.stop_s
+            continue
+        if current:
+            yield round(current[0] - zero_s, 6), round(current[1] - zero_s, 6)
+        current = piece.start_s, piece.stop_s
+    if current:
+        yield round(current[0] - zero_s, 6), round(current[1] - zero_s, 6)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Energy, power and efficiency of a run from its event `power` (docs/power.md).
+
 
 Event = Mapping[str, Any]
 Node = Mapping[str, Any]

@@ -13,13 +13,55 @@ from pydantic import BaseModel, ConfigDict
 
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.conduct import conduct
-from hpcai500.methodology.passes import Event, first_reaching, last_pass
+from hpcai500.methodology.passes import Event, Timeline, first_reaching, last_pass
 from hpcai500.methodology.power import power_of_run
 from hpcai500.methodology.rules import Judgement, judge
 from hpcai500.methodology.scaling import estimate_efficiency
-from hpcai500.methodology.score import flops_rate, penalty_coefficient, valid_flops
-from hpcai500.methodology.step_split import StepSplit, step_split
-from hpcai500.methodology.timeline import Timeline
+from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_flops
+
+# ----------------------------------------------------------------------------------------------------
+# Where the time of training steps went: waiting for data, computing, waiting for communication, and the rest.
+
+
+_PARTS = ("data_wait_seconds", "compute_seconds", "communication_wait_seconds")
+
+
+class StepSplit(BaseModel):
+    """Shares of the time of all training steps, means over ranks; they add up to 1."""
+
+    model_config = ConfigDict(frozen=True)
+
+    data_wait: float
+    compute: float
+    communication: float
+    other: float
+
+
+def step_split(epochs: Iterable[Mapping[str, Any]]) -> StepSplit | None:
+    """The split over `epochs`, the values of `epoch_stop`; None where a record is older than it."""
+    found = list(epochs)
+    if not found or any(part not in epoch for epoch in found for part in _PARTS):
+        return None
+    whole = math.fsum(epoch["seconds"] for epoch in found)
+    known = [math.fsum(epoch[part] for epoch in found) for part in _PARTS]
+    # Clocks are read one after the other: their sum may exceed the whole by less than a microsecond a step.
+    whole = max(whole, math.fsum(known))
+    if not whole:
+        return None
+    data_wait, compute, communication = (seconds / whole for seconds in known)
+    return StepSplit(
+        data_wait=data_wait,
+        compute=compute,
+        communication=communication,
+        other=max(0.0, 1.0 - data_wait - compute - communication),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a run amounts to: `result.json` as a pure function of recipe, rules and events (V2.0 sections 4.4 and 5.3).
+#
+# The job that ran and the committee that checks call the same function on the same facts.
+
 
 SCHEMA = "hpcai500-result-1"
 # A plug-in's benchmark, which no edition knows, is scored like Image Classification.

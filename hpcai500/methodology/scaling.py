@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.median_interval import LEAST_VALUES, median_interval
+from hpcai500.methodology.statistics import LEAST_VALUES, median_interval
 
 # Of an estimated efficiency: half of its interval as a part of it.
 MOST_UNCERTAINTY = 0.1

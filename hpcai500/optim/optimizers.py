@@ -2,18 +2,389 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
+from hpcai500.comm import kernels
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.layers import Hyperparameters
-from hpcai500.optim.lamb import LAMB
-from hpcai500.optim.lars import LARS
-from hpcai500.optim.rmsprop_warmup import RMSpropWarmup
-from hpcai500.optim.sgd import InsideSGD
+
+# ----------------------------------------------------------------------------------------------------
+# Momentum, with the learning rate outside the velocity or inside it (Goyal et al. 2017, section 3).
+
+
+Form = Literal["outside", "inside", "corrected"]
+
+
+def descend(
+    optimizer: optim.Optimizer,
+    group: dict[str, Any],
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    *,
+    decay: float = 0.0,
+    ratios: list[Tensor] | None = None,
+) -> None:
+    """Move `weights` by one step of momentum, without a copy of them.
+
+    With u = ratio (gradient + decay weight), m `group["momentum"]` and r `group["lr"]`, velocity v and weight w become
+
+    - outside: v = m v + u, w = w - r v (equation 9; torch's SGD);
+    - inside: v = m v + r u, w = w - v (equation 10);
+    - corrected: v = m (r / r of the step before) v + r u, w = w - v (remark 2): the steps of `outside`.
+
+    The velocity is kept in `optimizer.state`, the rate of the step before in `group`, so both are in checkpoints.
+
+    Args:
+        optimizer: whose state it is.
+        group: `lr`, `momentum`, `momentum_form` and `previous_lr`.
+        weights: n tensors.
+        gradients: theirs.
+        decay: L2 penalty.
+        ratios: n tensors of no dimension; 1 by default.
+    """
+    velocities = [_velocity(optimizer, weight) for weight in weights]
+    rate, outside = group["lr"], group["momentum_form"] == "outside"
+    torch._foreach_mul_(velocities, group["momentum"] * _correction(group))
+    for tensors, share in ((gradients, 1.0), (weights, decay)):
+        factor = share if outside else share * rate
+        if ratios is not None and share:
+            torch._foreach_addcmul_(velocities, tensors, ratios, value=factor)
+        elif share:
+            torch._foreach_add_(velocities, tensors, alpha=factor)
+    torch._foreach_add_(weights, velocities, alpha=-rate if outside else -1.0)
+    group["previous_lr"] = rate
+
+
+def _correction(group: dict[str, Any]) -> float:
+    """What a change of the rate does to a velocity that contains the rate.
+
+    At rate 0, as a warm-up may start, nothing enters the velocity: there is nothing to correct afterwards.
+    """
+    previous = group["previous_lr"]
+    return float(group["lr"] / previous) if group["momentum_form"] == "corrected" and previous else 1.0
+
+
+def _velocity(optimizer: optim.Optimizer, weight: Tensor) -> Tensor:
+    state = optimizer.state[weight]
+    if "velocity" not in state:
+        state["velocity"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+    velocity: Tensor = state["velocity"]
+    return velocity
+
+
+def with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """The weights of `group` that have a gradient, and the gradients."""
+    weights = [weight for weight in group["params"] if weight.grad is not None]
+    return weights, [weight.grad for weight in weights]
+
+
+# ----------------------------------------------------------------------------------------------------
+# SGD with momentum whose velocity contains the learning rate; torch's own has it outside.
+
+
+class InsideSGD(optim.Optimizer):
+    """SGD with momentum whose velocity contains the learning rate.
+
+    Args:
+        groups: parameters, as torch's optimizers take them.
+        lr: learning rate; whoever trains sets it anew before each step.
+        momentum: share of the velocity that stays.
+        weight_decay: L2 penalty, added to the gradient.
+        form: as of `descend`.
+    """
+
+    def __init__(
+        self, groups: Iterable[Any], *, lr: float, momentum: float, weight_decay: float = 0.0, form: Form = "inside"
+    ) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "momentum_form": form}
+        super().__init__(groups, {**defaults, "previous_lr": 0.0})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Do one update by the gradients that are there."""
+        for group in self.param_groups:
+            weights, gradients = with_gradients(group)
+            if weights:
+                descend(self, group, weights, gradients, decay=group["weight_decay"])
+
+
+# ----------------------------------------------------------------------------------------------------
+# L2 norms of all layers at once, as LARS and LAMB need them, and the ratio of two of them.
+
+
+def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """L2 norm of each float32 tensor, (n,), squared and summed in float64, on the device of the tensors.
+
+    Raises:
+        EnvironmentLacksError: tensors on a CUDA device, and a build without CUDA.
+    """
+    norms = torch.empty(len(tensors), dtype=torch.float64, device=tensors[0].device)
+    kernels.layer_norms(tensors, norms)
+    return norms
+
+
+def ratios_of(numerators: Tensor, denominators: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Quotient of each pair as a tensor of no dimension, of the type of `like`; 1 where either is 0, and says nothing.
+
+    They stay on the device: reading them would make a GPU wait.
+    """
+    known = (numerators > 0) & (denominators > 0)
+    return list(torch.where(known, numerators / denominators, 1.0).to(like[0].dtype).unbind())
+
+
+# ----------------------------------------------------------------------------------------------------
+# LARS: layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017), as MLPerf's reference has it.
+
+
+class LARS(optim.Optimizer):
+    """SGD with momentum whose update of a layer is scaled to the size of its weights.
+
+    With g the gradient, d the weight decay and c the trust coefficient, the update that enters the velocity is
+
+        c |w| / (|g| + d |w| + epsilon) (g + d w)
+
+    and g + d w where |w| or |g| is 0. A group with `adapted` false moves along g alone: neither adaptation nor decay.
+
+    Args:
+        groups: parameters, as torch's optimizers take them; each may set `adapted`, which is true by default.
+        lr: learning rate; whoever trains sets it anew before each step.
+        momentum: share of the velocity that stays.
+        weight_decay: L2 penalty, added to the gradient.
+        trust_coefficient: c above; 0.001 in the paper.
+        epsilon: keeps layers with tiny gradients from huge steps; 0 in MLPerf's reference.
+        form: where the learning rate stands, as of `descend`; MLPerf's reference has it inside.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float = 0.0,
+        trust_coefficient: float = 0.001,
+        epsilon: float = 0.0,
+        form: Form = "inside",
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "momentum_form": form,
+            "previous_lr": 0.0,
+            "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient,
+            "epsilon": epsilon,
+            "adapted": True,
+        }
+        super().__init__(groups, defaults)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Do one update by the gradients that are there.
+
+        Raises:
+            EnvironmentLacksError: weights on a CUDA device, and a build without CUDA.
+        """
+        for group in self.param_groups:
+            weights, gradients = with_gradients(group)
+            if not weights:
+                continue
+            if group["adapted"]:
+                ratios = _trust_ratios(group, weights, gradients)
+                descend(self, group, weights, gradients, decay=group["weight_decay"], ratios=ratios)
+            else:
+                descend(self, group, weights, gradients)
+
+
+def _trust_ratios(group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    norms = layer_norms([*weights, *gradients])
+    of_weights, of_gradients = norms[: len(weights)], norms[len(weights) :]
+    sizes = of_gradients + group["weight_decay"] * of_weights + group["epsilon"]
+    # A gradient of 0 says nothing about how far the weights should go, whatever decay and epsilon add.
+    return ratios_of(group["trust_coefficient"] * of_weights, torch.where(of_gradients > 0, sizes, 0.0), weights)
+
+
+# ----------------------------------------------------------------------------------------------------
+# LAMB: layer-wise adaptive moments for batch training (You et al. 2019, algorithm 2).
+
+
+class LAMB(optim.Optimizer):
+    """Adam whose step of a layer is scaled to the size of its weights.
+
+    With m and v the moments of the gradient, corrected for their start at 0, d the weight decay and r the rate,
+
+        u = m / (sqrt(v) + epsilon) + d w,    w = w - r |w| / |u| u
+
+    and w - r u where |w| or |u| is 0. A group with `adapted` false takes u without decay, and the ratio 1.
+
+    Args:
+        groups: parameters, as torch's optimizers take them; each may set `adapted`, which is true by default.
+        lr: learning rate; whoever trains sets it anew before each step.
+        betas: decay of the first and the second moment.
+        weight_decay: added to the step, not to the gradient.
+        epsilon: added to the root of the second moment.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.01,
+        epsilon: float = 1e-6,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "epsilon": epsilon, "adapted": True}
+        super().__init__(groups, defaults)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Do one update by the gradients that are there.
+
+        Raises:
+            EnvironmentLacksError: weights on a CUDA device, and a build without CUDA.
+        """
+        for group in self.param_groups:
+            weights, gradients = with_gradients(group)
+            if not weights:
+                continue
+            updates = self._moments(group, weights, gradients)
+            if group["adapted"]:
+                torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+                norms = layer_norms([*weights, *updates])
+                torch._foreach_mul_(updates, ratios_of(norms[: len(weights)], norms[len(weights) :], weights))
+            torch._foreach_add_(weights, updates, alpha=-group["lr"])
+
+    def _moments(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        """Take the gradients into both moments; returns m / (sqrt(v) + epsilon), corrected for their start."""
+        beta1, beta2 = group["betas"]
+        states = [self._state(weight) for weight in weights]
+        for state in states:
+            state["steps"] += 1
+        first, second = ([state[name] for state in states] for name in ("first_moment", "second_moment"))
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        roots = list(torch._foreach_sqrt(second))
+        torch._foreach_div_(roots, [(1 - beta2 ** state["steps"]) ** 0.5 for state in states])
+        torch._foreach_add_(roots, group["epsilon"])
+        torch._foreach_mul_(roots, [1 - beta1 ** state["steps"] for state in states])
+        return list(torch._foreach_div(first, roots))
+
+    def _state(self, weight: Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[weight]
+        if not state:
+            # Counted for each tensor: one that had no gradient for a while starts later than the others.
+            state["steps"] = 0
+            for name in ("first_moment", "second_moment"):
+                state[name] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+        return state
+
+
+# ----------------------------------------------------------------------------------------------------
+# RMSprop warm-up (Akiba, Suzuki and Fukuda 2017): training starts as RMSprop and turns into SGD.
+
+
+def sgd_share(epoch: float, center: float, period: float) -> float:
+    """Share of SGD at `epoch` (from 0, with fractions): an exponential up to 1/2 at `center`, then a line up to 1.
+
+    The paper prints the line with twice this slope: it would be at 3/2 where it ends, half a `period` after `center`.
+    With this slope it is at 1 there, and share and slope are continuous at `center`, as of the ELU that it follows.
+    """
+    turns = (epoch - center) / period
+    return 0.5 * math.exp(2 * turns) if turns < 0 else min(0.5 + turns, 1.0)
+
+
+class RMSpropWarmup(optim.Optimizer):
+    """Momentum along a gradient that is scaled as in RMSprop at first, and not at all after the transition.
+
+    With g the gradient, s the share of SGD, r the learning rate and q that of RMSprop,
+
+        m = beta2 m + (1 - beta2) g^2,    u = (s + (1 - s) q / r / (sqrt(m) + epsilon)) g
+
+    and u enters the velocity, the learning rate outside. At r = 0 nothing moves.
+
+    Attributes:
+        epoch: how far the run is (from 0, with fractions); whoever trains sets it anew before each step.
+
+    Args:
+        groups: parameters, as torch's optimizers take them.
+        lr: learning rate; whoever trains sets it anew before each step.
+        rmsprop_lr: rate of the RMSprop share, whatever `lr` is.
+        momentum: share of the velocity that stays.
+        beta2: decay of the second moment.
+        weight_decay: L2 penalty, added to the gradient.
+        epsilon: added to the root of the second moment.
+        center: epoch at which half of the update is SGD's.
+        period: length of the transition, in epochs.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        *,
+        lr: float,
+        rmsprop_lr: float = 3e-4,
+        momentum: float = 0.9,
+        beta2: float = 0.99,
+        weight_decay: float = 0.0,
+        epsilon: float = 1e-8,
+        center: float = 10.0,
+        period: float = 5.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "rmsprop_lr": rmsprop_lr,
+            "momentum": momentum,
+            "momentum_form": "outside",
+            "previous_lr": 0.0,
+            "beta2": beta2,
+            "weight_decay": weight_decay,
+            "epsilon": epsilon,
+            "center": center,
+            "period": period,
+        }
+        super().__init__(groups, defaults)
+        self.epoch = 0.0
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Do one update by the gradients that are there."""
+        for group in self.param_groups:
+            weights, gradients = with_gradients(group)
+            if weights:
+                updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+                moments = self._moments(group, weights, updates)
+                if group["lr"] > 0:
+                    torch._foreach_mul_(updates, self._scales(group, moments))
+                    descend(self, group, weights, updates)
+
+    def _moments(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        for weight in weights:
+            if "second_moment" not in self.state[weight]:
+                self.state[weight]["second_moment"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+        moments: list[Tensor] = [self.state[weight]["second_moment"] for weight in weights]
+        torch._foreach_mul_(moments, group["beta2"])
+        torch._foreach_addcmul_(moments, gradients, gradients, 1 - group["beta2"])
+        return moments
+
+    def _scales(self, group: dict[str, Any], moments: list[Tensor]) -> list[Tensor]:
+        share = sgd_share(self.epoch, group["center"], group["period"])
+        scales = list(torch._foreach_sqrt(moments))
+        torch._foreach_add_(scales, group["epsilon"])
+        torch._foreach_reciprocal_(scales)
+        torch._foreach_mul_(scales, (1 - share) * group["rmsprop_lr"] / group["lr"])
+        torch._foreach_add_(scales, share)
+        return scales
+
+
+# ----------------------------------------------------------------------------------------------------
+# Update rules, from the recipe's words to classes: torch's own, and those that torch lacks.
 
 
 def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = False) -> optim.Optimizer:

@@ -7,17 +7,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcai500.editions import benchmark_rules
 from hpcai500.errors import UsageError
 from hpcai500.layers import Recipe
 from hpcai500.machine import Machine
-from hpcai500.methodology.cost.curve import Plan
-from hpcai500.methodology.cost.facts import StepFacts
-from hpcai500.methodology.cost.rates import Span
+from hpcai500.methodology.cost import Plan, Span, StepFacts
+from hpcai500.recipe import benchmark_rules
 from hpcai500.results.given_files import GivenFile
-from hpcai500.results.prediction import LARGEST_BATCH, MODEL_ERROR, communication_sentences, error_sentence, plan_of
-from hpcai500.results.prediction_machine import network_of, rate_of
-from hpcai500.results.show import scaled
+from hpcai500.results.prediction import (
+    LARGEST_BATCH,
+    MODEL_ERROR,
+    communication_sentences,
+    error_sentence,
+    network_of,
+    plan_of,
+    rate_of,
+)
+from hpcai500.text import scaled
 
 LABEL = "quick look: an estimate, no run, no result, not to be scored"
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.errors import UsageError, WrongAnswerError
-from hpcai500.machine import Machine, load_machine
-from hpcai500.machine.files import find_machine, machine_of
+from hpcai500.machine import Machine, find_machine, load_machine, machine_of
 from hpcai500.recipe import recipes_folder
 from hpcai500.record import parse_object
-from hpcai500.results.submission.limits import SIGNATURE_BYTES
+from hpcai500.results.submission.manifest import SIGNATURE_BYTES
 from hpcai500.results.submission.signature import Signer, check_signature, require_signers
 from hpcai500.toml_source import source_of
 

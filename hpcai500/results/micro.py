@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcai500.results.columns import aligned
+from hpcai500.text import aligned
 
 # A rank this much below the others is named, and a measurement that spreads more than this is doubted.
 _SLOW, _NOISY = 0.9, 0.2

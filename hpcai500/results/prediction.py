@@ -2,21 +2,226 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hpcai500.editions import benchmark_rules
+from hpcai500.drawing import figure_files
+from hpcai500.errors import UsageError
+from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
-from hpcai500.machine import Machine
-from hpcai500.methodology.cost.curve import CurvePoint, Limits, Plan, Wall, predicted_curve, walls
-from hpcai500.methodology.cost.facts import StepFacts
-from hpcai500.methodology.cost.gradients import USUAL_BUCKET_BYTES
-from hpcai500.methodology.cost.rates import Span
+from hpcai500.machine import Level, Link, Machine, why_not_of
+from hpcai500.methodology.cost import (
+    USUAL_BUCKET_BYTES,
+    CurvePoint,
+    Hockney,
+    Limits,
+    Network,
+    Plan,
+    Span,
+    StepFacts,
+    Wall,
+    achieved_span,
+    ceiling_of,
+    names_of,
+    predicted_curve,
+    walls,
+)
+from hpcai500.methodology.result import Result, training_seconds
+from hpcai500.recipe import benchmark_rules
+from hpcai500.record import Record, iterate, read_record
 from hpcai500.results.given_files import GivenFile
-from hpcai500.results.prediction_machine import Known, network_of, rate_of
-from hpcai500.results.prediction_records import MeasuredPoint
-from hpcai500.results.show import scaled
+from hpcai500.results.score import score_record
+from hpcai500.text import PREFIXES, scaled, short
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# ----------------------------------------------------------------------------------------------------
+# A machine as the cost model takes it: its links, and how fast training is on it, each with where it comes from.
+
+
+Value = TypeVar("Value")
+
+# Where a machine's file has a bandwidth and no latency: TCP over Ethernet, and links between accelerators of a node.
+_NETWORK_LATENCY, _NODE_LATENCY = 30e-6, 5e-6
+# Where it has neither.
+_FREE = Hockney(0.0, 1e30)
+
+
+@dataclass(frozen=True)
+class Known(Generic[Value]):
+    """A value, and in words what it rests on."""
+
+    value: Value
+    sentence: str
+
+
+def network_of(machine: Machine) -> Known[Network]:
+    """The links of `machine`.
+
+    Raises:
+        UsageError: nothing tells how fast its nodes talk to each other.
+    """
+    between = _link(machine.network, machine.system, _NETWORK_LATENCY)
+    if between is None:
+        raise UsageError(
+            f"{machine.name}: how fast its nodes talk is not known: add to its file a table [network] with "
+            "latency_seconds and bytes_per_second, or measure all of it on two nodes: srun -N 2 hpcai500 micro -o "
+            "micro.json"
+        )
+    within = _link(machine.node_link, machine.node, _NODE_LATENCY)
+    words = f"a node sends {_in_words(between)}"
+    if machine.accelerators_per_node > 1:
+        words += f", a rank within its node {_in_words(within)}" if within else ", links within a node cost nothing"
+    guessed = machine.network is None or (within and machine.node_link is None and machine.accelerators_per_node > 1)
+    return Known(Network(within or _FREE, between), words + (" (latency assumed)" if guessed else ""))
+
+
+def rate_of(machine: Machine, recipe: Recipe, facts: StepFacts) -> Known[Span]:
+    """FLOPS that one accelerator reaches in training without communication, by the analytic count of operations.
+
+    Of what was published for this very workload on one node, else of the data sheet's peak, else of measured ceilings.
+
+    Raises:
+        UsageError: nothing is known of the recipe's precision.
+    """
+    precision = recipe.accelerator.precision
+    return _published(machine, recipe, facts) or _from_ceilings(machine, precision)
+
+
+def _published(machine: Machine, recipe: Recipe, facts: StepFacts) -> Known[Span] | None:
+    names = names_of(recipe.accelerator.precision)
+    for point in machine.points:
+        if point.model == "node" and point.benchmark == recipe.benchmark and point.precision in names:
+            # The papers count operations by constants of their own.
+            constant = benchmark_rules(recipe.edition, recipe.benchmark)["paper_flops_per_sample"]
+            samples = point.flops / constant / point.accelerators
+            words = f"{samples:.4g} samples/s an accelerator, as published ({point.source})"
+            return Known(Span.exactly(samples * facts.training_flops), words)
+    return None
+
+
+def _from_ceilings(machine: Machine, precision: str) -> Known[Span]:
+    level = machine.node or machine.system
+    for kind, ceilings in (("peak", level.peak_flops), ("ceiling", level.ceilings)) if level else ():
+        if found := ceiling_of(ceilings, precision):
+            assert level
+            name, flops = found
+            span = achieved_span(flops / level.accelerators, precision)
+            share = span.times(level.accelerators / flops)
+            words = (
+                f"training reaches {share.low:.0%} to {share.high:.0%} of the {kind} {name} "
+                f"({scaled(flops / level.accelerators, 'FLOPS')} an accelerator), as published trainings did"
+            )
+            return Known(span, words)
+    raise UsageError(
+        f"{machine.name}: no FLOPS of precision {precision} in it (node.peak_flops or node.ceilings): choose another "
+        "one with --set accelerator.precision=…, or measure it: hpcai500 micro -o micro.json"
+    )
+
+
+def _in_words(link: Hockney) -> str:
+    return f"{scaled(link.bytes_per_second, 'B/s')} after {link.latency_seconds * 1e6:.3g} us"
+
+
+def _link(link: Link | None, level: Level | None, latency: float) -> Hockney | None:
+    if link:
+        return Hockney(link.latency_seconds, link.bytes_per_second)
+    if level and level.bound:
+        return Hockney(latency, level.bandwidths[level.bound])
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Records beside a prediction: what was measured, and the step that it began from.
+
+
+@dataclass(frozen=True)
+class MeasuredPoint:
+    """One record.
+
+    Attributes:
+        record: its folder.
+        ranks: of the run.
+        nodes: of the run.
+        flops: of its training steps, without evaluation.
+        flops_per_sample: by the record's count.
+        step_seconds_alone: of a step without communication: what the run measured before its clock started, or, of one
+            rank, its mean step.
+    """
+
+    record: str
+    ranks: int
+    nodes: int
+    flops: float
+    flops_per_sample: float
+    step_seconds_alone: float
+
+
+def read_measured(paths: Sequence[Path]) -> list[MeasuredPoint]:
+    """The records at `paths`, those with the fewest ranks first.
+
+    Raises:
+        UsageError: they are of different recipes.
+        RecordError: one is no complete record.
+        WrongAnswerError: the `result.json` of one says something else than its events.
+    """
+    runs = sorted(((score_record(path), read_record(path)) for path in paths), key=lambda run: run[0].world_size)
+    for _, record in runs[1:]:
+        first = runs[0][1]
+        for table in ("problem", "hyperparameters", "workload", "accelerator"):
+            if _without_seed(record, table) != _without_seed(first, table):
+                raise UsageError(f"{record.path}: another [{table}] than {first.path}: one prediction is of one recipe")
+    return [_point(result, record) for result, record in runs]
+
+
+def require_fit(paths: Sequence[Path], machine: Machine) -> None:
+    """Refuse records that were not made as `machine`'s ceilings were: their step says nothing of it.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    for path in paths:
+        record = read_record(path)
+        result = score_record(path)
+        device = str(record.tables["accelerator"]["device"])
+        if reason := why_not_of(machine, device, result.world_size // result.nodes):
+            raise UsageError(f"{path}: {reason}")
+
+
+def classes_of(path: Path) -> int | None:
+    """Classes of the data that the record's run was trained on, where it is a classifier's."""
+    dataset: dict[str, Any] = next((event["value"] for event in iterate(read_record(path).events, "dataset")), {})
+    classes = dataset.get("classes")
+    return int(classes) if classes and "grid" not in dataset else None
+
+
+def _point(result: Result, record: Record) -> MeasuredPoint:
+    seconds, images = training_seconds(record.events), result.images + result.padded_images
+    rehearsed = [event["value"] for event in iterate(record.events, "parallel_efficiency")]
+    alone = rehearsed[-1]["step_seconds_alone"] if rehearsed else None
+    if alone is None:
+        if result.world_size > 1:
+            raise UsageError(
+                f"{record.path}: what a step takes without communication was not measured in it (batch norm over all "
+                "ranks talks within each step): give a record of one rank"
+            )
+        alone = seconds / (images / record.recipe().global_batch)
+    flops = images / seconds * result.flops_per_image
+    return MeasuredPoint(str(record.path), result.world_size, result.nodes, flops, result.flops_per_image, alone)
+
+
+def _without_seed(record: Record, table: str) -> dict[str, object]:
+    return {key: value for key, value in record.tables[table].items() if key != "seed"}
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 scale --predict`: a weak scaling that nobody has run, from the cost model (docs/cost-model.md).
+
 
 # The largest batch with which published recipes reach IC's target quality (docs/large-batch.md); none is known for EWA.
 LARGEST_BATCH = {"ic": 65536}
@@ -268,3 +473,117 @@ def _plain(point: CurvePoint) -> dict[str, Any]:
         "communication_seconds": step.communication_seconds,
         "exposed_seconds": step.exposed_seconds,
     }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The picture of a prediction: FLOPS and efficiency over nodes, and the walls.
+
+
+_PREDICTED, _MEASURED, _IDEAL, _WALL = "#d55e00", "#0072b2", "#999999", "#444444"
+
+
+def draw_prediction(prediction: Prediction) -> dict[str, bytes]:
+    """The picture as files: `prediction.svg` and `prediction.png`."""
+    return figure_files(lambda figure: _draw(figure, prediction), "prediction", (8, 7))
+
+
+def _draw(figure: Figure, prediction: Prediction) -> None:
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    _draw_flops(above, prediction)
+    _draw_efficiency(below, prediction)
+    nodes = [point.nodes for point in prediction.points]
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        axes.set_xscale("log", base=2)
+        if prediction.wall and prediction.wall.nodes <= nodes[-1]:
+            axes.axvspan(prediction.wall.nodes, nodes[-1] * 1.3, color=_WALL, alpha=0.06, linewidth=0)
+    shown = [n for n in nodes if n & (n - 1) == 0]
+    shown = shown[:: 1 if len(shown) < 12 else 2]
+    below.set_xticks(shown, [f"{n:,}" for n in shown])
+    below.minorticks_off()
+    below.set_xlim(nodes[0] / 1.3, nodes[-1] * 1.3)
+    below.set_xlabel(f"nodes of {prediction.ranks_per_node} rank(s), {prediction.batch_size} sample(s) a rank and step")
+    figure.suptitle(
+        f"PREDICTED weak scaling of {prediction.benchmark}, {prediction.precision}: a model, no result\n"
+        f"{prediction.machine}",
+        fontsize=11,
+    )
+    if prediction.sources:
+        said = "; ".join(file.sentence for file in prediction.sources)
+        figure.supxlabel(short(said, 150), fontsize=7, parse_math=False)
+
+
+def _draw_flops(axes: Any, prediction: Prediction) -> None:
+    points = prediction.points
+    nodes = [point.nodes for point in points]
+    factor, prefix = next(((f, p) for f, p in PREFIXES if points[-1].flops >= f), (1.0, ""))
+    base = points[0].flops / factor
+    axes.plot(nodes, [base * n for n in nodes], "--", color=_IDEAL, label="ideal")
+    axes.plot(nodes, [point.flops / factor for point in points], "-", color=_PREDICTED, label="predicted")
+    _band(axes, prediction, [tuple(end / factor for end in span.flops) for span in prediction.between()])
+    if prediction.measured:
+        axes.plot(
+            [one.ranks / prediction.ranks_per_node for one in prediction.measured],
+            [one.flops / factor for one in prediction.measured],
+            "o",
+            color=_MEASURED,
+            label="measured",
+            zorder=3,
+        )
+    axes.set_yscale("log", base=10)
+    axes.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
+    axes.set_ylabel(f"{prefix}FLOPS of the training steps")
+    axes.legend(loc="upper left", frameon=False)
+
+
+def _draw_efficiency(axes: Any, prediction: Prediction) -> None:
+    nodes = [point.nodes for point in prediction.points]
+    axes.plot(nodes, [point.parallel_efficiency for point in prediction.points], "-", color=_PREDICTED)
+    _band(axes, prediction, [span.parallel_efficiency for span in prediction.between()])
+    axes.axhline(0.5, color=_IDEAL, linestyle=":")
+    axes.set_ylim(0, 1.05)
+    axes.set_ylabel("efficiency against one node")
+    inside = [wall for wall in prediction.walls if wall.nodes <= nodes[-1]]
+    # Names stand at the foot, one above the other: walls may be close together.
+    for row, wall in enumerate(inside):
+        axes.axvline(wall.nodes, color=_WALL, linewidth=1, linestyle="-" if row == 0 else "--")
+        is_left = wall.nodes**2 < nodes[-1]
+        axes.annotate(
+            f"{'the wall: ' if row == 0 else ''}{wall.binds}, {wall.nodes:,} nodes",
+            (wall.nodes, 0.06 + 0.11 * row),
+            xytext=(4 if is_left else -4, 0),
+            textcoords="offset points",
+            ha="left" if is_left else "right",
+            fontsize=8,
+            color=_WALL,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+        )
+
+
+def _band(axes: Any, prediction: Prediction, spans: Sequence[tuple[float, ...]]) -> None:
+    low, high = zip(*spans, strict=True)
+    if low != high:
+        nodes = [point.nodes for point in prediction.points]
+        label = "by assumptions, and the model's error"
+        axes.fill_between(nodes, low, high, color=_PREDICTED, alpha=0.15, linewidth=0, label=label)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A prediction in a folder: its numbers and its picture.
+
+
+def write_prediction(prediction: Prediction, folder: Path) -> list[Path]:
+    """Write `prediction.json`, `prediction.svg` and `prediction.png` to `folder`; returns the pictures.
+
+    Raises:
+        UsageError: it cannot be written to.
+    """
+    pictures = draw_prediction(prediction)
+    numbers = (json.dumps(prediction.document(), indent=2) + "\n").encode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in {**pictures, "prediction.json": numbers}.items():
+            write_atomically(folder / name, content)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
+    return [folder / name for name in pictures]

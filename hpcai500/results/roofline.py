@@ -2,15 +2,113 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcai500.errors import UsageError
-from hpcai500.machine import Level, Machine, PaperPoint
-from hpcai500.methodology.roofline import Ceiling, Model, Move, Roof, Workload, flops_ceiling, moves, ridge_point
+from hpcai500.drawing import figure_files
+from hpcai500.errors import RecordError, UsageError
+from hpcai500.machine import Level, Machine, PaperPoint, why_not_of
+from hpcai500.methodology.result import Result, training_seconds
+from hpcai500.methodology.roofline import (
+    Ceiling,
+    Model,
+    Move,
+    Roof,
+    Topology,
+    Workload,
+    flops_ceiling,
+    gradient_bytes,
+    moves,
+    ridge_point,
+)
+from hpcai500.record import Record, read_record
 from hpcai500.results.given_files import GivenFile
-from hpcai500.results.roofline_words import flops_per_byte, move_sentence, point_sentence, precise
+from hpcai500.results.score import score_record
+from hpcai500.text import PREFIXES, scaled, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a roofline says of a run, in sentences.
+
+
+_DOUBLE = 2.0
+_ROUNDING = 1e-9
+
+
+class Bound(Protocol):
+    """What binds a point before anything is moved."""
+
+    @property
+    def binding(self) -> str:
+        """The ceiling that binds."""
+
+    @property
+    def attainable_flops(self) -> float:
+        """What it allows."""
+
+
+def precise(value: float, unit: str) -> str:
+    """`25990000000000.0, "FLOPS"` -> `25.99 TFLOPS`: with the four digits that papers print."""
+    factor, prefix = next(((f, p) for f, p in PREFIXES if abs(value) >= f), (1.0, ""))
+    return f"{value / factor:.4g} {prefix}{unit}"
+
+
+def flops_per_byte(coi: float) -> str:
+    """A COI for people: `67.4 kFLOP/B`."""
+    return precise(coi, "FLOP/B")
+
+
+def point_sentence(name: str, workload: Workload, roof: Roof, flops: float) -> str:
+    """What binds a run, and how near it comes."""
+    coi, attainable = workload.coi, roof.attainable(workload.coi)
+    allows = precise(attainable, "FLOPS")
+    if roof.link is None or coi is None:
+        limit = f"communicates nothing and is bound by computation: {roof.flops.name} allows {allows}"
+    elif roof.kind(coi) == "communication":
+        rate = precise(roof.link.rate, "B/s")
+        limit = (
+            f"is bound by communication: at a COI of {flops_per_byte(coi)} {roof.link.name} ({rate}) allows {allows}"
+        )
+    else:
+        ridge = flops_per_byte(ridge_point(roof.flops.rate, roof.link.rate))
+        limit = (
+            f"is bound by computation: {roof.flops.name} allows {allows}, and its COI of {flops_per_byte(coi)} is "
+            f"above the ridge point with {roof.link.name} ({ridge})"
+        )
+    share = flops / attainable
+    doubt = ": more than its bound, so that a ceiling was measured too low or is another machine's" if share > 1 else ""
+    return f"{name} {limit}; it attains {precise(flops, 'FLOPS')}, {share:.0%} of that{doubt}"
+
+
+def move_sentence(move: Move, point: Bound) -> str:
+    """What one change does: `fp16 compression doubles COI to X and lifts the bound from Y to Z; then W still binds`."""
+    before, after = point.attainable_flops, move.attainable_flops
+    changes = f"{move.change}{_of_coi(move)}"
+    if after <= before * (1 + _ROUNDING):
+        return f"{changes} lifts no bound: {move.binding} binds as before"
+    still = "still binds" if move.binding == point.binding else "binds"
+    bounds = f"from {precise(before, 'FLOPS')} to {precise(after, 'FLOPS')}"
+    return f"{changes} lifts the bound {bounds}; then {move.binding} {still}"
+
+
+def _of_coi(move: Move) -> str:
+    if move.coi is None or move.coi_factor == 1:
+        return ""
+    if abs(move.coi_factor - _DOUBLE) < _ROUNDING:
+        return f" doubles COI to {flops_per_byte(move.coi)} and"
+    return f" multiplies COI by {move.coi_factor:.3g}, to {flops_per_byte(move.coi)}, and"
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 roofline`: where runs lie below the ceilings of a machine, what binds them, and what would move it.
 
 
 @dataclass(frozen=True)
@@ -240,3 +338,496 @@ def _roof_lines(roofs: Roofs, bound: str | None) -> Iterator[str]:
     for name, rate in sorted(roofs.bandwidths.items(), key=lambda item: -item[1]):
         mark = "  gradients go this way" if name == bound else ""
         yield f"  {name:18} {precise(rate, 'B/s'):>12}{mark}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Points of a roofline from records: FLOPS of the training steps, and FLOPs for each byte that went through a link.
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One record and what it amounts to."""
+
+    record: Record
+    result: Result
+
+    @property
+    def path(self) -> Path:
+        return self.record.path
+
+    @property
+    def stages(self) -> int:
+        """Parts of its model: 1 in records that are older than they."""
+        return int(self.record.tables["programming"].get("stages", 1))
+
+    def setting(self, table: str, key: str) -> Any:
+        return self.record.tables[table][key]
+
+
+def roofline(records: Sequence[Path], machine: Machine, model: Model | None = None) -> Roofline:
+    """The model of `machine` with the runs of `records` in it; without any, with those that were published for it.
+
+    Args:
+        records: folders of runs.
+        machine: that they ran on.
+        model: `node` for runs on one node, `system` for runs on several; by default what they are.
+
+    Raises:
+        UsageError: the model is not one for these runs, or the machine lacks a ceiling that one of them needs.
+        RecordError: one is no complete record, or does not say what it communicated.
+        WrongAnswerError: the `result.json` of one says something else than its events.
+    """
+    if not records:
+        return machine_roofline(machine, model)
+    runs = [_Run(read_record(path), score_record(path)) for path in records]
+    chosen = _model(runs, model)
+    return make_roofline(machine, chosen, [_point(run, machine, chosen) for run in runs])
+
+
+def _model(runs: Sequence[_Run], wanted: Model | None) -> Model:
+    for run in runs:
+        fits: Model = "system" if run.result.nodes > 1 else "node"
+        wanted = wanted or fits
+        if fits != wanted:
+            raise UsageError(
+                f"{run.path}: a run on {run.result.nodes} node(s) has its place in --model {fits}, not {wanted}: "
+                "draw runs on one node and on several apart"
+            )
+    assert wanted is not None
+    return wanted
+
+
+def _point(run: _Run, machine: Machine, model: Model) -> RooflinePoint:
+    result = run.result
+    per_node, rest = divmod(result.world_size, result.nodes)
+    if rest:
+        raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model is of equal nodes")
+    if reason := why_not_of(machine, str(run.setting("accelerator", "device")), per_node):
+        raise UsageError(f"{run.path}: {reason}")
+    workload = _workload(run, model, per_node)
+    seconds = training_seconds(run.record.events)
+    return place(
+        workload,
+        level_of(machine, model),
+        name=_name(run, workload),
+        benchmark=result.benchmark,
+        accelerators=result.world_size,
+        flops=(result.images + result.padded_images) * result.flops_per_image / seconds,
+        source=str(run.path),
+    )
+
+
+def _workload(run: _Run, model: Model, per_node: int) -> Workload:
+    result, compression = run.result, str(run.setting("communication", "compression"))
+    precision = str(run.setting("accelerator", "precision"))
+    if result.world_size == 1:
+        return Workload(model, precision, None)
+    if run.stages > 1:
+        raise UsageError(
+            f"{run.path}: its model is cut into {run.stages} stages: the roofline is of data parallelism, in which "
+            "ranks send gradients only"
+        )
+    if result.bytes_per_step is None or not result.bytes_per_step.sent:
+        raise RecordError(f"{run.path}: its events do not tell what its ranks sent: no event communication")
+    topology = _topology(run, per_node)
+    sent = result.bytes_per_step.sent
+    if model == "system":
+        if topology is None:
+            raise UsageError(
+                f"{run.path}: rows of its torus are no nodes, so that what leaves a node is not known: "
+                "communication.torus_columns = 0 for the model `system`"
+            )
+        shares = gradient_bytes(topology, 1.0, compression, result.nodes, per_node)
+        sent *= shares.node / shares.rank
+    coi = _flops_per_step(run) / sent
+    return Workload(model, precision, coi, compression, topology, result.nodes, per_node)
+
+
+def _flops_per_step(run: _Run) -> float:
+    """Of all ranks: a step is an update, whose images no number of ranks changes."""
+    images = run.setting("hyperparameters", "batch_size") * run.setting("hyperparameters", "accumulation_steps")
+    ranks = run.setting("hardware", "nodes") * run.setting("hardware", "accelerators_per_node")
+    return float(images * ranks * run.result.flops_per_image)
+
+
+def _topology(run: _Run, per_node: int) -> Topology | None:
+    """The recipe's word in those of the model; None for a torus whose rows are not the nodes."""
+    match run.setting("communication", "topology"):
+        case "hierarchical":
+            return "hierarchical"
+        case "parameter-server":
+            return "parameter-server"
+        case "torus":
+            return "torus" if run.setting("communication", "torus_columns") in (0, per_node) else None
+        case _:
+            is_tree = run.setting("communication", "algorithm") == "double-binary-tree"
+            return "tree" if is_tree else "ring"
+
+
+def _name(run: _Run, workload: Workload) -> str:
+    compressed = f", {workload.compression} compression" if workload.compression != "none" else ""
+    return f"{run.result.benchmark.upper()} {workload.precision}{compressed} ({run.path.name})"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where labels go, so that none lies on another, on a point, or, if it can be helped, on a line.
+
+
+# Left, lower, right and upper edge, in pixels.
+Box = tuple[float, float, float, float]
+
+# Points (1/72 inch) from what is labelled, tried in this order: beside it, above, below, farther away.
+_NEAR, _FAR, _FARTHEST = 9, 18, 32
+_SIDES = ((1, 0), (-1, 0), (1, -1), (-1, -1), (0, -1), (1, 1), (-1, 1), (0, 1))
+_ALIGN = {-1: "right", 0: "center", 1: "left"}
+_ALIGN_HEIGHT = {-1: "top", 0: "center", 1: "bottom"}
+# What a pixel of overlap costs: with text or a point, with a line, and what a place farther down the list costs.
+_ON_TEXT, _ON_LINE, _LATER, _OUTSIDE = 50.0, 6.0, 6.0, 1e5
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """`wanted` (ascending) moved as little as it takes to be `gap` apart."""
+    groups: list[list[float]] = []
+    for value in wanted:
+        groups.append([value])
+        while len(groups) > 1 and _first(groups[-1], gap) - _last(groups[-2], gap) < gap:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_first(group, gap) + gap * i for group in groups for i in range(len(group))]
+
+
+def _first(group: Sequence[float], gap: float) -> float:
+    """Place of the first of a group whose members stand `gap` apart around where they wanted to be."""
+    return math.fsum(group) / len(group) - gap * (len(group) - 1) / 2
+
+
+def _last(group: Sequence[float], gap: float) -> float:
+    return _first(group, gap) + gap * (len(group) - 1)
+
+
+class Labels:
+    """Puts labels on `axes`, whose limits and place on the figure are final."""
+
+    def __init__(self, axes: Axes) -> None:
+        self._axes = axes
+        # The renderer of the canvas that pictures are made with; the type of a figure's canvas does not know it.
+        canvas: Any = axes.figure.canvas
+        self._renderer = canvas.get_renderer()
+        self._texts: list[Box] = []
+        self._lines: list[Box] = []
+
+    def avoid_point(self, x: float, y: float, radius: float = 6.0) -> None:
+        """Keep off the marker at data (x, y)."""
+        self._texts.append(self._box(x, y, radius))
+
+    def avoid_line(self, start: tuple[float, float], end: tuple[float, float], *, is_drawn_over: bool = True) -> None:
+        """Keep off the straight line between two data points; at any price, unless a label may be drawn over it."""
+        target = self._lines if is_drawn_over else self._texts
+        target += [self._box_at(x, y, 2.0) for x, y in self._along(start, end)]
+
+    def in_corner(self, text: str, size: float, color: str) -> None:
+        """Write `text` at the lower right."""
+        written = self._axes.text(
+            0.992, 0.015, text, transform=self._axes.transAxes, ha="right", va="bottom", fontsize=size, color=color
+        )
+        self._texts.append(written.get_window_extent(self._renderer).extents)
+
+    def along_line(
+        self,
+        text: str,
+        start: tuple[float, float],
+        end: tuple[float, float],
+        share: float,
+        *,
+        below: bool,
+        **style: Any,
+    ) -> None:
+        """Write `text` along the line, `share` of the way from `start` to `end`, on its upper side or `below` it."""
+        (x0, y0), (x1, y1) = (self._axes.transData.transform(point) for point in (start, end))
+        angle = math.atan2(y1 - y0, x1 - x0)
+        side = -1 if below else 1
+        shift = 4.0 * side
+        text_ = self._axes.annotate(
+            text,
+            (start[0] ** (1 - share) * end[0] ** share, start[1] ** (1 - share) * end[1] ** share),
+            xytext=(-shift * math.sin(angle), shift * math.cos(angle)),
+            textcoords="offset points",
+            rotation=math.degrees(angle),
+            rotation_mode="anchor",
+            ha="center",
+            va="top" if below else "bottom",
+            **style,
+        )
+        self._keep_rotated(text_, angle, side)
+
+    def beside_point(self, text: str, x: float, y: float, **style: Any) -> None:
+        """Write `text` where it lies on nothing, as near as can be to data (x, y)."""
+        at_x, at_y = self._axes.transData.transform((x, y))
+        probe = self._axes.text(x, y, text, **style)
+        extent = probe.get_window_extent(self._renderer)
+        probe.remove()
+        places = [(order, *place) for order, place in enumerate(_places())]
+
+        def box(across: int, up: int, distance: float) -> Box:
+            left = at_x + across * self._points(distance) - extent.width * (1 - across) / 2
+            low = at_y + up * self._points(distance) - extent.height * (1 - up) / 2
+            return (left, low, left + extent.width, low + extent.height)
+
+        _, across, up, distance = min(places, key=lambda place: self._cost(box(*place[1:])) + place[0] * _LATER)
+        self._texts.append(box(across, up, distance))
+        self._axes.annotate(
+            text,
+            (x, y),
+            xytext=(across * distance, up * distance),
+            textcoords="offset points",
+            ha=_ALIGN[across],
+            va=_ALIGN_HEIGHT[up],
+            **style,
+        )
+
+    def _cost(self, box: Box) -> float:
+        frame = self._axes.get_window_extent(self._renderer)
+        is_out = box[0] < frame.x0 or box[2] > frame.x1 or box[1] < frame.y0 or box[3] > frame.y1
+        return (
+            (_OUTSIDE if is_out else 0.0)
+            + _ON_TEXT * sum(_overlap(box, other) for other in self._texts)
+            + _ON_LINE * sum(_overlap(box, other) for other in self._lines)
+        )
+
+    def _keep_rotated(self, text: Text, angle: float, side: int) -> None:
+        """Remember a slanted text as a row of small boxes: the upright box around it would be mostly empty."""
+        width = text.get_window_extent(self._renderer).width / max(abs(math.cos(angle)), 0.1)
+        height = self._points(11)
+        x, y = text.get_transform().transform(text.get_position())
+        count = max(2, int(width / height))
+        for i in range(count + 1):
+            along = width * (i / count - 0.5)
+            self._texts.append(
+                self._box_at(
+                    x + along * math.cos(angle) - side * height / 2 * math.sin(angle),
+                    y + along * math.sin(angle) + side * height / 2 * math.cos(angle),
+                    5.5,
+                )
+            )
+
+    def _along(self, start: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[float, float]]:
+        (x0, y0), (x1, y1) = (self._axes.transData.transform(point) for point in (start, end))
+        count = max(2, int(math.hypot(x1 - x0, y1 - y0) / 4))
+        for i in range(count + 1):
+            yield x0 + (x1 - x0) * i / count, y0 + (y1 - y0) * i / count
+
+    def _box(self, x: float, y: float, radius: float) -> Box:
+        across, up = self._axes.transData.transform((x, y))
+        return self._box_at(across, up, radius)
+
+    def _box_at(self, x: float, y: float, radius: float) -> Box:
+        size = self._points(radius)
+        return (x - size, y - size, x + size, y + size)
+
+    def _points(self, points: float) -> float:
+        return float(self._renderer.points_to_pixels(points))
+
+
+def _places() -> Iterator[tuple[int, int, float]]:
+    for distance in (_NEAR, _FAR, _FARTHEST):
+        for across, up in _SIDES:
+            # On a diagonal, both ways add up.
+            yield across, up, distance * (0.75 if across and up else 1.0)
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """Square root of the area that two boxes share, so that large and small ones weigh alike."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return math.sqrt(width * height) if width > 0 and height > 0 else 0.0
+
+
+# ----------------------------------------------------------------------------------------------------
+# The picture of a roofline, to be read like V2.0 Fig. 9 and 15: FLOPS over COI, both logarithmic.
+#
+# Flat lines are ceilings of FLOPS, slanted ones of bandwidth. A point is a run, with an arrow to it from where it would
+# be with gradients in fp32, and a dotted line up to its bound. What colours say, shapes and words say too.
+
+
+PICTURE_INCHES = (9.0, 5.4)
+# Of the figure: left, bottom, width, height. Names of ceilings stand right of it.
+_FRAME = (0.085, 0.115, 0.7, 0.8)
+# As in V2.0 Fig. 15: EWA blue, Image Classification red. In grey, the shapes tell them apart.
+_LOOKS = {"ewa": ("#1f4fbf", "o"), "ic": ("#c8141e", "s")}
+_OTHER = ("#333333", "D")
+_INK, _FAINT = "#1a1a1a", "#6e6e6e"
+_SMALL, _MEDIUM = 8, 9
+# Runs whose COI agree so far differ in compression alone.
+_SAME_COI = 0.01
+# Over less than this, powers of ten alone are too few marks.
+_FEW_DECADES = 300
+# Where along its line the name of a slanted ceiling stands, and how near two lines may be to share a side.
+_NAME_AT, _ROOFLINE_FIGURE_NEAR = 0.38, 2.0
+
+
+def draw_roofline(roofline: Roofline) -> dict[str, bytes]:
+    """The pictures as files, one for each number of accelerators: `roofline-MODEL-ACCELERATORS.svg` and `.png`.
+
+    Of runs, it is the ceilings of as many accelerators as they had (V2.0 Fig. 15). The whole machine (Fig. 9) is drawn
+    where there is no run, and beside published ones.
+    """
+    sizes = {roofs.accelerators: roofs for roofs in roofline.roofs}
+    if roofline.draws_whole:
+        sizes.setdefault(roofline.whole.accelerators, roofline.whole)
+    files: dict[str, bytes] = {}
+    for accelerators, roofs in sizes.items():
+        picture = Picture(roofline, roofs)
+        files |= figure_files(picture.draw, f"roofline-{roofline.model}-{accelerators}", PICTURE_INCHES)
+    return files
+
+
+class Picture:
+    """The ceilings of one number of accelerators, and the points under them."""
+
+    def __init__(self, roofline: Roofline, roofs: Roofs) -> None:
+        self._roofline, self._roofs = roofline, roofs
+        self._points = [point for point in roofline.points if point.accelerators == roofs.accelerators]
+        self._slanted = dict(roofs.bandwidths) if roofline.bound else {}
+        flat = roofs.ceilings.values()
+        self._peak, self._least = max(flat), min(flat)
+        self._bottom = min(self._least / 12, *(point.flops / 3 for point in self._points), self._peak)
+        self._top = max(self._peak, *(point.flops for point in self._points), 0) * 1.8
+        self._left, self._right = self._reach()
+        # One unit for all, so that numbers can be compared: the largest in which the lowest is not below one.
+        self._factor, self._prefix = next(((f, p) for f, p in PREFIXES if self._least >= f), (1.0, ""))
+
+    def draw(self, figure: Figure) -> None:
+        """Put it on an empty figure."""
+        figure.set_layout_engine("none")
+        axes = figure.add_axes(_FRAME)
+        axes.set(xscale="log", yscale="log", xlim=(self._left, self._right), ylim=(self._bottom, self._top))
+        self._draw_axes(axes)
+        said = "; ".join(file.sentence for file in self._roofline.sources)
+        figure.text(0.008, 0.01, short(said, 150), fontsize=_SMALL - 1, color=_FAINT, parse_math=False)
+        labels = Labels(axes)
+        self._draw_flat(axes, labels)
+        self._draw_slanted(axes, labels)
+        self._draw_points(axes, labels)
+
+    def _reach(self) -> tuple[float, float]:
+        """COI from the slanted part of the fastest link to the flat part above the slowest."""
+        cois = [coi for point in self._points for coi in (point.coi, point.coi_uncompressed) if coi is not None]
+        if self._slanted:
+            fastest, slowest = max(self._slanted.values()), min(self._slanted.values())
+            cois += [self._least / fastest / 2, self._peak / slowest]
+        return (min(cois) / 3, max(cois) * 30) if cois else (1.0, 1e3)
+
+    def _flops(self, flops: float) -> str:
+        return f"{flops / self._factor:.4g} {self._prefix}FLOPS"
+
+    def _draw_axes(self, axes: Axes) -> None:
+        from matplotlib.ticker import LogLocator  # takes longer to load than all the rest
+
+        roofline, several = self._roofline, self._roofs.accelerators != 1
+        axes.grid(which="major", color=_FAINT, alpha=0.2, linewidth=0.6)
+        axes.set_axisbelow(True)
+        link = "an accelerator's link" if roofline.model == "node" else "a node's network link"
+        axes.set_xlabel(f"COI: FLOPs of all accelerators for each byte through {link}")
+        axes.set_ylabel(f"{self._prefix}FLOPS attained")
+        axes.xaxis.set_major_formatter(lambda coi, _: scaled(coi, "").strip())
+        axes.yaxis.set_major_formatter(lambda flops, _: f"{flops / self._factor:g}")
+        axes.xaxis.set_minor_formatter(lambda *_: "")
+        axes.yaxis.set_minor_formatter(lambda *_: "")
+        if self._top / self._bottom < _FEW_DECADES:
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        if not self._slanted:
+            axes.set_xticks([])
+            axes.set_xticks([], minor=True)
+            axes.set_xlabel("nothing is communicated: there is no slanted part")
+        kind = "Distributed" if roofline.model == "system" else "Single-node"
+        whole = roofline.whole.accelerators
+        part = f" of {whole}" if self._roofs.accelerators < whole else ""
+        size = f"{self._roofs.accelerators}{part} accelerator{'s' if several or part else ''}"
+        axes.set_title(f"{kind} roofline, {size}: {roofline.machine}", loc="left", fontsize=10.5)
+        axes.spines[["top", "right"]].set_visible(False)
+
+    def _draw_flat(self, axes: Axes, labels: Labels) -> None:
+        """Each from where the fastest link reaches it; its name right of the frame, apart from its neighbours'."""
+        flat = sorted(self._roofs.ceilings.items(), key=lambda item: item[1])
+        height = axes.get_window_extent().height
+        heights = [axes.transAxes.inverted().transform(axes.transData.transform((1, flops)))[1] for _, flops in flat]
+        line_height = 1.25 * _SMALL / 72 * axes.figure.dpi / height
+        for (name, flops), at, label_at in zip(flat, heights, spread(heights, line_height), strict=True):
+            start = max(self._left, flops / max(self._slanted.values())) if self._slanted else self._left
+            is_peak = name.startswith("peak")
+            style: dict[str, Any] = (
+                {"color": _INK, "linewidth": 1.6} if is_peak else {"color": _FAINT, "linewidth": 1.1}
+            )
+            axes.plot([start, self._right], [flops, flops], zorder=2, **style)
+            labels.avoid_line((start, flops), (self._right, flops))
+            # Three pieces: out of the frame, to the height of the label, to the label.
+            axes.plot(
+                [1.0, 1.008, 1.03, 1.036], [at, at, label_at, label_at],
+                transform=axes.transAxes, color=_FAINT, linewidth=0.7, clip_on=False,
+            )  # fmt: skip
+            axes.text(
+                1.042, label_at, f"{name}  {self._flops(flops)}",
+                transform=axes.transAxes, va="center", fontsize=_SMALL, color=_INK if is_peak else "#3d3d3d",
+            )  # fmt: skip
+
+    def _draw_slanted(self, axes: Axes, labels: Labels) -> None:
+        above = None
+        for name, rate in sorted(self._slanted.items(), key=lambda item: -item[1]):
+            is_bound = name == self._roofline.bound
+            start = max(self._left, self._bottom / rate)
+            line = (start, start * rate), (self._peak / rate, self._peak)
+            axes.plot(
+                *zip(*line, strict=True), zorder=2, solid_capstyle="butt",
+                **({"color": _INK, "linewidth": 1.8} if is_bound else {"color": _FAINT, "linestyle": "--"}),
+            )  # fmt: skip
+            labels.avoid_line(*line)
+            near = above is not None and above / rate < _ROOFLINE_FIGURE_NEAR
+            labels.along_line(
+                f"{name}  {precise(rate, 'B/s')}", *line, _NAME_AT, below=near, fontsize=_MEDIUM, color=_INK
+            )
+            above = rate
+
+    def _draw_points(self, axes: Axes, labels: Labels) -> None:
+        places = [(self._place(point), point) for point in self._points]
+        if places:
+            labels.in_corner("dotted: what is left to the bound; arrow: gradients compressed", _SMALL, _FAINT)
+        for (x, y), point in places:
+            colour, shape = _LOOKS.get(point.benchmark, _OTHER)
+            axes.plot([x, x], [y, point.attainable_flops], ":", color=colour, linewidth=1.0, alpha=0.75, zorder=3)
+            axes.plot(x, y, shape, color=colour, markersize=8, markeredgecolor="white", markeredgewidth=0.8, zorder=6)
+            labels.avoid_point(x, y)
+            labels.avoid_line((x, y), (x, point.attainable_flops), is_drawn_over=False)
+        for (x, y), point in places:
+            for start in self._before(point):
+                self._draw_arrow(axes, labels, point, start, (x, y))
+        for (x, y), point in places:
+            colour, _ = _LOOKS.get(point.benchmark, _OTHER)
+            text = f"{point.name}\n{self._flops(point.flops)}, {point.share:.0%} of its bound"
+            labels.beside_point(text, x, y, fontsize=_SMALL, color=colour, linespacing=1.15, zorder=7)
+
+    def _place(self, point: RooflinePoint) -> tuple[float, float]:
+        """What communicates nothing stands far to the right, where no link would bind it."""
+        return (point.coi if point.coi is not None else (self._left * self._right**3) ** 0.25, point.flops)
+
+    def _before(self, point: RooflinePoint) -> Iterator[tuple[float, float]]:
+        """Where a compressed run would be without compression: at the run that shows it, or at its own FLOPS."""
+        if point.coi is None or point.coi_uncompressed is None or point.compression == "none":
+            return
+        runs = [
+            (other.coi, other.flops)
+            for other in self._points
+            if (other.benchmark, other.precision, other.compression) == (point.benchmark, point.precision, "none")
+            and other.coi is not None
+            and abs(other.coi / point.coi_uncompressed - 1) < _SAME_COI
+        ]
+        yield from runs or [(point.coi_uncompressed, point.flops)]
+
+    def _draw_arrow(
+        self, axes: Axes, labels: Labels, point: RooflinePoint, start: tuple[float, float], end: tuple[float, float]
+    ) -> None:
+        colour, shape = _LOOKS.get(point.benchmark, _OTHER)
+        if start[1] == end[1] and all(other.coi != start[0] for other in self._points):
+            axes.plot(*start, shape, color=colour, markersize=8, markerfacecolor="white", zorder=5)
+            labels.avoid_point(*start)
+        style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.3, "shrinkA": 6, "shrinkB": 6}
+        axes.annotate("", end, start, arrowprops=style, zorder=5)
+        labels.avoid_line(start, end, is_drawn_over=False)

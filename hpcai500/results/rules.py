@@ -6,21 +6,33 @@ It is that of the recipe: what the code of a run changes is told by the verifica
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from hpcai500.campaign.reading import is_campaign, read_campaign
+from pydantic import BaseModel
+
+from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RecordError, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.layers import RECIPE_TYPES
 from hpcai500.methodology.conduct import Observation, conduct
-from hpcai500.methodology.rules import Judgement, judge
-from hpcai500.recipe import load_recipe
+from hpcai500.methodology.rules import Change, Judgement, judge, row_of
+from hpcai500.recipe import editions, load_edition, load_recipe, rulebook
 from hpcai500.record import Record, read_record
 from hpcai500.results.score import score_record
-from hpcai500.results.verification.software import other_code
-from hpcai500.rulebook import rulebook
-from hpcai500.system.versions import package_code_hash
+from hpcai500.results.verification.facts import other_code
+from hpcai500.streams import spelt_out
+from hpcai500.system.software import package_code_hash
+from hpcai500.text import aligned, count
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 rules`: the level that a recipe, a record or a campaign qualifies for, and what forces it there.
+#
+# It is that of the recipe: what the code of a run changes is told by the verification of its submission.
+
 
 Kind = Literal["recipe", "record", "campaign"]
 
@@ -191,3 +203,222 @@ def _plain(value: Any) -> Any:
         value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
     )
     return value if is_plain else str(value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the rules say, for a terminal: the nine layers drawn, then every change in a line.
+
+
+_HEAD = ("layer", "field", "reference", "value", "level", "section")
+_MOST_ROWS = 200
+_MOST_LETTERS = 36
+_NONE = "none"
+
+
+def report_lines(report: RulesReport) -> Iterator[str]:
+    """All of a report."""
+    judgement = report.judgement
+    yield f"{report.kind:11} {spelt_out(report.subject, 200)}"
+    yield f"benchmark   {report.benchmark}, edition {report.edition}"
+    forcing = [spelt_out(change.field) for change in judgement.forcing]
+    by = "" if report.kind == "recipe" else " by its recipe"
+    yield f"level       {judgement.level or _NONE}{by}" + (f" (forced by {_named(forcing)})" if forcing else "")
+    yield from ([f"            {report.other_code}"] if report.other_code else [])
+    held = "its recipe can be ranked; a result needs runs too" if report.kind == "recipe" else "yes"
+    yield "rankable    " + (f"no: {spelt_out(report.reasons[0], 200)}" if report.reasons else held)
+    yield from (f"            {spelt_out(reason, 200)}" for reason in report.reasons[1:_MOST_ROWS])
+    yield ""
+    yield from _drawing(report)
+    if judgement.changes:
+        yield ""
+        yield from _table(judgement.changes)
+    if judgement.absent:
+        yield ""
+        yield f"not stated, as the recipe is older, and so the reference's: {', '.join(judgement.absent)}"
+    if report.conduct is not None:
+        yield ""
+        yield "from the events"
+        for rule in report.conduct:
+            yield f"  {rule.layer} {rule.name:24} {'holds' if rule.holds else 'DOES NOT HOLD':14} {rule.section}"
+            yield from (f"      {spelt_out(problem, 200)}" for problem in rule.problems)
+    if report.asked is not None:
+        yield ""
+        yield f"qualifies for {report.asked}{'' if report.kind == 'recipe' else ' by its recipe'}: " + (
+            "no" if report.obstacles else "yes"
+        )
+        yield from (f"  {spelt_out(obstacle, 200)}" for obstacle in report.obstacles[:_MOST_ROWS])
+
+
+def overview_lines(edition: str) -> Iterator[str]:
+    """The rules of `edition` in short: what may change at which level, a line for each layer."""
+    rules = load_edition(edition)
+    order, levels = rules["levels"]["order"], rules["levels"]
+    yield f"Edition {edition}" + (f", which extends {rules['extends']}" if "extends" in rules else "")
+    yield ""
+    rows = []
+    for table, layer in levels["layers"].items():
+        first = order.index(layer["level"]) if layer["level"] in order else len(order)
+        allowed = ("free to change" if place >= first else "fixed" for place in range(len(order)))
+        exceptions = levels["fields"].get(table, {})
+        own = count(len(exceptions), "field") if exceptions else ""
+        rows.append((str(layer["layer"]), table, *allowed, own, layer["section"]))
+    yield from aligned([("layer", "table", *order, "with rules of their own", "section"), *rows])
+    yield ""
+    yield "Every field: docs/rules.md, or --json. What a recipe or record qualifies for: hpcai500 rules ic/reference"
+    yield "(hpcai500 rules --help)"
+
+
+def _drawing(report: RulesReport) -> Iterator[str]:
+    """A bar for each layer: the higher the level that its changes force, the longer."""
+    levels = report.judgement.levels
+    for table, number in sorted(report.layers.items(), key=lambda layer: -layer[1]):
+        changes = [change for change in report.judgement.changes if change.field.partition(".")[0] == table]
+        if any(change.level is None for change in changes):
+            level, bar = "at no level", "X" * len(levels)
+        elif changes:
+            level = max((str(change.level) for change in changes), key=levels.index)
+            bar = "#" * (1 + levels.index(level))
+        else:
+            level, bar = "untouched", ""
+        told = f"{level:12} {count(len(changes), 'change')}" if changes else level
+        yield f"  {number} {table:16} [{bar:{len(levels)}}]  {told}"
+
+
+def _table(changes: Sequence[Change]) -> Iterator[str]:
+    rows = [
+        (
+            str(change.layer or "-"),
+            spelt_out(change.field, 60),
+            _value(change.reference),
+            _value(change.value),
+            change.level or _NONE,
+            change.section or "-",
+        )
+        for change in changes[:_MOST_ROWS]
+    ]
+    yield from (f"  {line}" for line in aligned([_HEAD, *rows]))
+    if len(changes) > _MOST_ROWS:
+        yield f"  and {len(changes) - _MOST_ROWS} more"
+    yield from dict.fromkeys(
+        f"  {spelt_out(change.field, 60)}: {change.why}" for change in changes[:_MOST_ROWS] if _is_odd(change)
+    )
+
+
+def _is_odd(change: Change) -> bool:
+    """Whether a field is there that should not be, or is not there that should."""
+    return change.reference is None or change.value is None
+
+
+def _named(fields: Sequence[str]) -> str:
+    most = 4
+    return ", ".join(fields[:most]) + (f" and {len(fields) - most} more" if len(fields) > most else "")
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return spelt_out(value, _MOST_LETTERS)
+
+
+# ----------------------------------------------------------------------------------------------------
+# An edition's rules as a table: what each field is, and the lowest level at which it may change.
+#
+# python -m hpcai500.results.rules docs/rules.md      # write the table of docs/rules.md anew
+
+
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+EDITION = "v2.0"
+
+
+def rules_lines(edition: str = EDITION) -> Iterator[str]:
+    """The rules of `edition` in Markdown: what is fixed for each benchmark, then a table for each layer."""
+    rules = load_edition(edition)
+    levels = rules["levels"]
+    benchmarks = rules["benchmarks"]
+    keys = dict.fromkeys(key for fixed in benchmarks.values() for key in fixed)
+    yield f"Edition {edition}" + (f", which extends {rules['extends']}" if "extends" in rules else "") + "."
+    yield ""
+    yield f"| fixed | {' | '.join(benchmarks)} |"
+    yield f"|---|{'---|' * len(benchmarks)}"
+    for key in keys:
+        if key != "joined_fields":
+            yield f"| `{key}` | {' | '.join(_cell(fixed.get(key)) for fixed in benchmarks.values())} |"
+    for table in sorted(levels["layers"], key=lambda name: -levels["layers"][name]["layer"]):
+        yield from _layer_lines(table, levels)
+    if edition == EDITION:
+        yield from _newer_lines(levels)
+
+
+def _newer_lines(levels: Mapping[str, Any]) -> Iterator[str]:
+    """Tables that only newer editions rule."""
+    for name in editions():
+        newer = load_edition(name)["levels"]
+        for table in newer["layers"].keys() - levels["layers"].keys():
+            yield from _layer_lines(table, newer, f", from edition {name} on")
+
+
+def _layer_lines(table: str, levels: Mapping[str, Any], since: str = "") -> Iterator[str]:
+    layer = levels["layers"][table]
+    yield ""
+    yield f"### Layer {layer['layer']}: {table}{since}"
+    yield ""
+    said, at = layer["why"], _at(layer, levels["order"])
+    yield f"{said[0].upper()}{said[1:]} ({layer['section']}). A field without a rule of its own may change: {at}."
+    yield ""
+    yield "| field | may change | rule | section | what it is |"
+    yield "|---|---|---|---|---|"
+    for name, meaning in _fields(table):
+        row = row_of(levels, table, name)
+        why = row["why"] if row is not layer else ""
+        yield f"| `{name}` | {_at(row, levels['order'])} | {why} | {row['section']} | {meaning} |"
+
+
+def page_with_table(page: str) -> str:
+    """`page` with the table between its marks written anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n" + "\n".join(rules_lines()) + f"\n\n{END}{after}"
+
+
+def _fields(table: str) -> Iterator[tuple[str, str]]:
+    """Name and meaning of every field of a layer; where benchmarks differ, with the one that the meaning is of."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for benchmark, recipe in RECIPE_TYPES.items():
+        annotation = recipe.model_fields[table].annotation
+        # A table that a recipe may lack is a union with None.
+        layer = next(one for one in (annotation, *get_args(annotation)) if isinstance(one, type))
+        assert issubclass(layer, BaseModel)
+        for name, field in layer.model_fields.items():
+            found.setdefault((name, field.description or ""), []).append(benchmark)
+    for (name, meaning), of in found.items():
+        yield name, meaning if len(of) == len(RECIPE_TYPES) else f"{meaning} ({', '.join(of)})"
+
+
+def _at(row: Mapping[str, Any], order: Sequence[str]) -> str:
+    """Where a field may change, in words."""
+    named: dict[str, list[str]] = {}
+    for value, level in row.get("values", {}).items():
+        named.setdefault(level, []).append(f"`{value}`")
+    exceptions = (f"to {', '.join(values)}: {_from(level, order)}" for level, values in named.items())
+    return "; ".join([_from(row["level"], order), *exceptions])
+
+
+def _from(level: str, order: Sequence[str]) -> str:
+    if level not in order:
+        return level
+    return "at every level" if level == order[0] else "at " + " and ".join(order[order.index(level) :])
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main(page: Path) -> None:
+    """Write the table of `page` anew."""
+    write_atomically(page, page_with_table(page.read_text(encoding="utf-8")).encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -6,15 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from hpcai500.campaign.company import company_difference
-from hpcai500.errors import UsageError
+from hpcai500.campaign.standing import company_difference
+from hpcai500.drawing import figure_files, write_figures
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.methodology.result import Result, training_seconds
 from hpcai500.methodology.scaling import weak_scaling
 from hpcai500.record import Record, read_record
 from hpcai500.results.score import score_record
-from hpcai500.results.show import scaled
+from hpcai500.text import PREFIXES, scaled
+
+# ----------------------------------------------------------------------------------------------------
+# Records of the same work on more and more processes, as one table: V2.0 Fig. 12.
+
 
 # What a weak scaling varies, and what does not matter to its rates.
 _VARIED = {("hardware", "nodes"), ("hardware", "accelerators_per_node"), ("hyperparameters", "seed")}
@@ -184,3 +189,128 @@ def _machines(record: Record) -> set[tuple[Any, ...]]:
         )
         for node in record.system.get("nodes", [])
     }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The picture of a weak scaling, to be read like V2.0 Fig. 12: FLOPS over processes, below the ideal line.
+
+
+_MEASURED, _IDEAL = "#0072b2", "#999999"
+
+
+def draw_scaling(scaling: Scaling) -> dict[str, bytes]:
+    """The picture as files: `scaling.svg` and `scaling.png`."""
+    return figure_files(lambda figure: _draw(figure.subplots(), scaling), "scaling", (7, 4.5))
+
+
+def _draw(axes: Any, scaling: Scaling) -> None:
+    points = scaling.points
+    factor, prefix = next(((f, p) for f, p in PREFIXES if points[-1].flops >= f), (1.0, ""))
+    processes = [point.processes for point in points]
+    measured = [point.flops / factor for point in points]
+    base = measured[0] / processes[0]
+    axes.plot(processes, [base * n for n in processes], "--", color=_IDEAL, label="ideal", zorder=1)
+    axes.plot(processes, measured, "o-", color=_MEASURED, label="measured", zorder=2)
+    for point, height in zip(points, measured, strict=True):
+        axes.annotate(
+            f"{point.parallel_efficiency:.2f}",
+            (point.processes, height),
+            xytext=(0, -16),
+            textcoords="offset points",
+            ha="center",
+            color=_MEASURED,
+        )
+    # Where both axes double alike, the ideal is a straight line, and the distance below it tells the efficiency.
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(processes, [str(n) for n in processes])
+    ideal = [base * n for n in processes]
+    axes.set_yticks(ideal, [f"{flops:.3g}" for flops in ideal])
+    axes.minorticks_off()
+    axes.margins(x=0.12)
+    axes.set_ylim(min(measured) / 1.5, 1.3 * max(*ideal, *measured))
+    axes.set_xlabel("processes (the same batch on each)")
+    axes.set_ylabel(f"{prefix}FLOPS of the training steps")
+    axes.set_title(f"Weak scaling of {scaling.benchmark}, {_backend(scaling)}", loc="left", fontsize=11)
+    axes.text(0.02, 0.8, "numbers: parallel efficiency", transform=axes.transAxes, fontsize=8, color=_MEASURED)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left", frameon=False)
+
+
+def _backend(scaling: Scaling) -> str:
+    """What the processes talk by: that of the largest point."""
+    last = scaling.points[-1]
+    return f"{last.backend} ({last.library})" if last.library else last.backend
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `hpcai500 scale` says: table, pictures, stable lines, or one JSON document.
+
+
+class Table(Protocol):
+    """A weak scaling that can be told."""
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+
+    def figure_of_merit_lines(self) -> Iterator[str]:
+        """The stable lines for harnesses."""
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+
+
+@dataclass(frozen=True)
+class ScaleReport:
+    """A weak scaling and its pictures; what ended it early, if anything did."""
+
+    scaling: Table | None
+    figures: Sequence[Path] = ()
+    error: str | None = None
+    error_code: int = ExitCode.PASS
+
+    @property
+    def verdict(self) -> str:
+        """PASS when all points are there; there is no answer that could be wrong."""
+        return "PASS" if self.scaling and self.error is None else "INVALID"
+
+    def lines(self) -> Iterator[str]:
+        """For people, with the stable lines for harnesses last."""
+        if self.scaling:
+            yield from self.scaling.lines()
+        for figure in self.figures:
+            yield f"figure      {figure}"
+        if self.error:
+            yield f"error       {self.error}"
+        if self.scaling:
+            yield from self.scaling.figure_of_merit_lines()
+        yield f"HPCAI500 RESULT {self.verdict}"
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "verdict": self.verdict,
+            "error": self.error,
+            **(self.scaling.document() if self.scaling else {"benchmark": None, "points": []}),
+            "figures": [str(figure) for figure in self.figures],
+        }
+
+
+def report_scaling(records: Sequence[Path], folder: Path | None) -> ScaleReport:
+    """The table of `records`; its pictures are written to `folder`, if there is one.
+
+    Raises:
+        HpcAi500Error: as `read_scaling`, or the pictures cannot be written.
+    """
+    scaling = read_scaling(records)
+    return ScaleReport(scaling, write_figures(folder, draw_scaling(scaling)) if folder else ())
+
+
+def report_broken_scaling(records: Sequence[Path], error: str, code: int) -> ScaleReport:
+    """What is there of a scaling that was ended by `error`; no picture is drawn of it."""
+    try:
+        scaling = read_scaling(records)
+    except HpcAi500Error:
+        # Too few points are left, or this is the very error that is told.
+        scaling = None
+    return ScaleReport(scaling, error=error, error_code=code)

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcai500.campaign.likeness import difference
-from hpcai500.campaign.reading import is_campaign, read_campaign
-from hpcai500.campaign.written_result import RESULT, differing_keys
-from hpcai500.chain import line_hash
+from hpcai500.campaign.journal import is_campaign, read_campaign
+from hpcai500.campaign.standing import RESULT, difference, differing_keys
 from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import ANALYTIC, Result, derive
 from hpcai500.methodology.trials import TrialSummary, summarise
-from hpcai500.record import Record, json_object, read_record
-from hpcai500.results.power import check_power
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import rulebook
+from hpcai500.record import Record, json_object, line_hash, read_record
+from hpcai500.system.power_samples import check_power
 
 # The metrics of V2.0 section 5.3.2, and the rate that they come from.
 TRIAL_METRICS = (

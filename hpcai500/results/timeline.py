@@ -2,20 +2,349 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
-from collections.abc import Iterator
-from dataclasses import asdict
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from hpcai500.chain import iterate
-from hpcai500.errors import RecordError, UsageError
+from hpcai500.errors import DataError, RecordError, UsageError
 from hpcai500.files import write_atomically
-from hpcai500.methodology.communication import rank_name
-from hpcai500.record import Record, read_record
-from hpcai500.results.communication_tables import stage_lines, straggler_lines
-from hpcai500.results.horovod_timeline import HorovodTimeline, read_horovod_timeline
-from hpcai500.results.show import scaled
+from hpcai500.methodology.communication import STAGES, StageTable, StageTally, rank_name, stage_table
+from hpcai500.record import Record, iterate, read_record
+from hpcai500.text import scaled
+
+# ----------------------------------------------------------------------------------------------------
+# The tables of V2.0 section 7.3.2 as people read them: what stages take, and which rank holds the others up.
+
+
+_LABELS = {
+    "negotiation": "negotiation",
+    "wait_for_data": "wait for data",
+    "wait_for_other_data": "wait for other data",
+    "queuing": "queuing",
+    "memcpy_in": "memcpy in",
+    "all_reduce": "all-reduce",
+    "memcpy_out": "memcpy out",
+}
+_COLUMNS = {
+    "step ms": "step_seconds",
+    "data wait": "data_wait_seconds",
+    "compute": "compute_seconds",
+    "comm wait": "communication_wait_seconds",
+    "own": "own_seconds",
+}
+# Of a larger job, those that matter are shown: the slowest.
+_MOST_RANKS = 16
+_UNKNOWN = "-"
+
+
+def stage_lines(stages: StageTable) -> Iterator[str]:
+    """V2.0 Table 12: milliseconds of each stage in one all-reduce, and its share of their sum."""
+    means = {name: times["mean_seconds"] for name, times in stages.items() if times is not None}
+    total = sum(means.values())
+    yield f"{'stage':20} {'mean ms':>10} {'median ms':>10} {'p95 ms':>10} {'share':>7}"
+    for name in STAGES:
+        times = stages.get(name)
+        if times is None:
+            yield f"{_LABELS[name]:20} {_UNKNOWN:>10} {_UNKNOWN:>10} {_UNKNOWN:>10} {_UNKNOWN:>7}"
+            continue
+        numbers = [times["mean_seconds"], times["median_seconds"], times["p95_seconds"]]
+        share = f"{means[name] / total:.1%}" if total else _UNKNOWN
+        yield f"{_LABELS[name]:20} " + " ".join(f"{_milliseconds(seconds):>10}" for seconds in numbers) + f" {share:>7}"
+    yield f"{'sum':20} {_milliseconds(total):>10}"
+
+
+def straggler_lines(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Medians over the steps of each rank in milliseconds, stragglers marked; of many ranks the slowest."""
+    shown = sorted(ranks, key=lambda rank: -(rank["own_seconds"] or 0.0))[:_MOST_RANKS]
+    width = max([len("host"), *(len(str(rank["host"])) for rank in shown)])
+    titles = " ".join(f"{title:>10}" for title in _COLUMNS)
+    yield f"{'rank':>6}  {'host':{width}} {titles}"
+    for rank in sorted(shown, key=lambda rank: rank["rank"]):
+        times = " ".join(f"{_milliseconds(rank[name]):>10}" for name in _COLUMNS.values())
+        mark = "  STRAGGLER" if rank["straggler"] else ""
+        yield f"{rank['rank']:>6}  {rank['host']:{width}} {times}{mark}"
+    if len(ranks) > len(shown):
+        yield f"the {len(shown)} slowest of {len(ranks)} ranks; --json has all of them"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None else f"{seconds * 1000:.3f}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reads the events of a trace file that may be large, and whose end may be missing because its writer was killed.
+
+
+_CHUNK_BYTES = 1 << 20
+# No event of a trace is as long; what has no end by then is none.
+_LONGEST_EVENT = 8 << 20
+_OPENING = re.compile(r"\s*\[")
+_SPACE = re.compile(r"\s*")
+_BETWEEN = re.compile(r"[\s,]*")
+# `false`, or an escape (backslash, u and four digits): of these, json names the beginning.
+_LONGEST_WORD = 6
+_UNTERMINATED = "Unterminated string"
+
+Event = dict[str, Any]
+
+
+class JsonEvents:
+    """The objects of the JSON array in the file `path`, one by one, in bounded memory; to be read once.
+
+    Attributes:
+        cut_off: the file ended inside an event, which is then left out; known when all have been read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cut_off = False
+        self._text = ""
+        self._at = 0
+        self._event_at = 0
+        self._line = 1
+        self._gone = 0
+        self._decoder = json.JSONDecoder()
+
+    def __iter__(self) -> Iterator[Event]:
+        """Each event.
+
+        Raises:
+            DataError: the file cannot be read, or is no array of objects; with line and character.
+        """
+        try:
+            with self.path.open("rb") as stream:
+                yield from self._events(stream)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def place(self) -> str:
+        """Where the event stands that was read last: file, line and character, for error messages."""
+        return self._place(self._event_at)
+
+    def _events(self, stream: BufferedReader) -> Iterator[Event]:
+        pieces = self._pieces(stream)
+        self._more(pieces)
+        self._skip(_OPENING)
+        while True:
+            self._skip(_BETWEEN)
+            if self._at == len(self._text):
+                if not self._more(pieces):
+                    return
+            elif self._text[self._at] == "]":
+                self._require_end(pieces)
+                return
+            else:
+                found = self._next(pieces)
+                if found is None:
+                    return
+                yield found
+
+    def _next(self, pieces: Iterator[str]) -> Event | None:
+        """The event that begins here; None where the file ends in it."""
+        while True:
+            try:
+                event, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                # An error before the end of what is there is no matter of more text, but for an open string or word.
+                is_open = error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith(_UNTERMINATED)
+                if not is_open or len(self._text) - self._at > _LONGEST_EVENT:
+                    raise self._damaged(error.msg, error.pos) from error
+                if self._more(pieces):
+                    continue
+                self.cut_off = True
+                return None
+            if not isinstance(event, dict):
+                raise self._damaged(f"expected an event, got {type(event).__name__}", self._at)
+            self._event_at, self._at = self._at, end
+            return event
+
+    def _require_end(self, pieces: Iterator[str]) -> None:
+        self._at += 1
+        while True:
+            self._skip(_SPACE)
+            if self._at < len(self._text):
+                raise self._damaged("something follows the closing bracket", self._at)
+            if not self._more(pieces):
+                return
+
+    def _skip(self, what: re.Pattern[str]) -> None:
+        found = what.match(self._text, self._at)
+        if found is None:
+            raise self._damaged("expected an array of events, `[` first", self._at)
+        self._at = found.end()
+
+    def _more(self, pieces: Iterator[str]) -> bool:
+        """Take in the next piece and forget what was read; False at the end of the file."""
+        piece = next(pieces, "")
+        self._line += self._text.count("\n", 0, self._at)
+        self._gone += self._at
+        self._text = self._text[self._at :] + piece
+        self._at = 0
+        return bool(piece)
+
+    def _pieces(self, stream: BufferedReader) -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        read = 0
+        try:
+            while content := stream.read(_CHUNK_BYTES):
+                text = decoder.decode(content)
+                read += len(content)
+                if text:
+                    yield text
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.path}: not a text file in UTF-8 ({error.reason} at byte {read + error.start})"
+            ) from error
+
+    def _place(self, at: int) -> str:
+        return f"{self.path}:{self._line + self._text.count(chr(10), 0, at)} (character {self._gone + at})"
+
+    def _damaged(self, what: str, at: int) -> DataError:
+        return DataError(f"{self._place(at)}: damaged, or no timeline: {what}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Horovod's own timeline file (HOROVOD_TIMELINE=FILE) as the table of V2.0 Table 12.
+#
+# Horovod's first rank writes a trace of its tensors, each a "process". An all-reduce of one tensor is a slice
+# NEGOTIATE_ALLREDUCE, then a slice ALLREDUCE with its activities inside. Tensors that are fused have the same
+# activities at the same time; each counts, as in the paper's table, which was made from such a file (V2.0 section
+# 7.3.2).
+
+
+# A file's median is then within a percent of the truth.
+_SAMPLES = 4096
+_ALL_REDUCE, _NEGOTIATION = "ALLREDUCE", "NEGOTIATE_ALLREDUCE"
+# Horovod 0.28's names (its common.h), whole or by their beginning or end.
+_STAGE_OF = {
+    "WAIT_FOR_DATA": "wait_for_data",
+    "WAIT_FOR_OTHER_TENSOR_DATA": "wait_for_other_data",
+    "QUEUE": "queuing",
+}
+_COPIES = {"MEMCPY_IN_": "memcpy_in", "MEMCPY_OUT_": "memcpy_out"}
+# A hierarchical all-reduce is made of several collectives.
+_COLLECTIVES = ("_ALLREDUCE", "_REDUCESCATTER", "_REDUCE", "_ALLGATHER", "_BCAST")
+
+
+@dataclass(frozen=True)
+class HorovodTimeline:
+    """What a file tells.
+
+    Attributes:
+        tensors: tensors that were all-reduced.
+        all_reduces: complete all-reduces of one tensor each.
+        stages: their stages; None for one that does not occur (data is waited for, and queued, on a GPU only).
+        other: seconds of activities that are no stage (setting up buffers and communicators), by name.
+        cut_off: the file ends inside an event: its writer was killed.
+    """
+
+    tensors: int
+    all_reduces: int
+    stages: StageTable
+    other: dict[str, float]
+    cut_off: bool
+
+
+@dataclass
+class _Tensor:
+    """What is known of a tensor while the file is read; times in microseconds."""
+
+    open: list[tuple[str, float]] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    all_reduces: int = 0
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.tensors: dict[object, _Tensor] = defaultdict(_Tensor)
+        self.rows = StageTally(STAGES, samples=_SAMPLES)
+        self.other: dict[str, float] = defaultdict(float)
+        self.seen: set[str] = set()
+
+    def take(self, event: Event, events: JsonEvents) -> None:
+        """The next event of the file `events`."""
+        phase = event.get("ph")
+        if phase not in ("B", "E"):
+            return
+        moment, process = event.get("ts"), event.get("pid")
+        if not isinstance(moment, int | float) or not isinstance(process, int | str):
+            raise DataError(
+                f"{events.place()}: not an event of Horovod's timeline: ts or pid is missing or of a wrong type"
+            )
+        tensor = self.tensors[process]
+        if phase == "B":
+            tensor.open.append((str(event.get("name")), moment))
+        elif tensor.open:
+            # A timeline that is started in mid-run begins with the ends of what was open.
+            name, begin = tensor.open.pop()
+            if moment < begin:
+                raise DataError(f"{events.place()}: {name} ends before it begins")
+            self._end(tensor, name, (moment - begin) / 1e6)
+
+    def _end(self, tensor: _Tensor, name: str, seconds: float) -> None:
+        if name == _NEGOTIATION and not tensor.open:
+            tensor.stages.clear()
+            tensor.stages["negotiation"] = seconds
+        elif name == _ALL_REDUCE and not tensor.open:
+            self.seen |= tensor.stages.keys()
+            self.rows.add(tuple(tensor.stages[stage] for stage in STAGES))
+            tensor.stages.clear()
+            tensor.all_reduces += 1
+        elif tensor.open and tensor.open[0][0] == _ALL_REDUCE:
+            stage = _stage_of(name)
+            if stage:
+                tensor.stages[stage] += seconds
+            else:
+                self.other[name] += seconds
+
+
+def read_horovod_timeline(path: Path) -> HorovodTimeline:
+    """The stages of all all-reduces in Horovod's timeline file at `path`; other operations are passed over.
+
+    Of each stage the mean is over all all-reduces, those without it included, so that the means add up to the time from
+    the first rank's request to the result. An array without its end, and a last event that was cut off, are what a
+    killed job leaves, and no damage.
+
+    Raises:
+        DataError: the file cannot be read, is damaged (with line and character), or has no all-reduce in it.
+    """
+    events, reader = JsonEvents(path), _Reader()
+    for event in events:
+        reader.take(event, events)
+    if not reader.rows.count:
+        raise DataError(
+            f"{path}: no complete all-reduce in it: expected a file that Horovod wrote with HOROVOD_TIMELINE=FILE (or "
+            "horovodrun --timeline-filename FILE) while it trained"
+        )
+    table = stage_table([reader.rows])
+    return HorovodTimeline(
+        tensors=sum(tensor.all_reduces > 0 for tensor in reader.tensors.values()),
+        all_reduces=reader.rows.count,
+        stages={name: times if name in reader.seen else None for name, times in table.items()},
+        other=dict(reader.other),
+        cut_off=events.cut_off,
+    )
+
+
+def _stage_of(activity: str) -> str | None:
+    if activity in _STAGE_OF:
+        return _STAGE_OF[activity]
+    for beginning, stage in _COPIES.items():
+        if activity.startswith(beginning):
+            return stage
+    return "all_reduce" if activity.endswith(_COLLECTIVES) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 timeline`: what communication cost, of a record or of Horovod's own timeline file.
+
 
 _KEYS = {
     "steps", "all_reduces", "communication_fraction", "overlap", "bytes_per_step", "stages", "ranks", "stragglers",

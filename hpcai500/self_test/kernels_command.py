@@ -12,30 +12,30 @@ from pathlib import Path
 
 from hpcai500 import _core
 from hpcai500.errors import ExitCode
-from hpcai500.self_test import buckets, detector, images, weather
+from hpcai500.self_test import kernels
 from hpcai500.self_test.process import begin
 
 
 def checks(folder: Path) -> dict[str, Callable[[], str]]:
     """Every check by its name; `folder` is for files that they make."""
     return {
-        "crop boxes": images.check_crop_boxes,
-        "JPEG decode and crop": images.check_decoding,
-        "JPEG types and layouts": images.check_types,
-        "JPEG seek points": partial(images.check_seek_index, folder),
-        "JPEG headers and windows": images.check_headers,
-        "JPEG loader": partial(images.check_loader, folder),
-        "climate layouts": partial(weather.check_layouts, folder),
-        "climate damage": partial(weather.check_damage, folder),
-        "climate normalisation": partial(weather.check_normalising, folder),
-        "climate rolls and windows": partial(weather.check_windows, folder),
-        "image conversion": weather.check_conversion,
-        "gradient packing": buckets.check_packing,
-        "gradient quantisation": buckets.check_quantising,
-        "layer norms": buckets.check_norms,
-        "memory copies": buckets.check_copies,
-        "non-maximum suppression": detector.check_nms,
-        "RoIAlign and gradient": detector.check_roi_align,
+        "crop boxes": kernels.check_crop_boxes,
+        "JPEG decode and crop": kernels.check_decoding,
+        "JPEG types and layouts": kernels.check_types,
+        "JPEG seek points": partial(kernels.check_seek_index, folder),
+        "JPEG headers and windows": kernels.check_headers,
+        "JPEG loader": partial(kernels.check_loader, folder),
+        "climate layouts": partial(kernels.check_layouts, folder),
+        "climate damage": partial(kernels.check_damage, folder),
+        "climate normalisation": partial(kernels.check_normalising, folder),
+        "climate rolls and windows": partial(kernels.check_windows, folder),
+        "image conversion": kernels.check_conversion,
+        "gradient packing": kernels.check_packing,
+        "gradient quantisation": kernels.check_quantising,
+        "layer norms": kernels.check_norms,
+        "memory copies": kernels.check_copies,
+        "non-maximum suppression": kernels.check_nms,
+        "RoIAlign and gradient": kernels.check_roi_align,
     }
 
 

@@ -10,7 +10,7 @@ from importlib import metadata
 import torch
 
 from hpcai500 import _core
-from hpcai500.comm.horovod_library import Horovod
+from hpcai500.comm.horovod_backend import Horovod
 from hpcai500.findings import CannotBeChecked
 
 _PACKAGES = ("numpy", "pillow", "h5py")

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from hpcai500.comm.connect import connect
-from hpcai500.comm.horovod_library import Horovod
+from hpcai500.comm.horovod_backend import Horovod
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.findings import CannotBeChecked, FindingsLog
-from hpcai500.placement import find_placement
+from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
 from hpcai500.self_test.process import begin
 from hpcai500.self_test.summing import check_sum

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import RunError, WrongAnswerError
 
 # More than a message of any library, and no multiple of anything.

@@ -9,14 +9,13 @@ from pathlib import Path
 import torch
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
+from hpcai500.data.climate.synthetic import SyntheticYears, make_years
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError, WrongAnswerError
 from hpcai500.methodology.result import Result, derive
-from hpcai500.record import Record, read_record
-from hpcai500.rulebook import rulebook
-from hpcai500.self_test.checking import require, require_equal
+from hpcai500.recipe import rulebook
+from hpcai500.record import Record, iterate, read_record
+from hpcai500.self_test.kernels import require, require_equal
 
 _EPOCHS = 2
 _COMMON = (

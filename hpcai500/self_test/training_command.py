@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     here = begin(arguments)
     (benchmark,) = here.words
     # Processes that the run starts import this file again, and would wait for torch.
-    from hpcai500.self_test.training import train_tiny  # noqa: PLC0415
+    from hpcai500.self_test.training import train_tiny
 
     here.findings.check(f"training run: {benchmark}", lambda: train_tiny(benchmark, here.folder))
     return ExitCode.PASS

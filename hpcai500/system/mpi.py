@@ -5,8 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from hpcai500.errors import UsageError
+from hpcai500.files import is_folder
+from hpcai500.hosts import Placement, find_placement
+from hpcai500.layers import Recipe
+from hpcai500.system.checks import Check, Status
+from hpcai500.system.container import Container
+
+# ----------------------------------------------------------------------------------------------------
+# Which MPI a program would load here.
+
 
 # Open MPI 3 to 5; then MPICH and all that keep to its binary interface (Intel, MVAPICH, Cray's).
 _LIBRARIES = ("libmpi.so.40", "libmpi.so.12")
@@ -34,3 +46,166 @@ def short_name(version: str) -> str:
     line = version.splitlines()[0]
     found = re.match(r"Open MPI v([\w.]+)", line)
     return f"Open MPI {found.group(1)}" if found else " ".join(line.split())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether this process knows the other ranks, and whether MPI will: launcher, process manager and MPI must agree.
+
+
+NAME = "launcher"
+_TORCH = "or use --set communication.backend=torch, which needs none"
+# Launchers whose ranks nothing else would tell apart: rank, size and local rank, as each of them names it.
+_FOREIGN = (
+    ("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
+    ("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
+    ("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
+)
+# Slurm puts each task into a group of its own, whatever its environment says.
+_STEP_GROUP = re.compile(r"/job_\d+/step_\d+(?:/|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What the check looks at.
+
+    Attributes:
+        environment: variables of this process.
+        control_groups: content of /proc/self/cgroup.
+        mpi: asks which MPI is here (`Open MPI 4.1.4`; None: unknown); called only where the answer counts.
+        container: that of this process.
+    """
+
+    environment: Mapping[str, str]
+    control_groups: str
+    mpi: Callable[[], str | None]
+    container: Container | None = None
+
+
+def process_manager_check(ranks: Ranks, recipe: Recipe | None) -> Check:
+    """Whether the ranks will find each other."""
+    try:
+        placement = find_placement(ranks.environment)
+    except UsageError as error:
+        return Check(NAME, "fail", str(error))
+    if placement.is_alone:
+        return _alone(ranks, recipe)
+    found = f"{placement.launcher}: rank {placement.rank} of {placement.size}, {_offer(ranks.environment)}"
+    wrong = _mpi_problem(ranks, placement) if recipe and _uses_mpi(ranks.environment, recipe, placement) else None
+    return wrong or Check(NAME, "pass", found)
+
+
+def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
+    """One process: or several copies that each take themselves for the only one?"""
+    environment = ranks.environment
+    for launcher, rank, size, local in _FOREIGN:
+        if environment.get(rank, "").isdecimal() and int(environment.get(size) or 0) > 1:
+            return Check(
+                NAME,
+                "fail",
+                f"{launcher} started {environment[size]} copies ({rank}={environment[rank]}), and each would be rank 0 "
+                "of 1",
+                f"start each by: sh -c 'RANK=${rank} WORLD_SIZE=${size} LOCAL_RANK=${local} exec hpcai500 …', with "
+                "MASTER_ADDR set to the first host",
+            )
+    if _STEP_GROUP.search(ranks.control_groups) and "SLURM_STEP_ID" not in environment:
+        program = ranks.container.program if ranks.container else "apptainer"
+        return Check(
+            NAME,
+            "warn",
+            "this is a task of a Slurm step, but its environment does not say which: each task would be rank 0 of 1",
+            f"srun {program} run …, without --cleanenv",
+        )
+    tasks = environment.get("SLURM_NTASKS", "")
+    if tasks.isdecimal() and recipe is not None and recipe.world_size < int(tasks) and _is_batch_script(environment):
+        return Check(
+            NAME,
+            "warn",
+            f"the Slurm job has {tasks} tasks, and this is one process with {recipe.world_size} of them",
+            "srun --mpi=pmix hpcai500 … (`hpcai500 slurm render` writes such a script)",
+        )
+    return Check(NAME, "pass", "none: one process")
+
+
+def _is_batch_script(environment: Mapping[str, str]) -> bool:
+    return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+
+
+def _uses_mpi(environment: Mapping[str, str], recipe: Recipe, placement: Placement) -> bool:
+    gloo = environment.get("HOROVOD_CONTROLLER", "").lower() == "gloo" or placement.launcher == "horovodrun"
+    return recipe.communication.backend == "horovod" and not gloo
+
+
+def _offer(environment: Mapping[str, str]) -> str:
+    """How whoever started this process lets MPI find the other ranks."""
+    if "PMIX_RANK" in environment:
+        return "PMIx"
+    if "PMI_FD" in environment or "PMI_RANK" in environment:
+        return "PMI-2"
+    return "no process manager"
+
+
+def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
+    mpi, offer = ranks.mpi(), _offer(ranks.environment)
+    if mpi is None or not mpi.startswith("Open MPI") or placement.launcher not in ("srun", "mpirun"):
+        return None
+    status: Status = "fail" if _is_of_image(ranks, mpi) else "warn"
+    cannot = (
+        "may have been built without PMI-2: if so, there are"
+        if status == "warn" and offer == "PMI-2"
+        else "speaks PMIx: there would be"
+    )
+    if offer != "PMIx" and placement.launcher == "srun":
+        kind = ranks.environment.get("SLURM_MPI_TYPE")
+        said = f"srun --mpi={kind}" if kind else "srun without --mpi"
+        return Check(
+            NAME,
+            status,
+            f"{said} offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs of one rank "
+            "each",
+            f"srun --mpi=pmix … (`srun --mpi=list` shows whether this Slurm has it), {_TORCH}",
+        )
+    if offer != "PMIx":
+        return Check(
+            NAME,
+            status,
+            f"mpirun of another MPI offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs "
+            "of one rank each",
+            f"srun --mpi=pmix …, or the mpirun of {_series(mpi)}, {_TORCH}",
+        )
+    outside = outer_series(ranks.environment)
+    if ranks.container and outside and placement.launcher == "mpirun" and outside != _series(mpi):
+        return Check(
+            NAME,
+            "warn",
+            f"mpirun is of {outside}, and {mpi} is in the image: ranks may not find each other",
+            f"load a module of {_series(mpi)}, or srun --mpi=pmix …, {_TORCH}",
+        )
+    return None
+
+
+def _is_of_image(ranks: Ranks, mpi: str) -> bool:
+    """Whether `mpi` is the library of our own image, as far as can be told: that one speaks PMIx alone.
+
+    Outside, Horovod may have been built with another MPI than the one that is found first, and Open MPI 4 may have been
+    built with PMI-2 (EasyBuild and RHEL do); so may an MPI that a site binds over the image's.
+    """
+    container, environment = ranks.container, ranks.environment
+    if container is None or container.description is None or environment.get("OPAL_PREFIX"):
+        return False
+    if container.description.get("mpi") not in (None, mpi) or any("mpi" in bind.lower() for bind in container.binds):
+        return False
+    folders = map(Path, filter(None, environment.get("LD_LIBRARY_PATH", "").split(":")))
+    return not any(any(folder.glob("libmpi.so*")) for folder in folders if is_folder(folder))
+
+
+def outer_series(environment: Mapping[str, str]) -> str | None:
+    """`Open MPI 4`: whose mpirun has started this process, as it is known from the variables that each sets."""
+    # Open MPI 5 names itself; what came before 5 has the run-time environment that 5 gave up (ORTE).
+    if version := environment.get("OMPI_VERSION"):
+        return f"Open MPI {version.partition('.')[0]}"
+    return "Open MPI 4" if any(name.startswith("OMPI_MCA_orte_") for name in environment) else None
+
+
+def _series(mpi: str) -> str:
+    """`Open MPI 4.1.4` -> `Open MPI 4`."""
+    return mpi.partition(".")[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hpcai500.editions import benchmark_rules
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
-from hpcai500.plugins.loading import function_of
+from hpcai500.plugins import function_of
+from hpcai500.recipe import benchmark_rules
 from hpcai500.workloads.base import WorkloadFactory
 
 
@@ -18,11 +18,11 @@ def factory(benchmark: str) -> WorkloadFactory:
     """
     match benchmark:
         case "ic":
-            from hpcai500.workloads.ic import ImageClassificationWorkload  # noqa: PLC0415 - one benchmark a run
+            from hpcai500.workloads.ic import ImageClassificationWorkload  # one benchmark a run
 
             return ImageClassificationWorkload
         case "ewa":
-            from hpcai500.workloads.ewa import ExtremeWeatherWorkload  # noqa: PLC0415 - one benchmark a run
+            from hpcai500.workloads.ewa import ExtremeWeatherWorkload  # one benchmark a run
 
             return ExtremeWeatherWorkload
         case _:
@@ -40,18 +40,18 @@ def model_of(recipe: Recipe, classes: int | None = None) -> tuple[nn.Module, tup
     """
     match recipe.benchmark:
         case "ic":
-            from hpcai500.workloads.ic import build_model, example_images  # noqa: PLC0415 - one benchmark a run
+            from hpcai500.workloads.ic import build_model, example_images  # one benchmark a run
 
             assert isinstance(recipe.workload, ImageClassification)
             outputs = classes or benchmark_rules(recipe.edition, "ic")["classes"]
             return build_model(recipe.workload, outputs), (example_images(recipe.workload),)
         case "ewa":
-            from hpcai500.workloads import ewa_model  # noqa: PLC0415 - one benchmark a run
-            from hpcai500.workloads.models.faster_rcnn import CountedDetector  # noqa: PLC0415
+            from hpcai500.workloads import ewa  # one benchmark a run
+            from hpcai500.workloads.models.detector import CountedDetector
 
             assert isinstance(recipe.workload, ExtremeWeather)
-            detector = CountedDetector(ewa_model.build_model(recipe.workload))
-            return detector, ewa_model.example_inputs(recipe.workload, *ewa_model.REFERENCE_GRID)
+            detector = CountedDetector(ewa.build_model(recipe.workload))
+            return detector, ewa.example_inputs(recipe.workload, *ewa.REFERENCE_GRID)
         case _:
             model, inputs = function_of(recipe.benchmark, "model")(recipe, classes)
             return model, tuple(inputs)

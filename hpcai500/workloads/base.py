@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.layers import Recipe
+from hpcai500.comm.communicator import Communicator, LocalCommunicator
+from hpcai500.data.climate.years import MOST_BOXES
+from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
 from hpcai500.progress import Tracker, track
+from hpcai500.recipe import benchmark_rules
+from hpcai500.workloads.models.detector import FasterRCNN, Targets, blank_targets
+from hpcai500.workloads.models.parts import Part, detector_parts
+from hpcai500.workloads.models.resnet import ResNet
+
+# ----------------------------------------------------------------------------------------------------
+# What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints.
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Place:
         input_dtype: type in which input is delivered.
         input_threads: threads that read and decode.
         communicator: the other ranks; a workload may talk through it while it is built and while it evaluates.
-        total_shares: backward passes of an update over all ranks (`data.shares`).
+        total_shares: backward passes of an update over all ranks (`data.samplers`).
         shares: numbers of those that this rank does, one after the other.
         replicas: the ranks that hold the same part of the model; None where each holds all of it.
         tracker: shows what takes long before training.
@@ -185,3 +194,217 @@ class WorkloadFactory(Protocol):
     """Builds a workload from a recipe, the folder of its data, and the place that the process has."""
 
     def __call__(self, recipe: Recipe, data: Path, place: Place) -> Workload: ...
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which modules of our models have static shapes and are called once a step: what a CUDA graph can hold.
+
+
+def static_parts(model: nn.Module, ranks: int) -> tuple[str, ...]:
+    """Names of modules of `model` in the order of their calls; "" is the model itself.
+
+    Gradients of a part come all at once, when its backward graph has run. One rank has nobody to send them to and takes
+    parts as large as they get. Several take stage by stage, so that the sums of one stage travel beside the backward
+    pass of the next; the few kernels of the stem and the classifier are then started one by one.
+
+    Args:
+        model: of a workload; of an unknown kind, it is taken whole.
+        ranks: that train it together.
+    """
+    match model:
+        case ResNet():
+            return tuple(model.stage_names) if ranks > 1 else ("",)
+        case FasterRCNN():
+            # The rest of a step chooses by values, and is left to the host.
+            stages = tuple(f"backbone.body.{name}" for name in model.backbone.body.stage_names)
+            return (*stages, "backbone.fpn", "rpn.head") if ranks > 1 else ("dense",)
+        case _:
+            return ("",)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A workload without data: the model of a recipe and input of its shape, for steps that only time or profile it.
+
+
+class BlankWorkload:
+    """What `engine.updates.Updater` and `engine.rehearsal.Rehearsal` need of a workload, and a forward pass.
+
+    Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, as images are when they are normalised:
+    zeros would stay zeros through all layers, take less power, and so run faster than training does. One box lies in
+    each where boxes are learnt, fewer than in real images, with places for as many as a year's file has.
+
+    Args:
+        recipe: whose model, batch size and layout.
+        place: whose device, input type and conversations.
+        classes: outputs of a classifier; by default those of the edition's data set.
+        grid: height and width of a climate image; by default the edition's.
+
+    Attributes:
+        after_loss: called when a loss is computed, before its backward pass.
+    """
+
+    def __init__(
+        self, recipe: Recipe, place: Place, classes: int | None = None, grid: tuple[int, int] | None = None
+    ) -> None:
+        rules = benchmark_rules(recipe.edition, recipe.benchmark)
+        self._place, self._recipe = place, recipe
+        self._classes = classes or rules["classes"]
+        self._grid = grid or tuple(rules.get("grid", ()))
+        self.after_loss: Callable[[], None] = lambda: None
+        self.model: nn.Module = self._build()
+
+    def blank_payload(self) -> Any:
+        """One batch, on the host."""
+        options, batch = self._recipe.workload, self._recipe.hyperparameters.batch_size
+        if isinstance(options, ImageClassification):
+            return self._images(batch, 3, options.image_size, options.image_size), torch.zeros(batch, dtype=torch.int64)
+        assert isinstance(options, ExtremeWeather)
+        height, width = self._grid[0], options.crop_width or self._grid[1]
+        targets = blank_targets(batch, MOST_BOXES, height, width)
+        return self._images(batch, len(options.channels), height, width), targets
+
+    def graphed_parts(self) -> tuple[str, ...]:
+        """As `static_parts`."""
+        return static_parts(self.model, self._place.world_size)
+
+    def loss(self, model: nn.Module, payload: Any) -> Tensor:
+        """The loss of one batch."""
+        images, truth = payload[0].to(self._place.device), payload[1].to(self._place.device)
+        options = self._recipe.workload
+        if isinstance(options, ImageClassification):
+            loss = F.cross_entropy(model(images), truth, label_smoothing=options.label_smoothing)
+        else:
+            loss = cast(Tensor, sum(model(images, truth).values()))
+        self.after_loss()
+        return loss
+
+    def infer(self, model: nn.Module, payload: Any) -> None:
+        """The forward pass of an evaluation."""
+        model(payload[0].to(self._place.device))
+
+    def _images(self, *shape: int) -> Tensor:
+        layout = torch.channels_last if self._recipe.framework.channels_last else torch.contiguous_format
+        return noise(*shape, dtype=self._place.input_dtype).to(memory_format=layout)
+
+    def _build(self) -> nn.Module:
+        options = self._recipe.workload
+        talks = getattr(options, "norm", None) == "sync-batch"
+        conversation = self._place.second_conversation() if talks else None
+        if isinstance(options, ImageClassification):
+            from hpcai500.workloads import ic  # one benchmark a run
+
+            return ic.build_model(options, self._classes, conversation)
+        from hpcai500.workloads import ewa  # one benchmark a run
+
+        assert isinstance(options, ExtremeWeather)
+        return ewa.build_model(options, conversation)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a workload gives besides, so that its model can be cut over ranks (model and pipeline parallelism).
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A model as parts that follow one another, and a loss of what the last one gives.
+
+    Attributes:
+        parts: of the model, first to last; modules that only the loss uses are in the last.
+        inputs: what the first part takes, on the device, of a payload.
+        targets: what the loss takes besides, of a payload: on the host, and small, for it is sent to the last rank.
+        pick: of such targets, those of some of the samples.
+        loss: the scalar that is minimised, of the last part's outputs and their targets.
+    """
+
+    parts: tuple[Part, ...]
+    inputs: Callable[[Any], Tensor]
+    targets: Callable[[Any], Any]
+    pick: Callable[[Any, slice], Any]
+    loss: Callable[[tuple[Tensor, ...], Any], Tensor]
+
+
+@runtime_checkable
+class Chained(Protocol):
+    """A workload whose model can be cut."""
+
+    def chain(self) -> Chain:
+        """The model's parts; `Workload.loss` of a payload is `loss(parts(inputs), targets)`."""
+
+
+def detector_chain(
+    model: FasterRCNN, size: tuple[int, int], device: torch.device, inputs: Callable[[Any], Tensor]
+) -> Chain:
+    """The chain of a detector.
+
+    Args:
+        model: the detector.
+        size: (height, width) of a training image.
+        device: where it is.
+        inputs: the images of a payload, whose second part are their `Targets`.
+    """
+
+    def loss(levels: tuple[Tensor, ...], targets: Targets) -> Tensor:
+        losses = cast(dict[str, Tensor], model.judge(levels, size, targets.to(device)))
+        return cast(Tensor, sum(losses.values()))
+
+    def pick(targets: Targets, which: slice) -> Targets:
+        return Targets(targets.boxes[which], targets.labels[which], targets.seeds[which])
+
+    return Chain(detector_parts(model), inputs, lambda payload: payload[1], pick, loss)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Rows that the ranks have computed, brought together on the rank that writes.
+
+
+# Of one exchange, over all ranks: all that anyone holds beside its own rows and, on rank 0, the whole.
+_BLOCK_BYTES = 32 << 20
+
+
+def gather_rows(share: Tensor, ranks: Communicator) -> Tensor | None:
+    """The rows of all ranks one below the other, by rank, on rank 0; None elsewhere.
+
+    Args:
+        share: this rank's rows (n, columns) on the host; ranks may have different numbers of them.
+        ranks: all that have rows.
+    """
+    if ranks.size == 1:
+        return share
+    counts: list[int] = ranks.gather_objects(share.shape[0])
+    columns = share.shape[1]
+    rows = max(1, _BLOCK_BYTES // (columns * share.element_size() * ranks.size))
+    mine = torch.zeros(rows, columns, dtype=share.dtype)
+    block = torch.empty(ranks.size, rows, columns, dtype=share.dtype)
+    whole = torch.empty(sum(counts), columns, dtype=share.dtype) if ranks.rank == 0 else None
+    for at in range(0, max(counts), rows):
+        part = share[at : at + rows]
+        mine[: part.shape[0]] = part
+        ranks.all_gather(mine.view(-1), block.view(-1))
+        if whole is not None:
+            _place(block, whole, counts, at)
+    return whole
+
+
+def _place(block: Tensor, whole: Tensor, counts: list[int], at: int) -> None:
+    first = 0
+    for rank, count in enumerate(counts):
+        rows = min(block.shape[1], max(0, count - at))
+        whole[first + at : first + at + rows] = block[rank, :rows]
+        first += count
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whose turn it is, where what one rank has done spares the others the work.
+
+
+@contextmanager
+def leader_first(ranks: Communicator) -> Iterator[None]:
+    """Rank 0 does what is within before the others do it: they then find what it has left on a shared disk.
+
+    Where disks are not shared, they do it themselves, all at once.
+    """
+    if ranks.rank != 0:
+        ranks.barrier()
+    yield
+    if ranks.rank == 0:
+        ranks.barrier()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
@@ -13,34 +14,297 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hpcai500.comm.turns import leader_first
+from hpcai500.comm.communicator import Communicator
+from hpcai500.data.climate.boxes import Truth, most_boxes, moved, truths_of
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
-from hpcai500.data.climate.layout import CHANNELS, CLASSES
-from hpcai500.data.climate.reading.loader import ClimateBatch
-from hpcai500.data.climate.reading.memory import MemoryClimateBatches
-from hpcai500.data.climate.reading.windows import windows_of
-from hpcai500.data.climate.truth import Truth, most_boxes, moved, truths_of
-from hpcai500.data.climate.values.moments import combined
-from hpcai500.data.climate.values.statistics import load_or_measure, require_varied
-from hpcai500.data.climate.year_file import YearFile
-from hpcai500.data.device_batches import Source
-from hpcai500.data.samplers import SampleIds, evaluation_shard, windowed_order
-from hpcai500.data.shares import Shares
-from hpcai500.data.synthetic_manifest import MANIFEST
-from hpcai500.data.training_samples import training_samples
+from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches, MemoryClimateBatches, windows_of
+from hpcai500.data.climate.values import combined, load_or_measure, require_varied
+from hpcai500.data.climate.years import CHANNELS, CLASSES, Storage, YearFile
+from hpcai500.data.derived import MANIFEST
+from hpcai500.data.device_batches import CopyLane, DeviceBatches, DeviceForm, Source, make_copy_lane
+from hpcai500.data.samplers import SampleIds, Shares, evaluation_shard, training_samples, windowed_order
+from hpcai500.drawing import drawn
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
-from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
-from hpcai500.workloads.chains import Chain, detector_chain
-from hpcai500.workloads.ewa_input import ClimateInput
-from hpcai500.workloads.ewa_model import build_model, example_inputs
-from hpcai500.workloads.ewa_picture import Scene, draw
-from hpcai500.workloads.ewa_targets import as_arrays, as_image, padded_targets, seed_of
-from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
-from hpcai500.workloads.models.targets import Targets, blank_targets
-from hpcai500.workloads.quality.average_precision import AveragePrecision
-from hpcai500.workloads.static_parts import static_parts
-from hpcai500.workloads.voting.detections import flat
+from hpcai500.workloads.base import (
+    Chain,
+    Evaluation,
+    Place,
+    TrainingBatch,
+    detector_chain,
+    leader_first,
+    noise,
+    static_parts,
+)
+from hpcai500.workloads.models.detector import (
+    Anchors,
+    Backbone,
+    CountedDetector,
+    DetectionOptions,
+    Detections,
+    FasterRCNN,
+    ProposalHead,
+    ProposalNetwork,
+    ProposalOptions,
+    RegionHeads,
+    RegionPooling,
+    Targets,
+    blank_targets,
+)
+from hpcai500.workloads.models.normalisation import norm_factory
+from hpcai500.workloads.models.resnet import BLOCKS, ResNetStages
+from hpcai500.workloads.quality import AveragePrecision
+from hpcai500.workloads.voting import Image, Seen, flat
+
+# ----------------------------------------------------------------------------------------------------
+# Where climate images become input: normalised by the host's threads, or on the device while a step computes.
+
+
+class ClimateInput:
+    """Makes loaders of climate years as `recipe` asks for, for the process at `place`.
+
+    `channels` are numbers of the wanted channels; `mean` and `std` have a value for each of them.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        place: Place,
+        channels: Sequence[int],
+        mean: npt.NDArray[np.float64],
+        std: npt.NDArray[np.float64],
+    ) -> None:
+        self._recipe = recipe
+        self._place = place
+        self._channels = channels
+        self._mean, self._std = mean, std
+
+    def loader(
+        self, files: Sequence[tuple[Path, Storage]], samples: npt.NDArray[np.int64], *, width: int, roll: bool = False
+    ) -> ClimateBatches:
+        """Batches on the host: as the model takes them, or as they are stored where the device converts them."""
+        return ClimateBatches(
+            files,
+            samples,
+            batch_size=self._recipe.hyperparameters.batch_size,
+            threads=self._place.input_threads,
+            channels=self._channels,
+            mean=None if self._on_device else self._mean,
+            std=None if self._on_device else self._std,
+            dtype="float32" if self._on_device else self._place.input_name,
+            width=width,
+            roll=roll,
+            depth=self._recipe.accelerator.prefetch_batches,
+            pin_memory=self._place.device.type == "cuda",
+        )
+
+    def on_device(self, source: Source[ClimateBatch]) -> Source[ClimateBatch]:
+        """The same batches one ahead on a CUDA device, as the model takes them; on a CPU the source itself."""
+        if self._place.device.type != "cuda":
+            return source
+        form = DeviceForm(
+            dtype=self._place.input_dtype,
+            memory_format=torch.channels_last if self._recipe.framework.channels_last else torch.contiguous_format,
+            converted=self._on_device,
+            mean=tuple(self._mean.tolist()) if self._on_device else None,
+            std=tuple(self._std.tolist()) if self._on_device else None,
+        )
+        batch_size = self._recipe.hyperparameters.batch_size
+        return DeviceBatches(source, device=self._place.device, batch_size=batch_size, form=form, lane=self._lane)
+
+    @property
+    def _on_device(self) -> bool:
+        return self._recipe.accelerator.conversion == "device"
+
+    @cached_property
+    def _lane(self) -> CopyLane:
+        """One for all: training and evaluation take turns, and so do their places on the device."""
+        return make_copy_lane(self._place.device)
+
+
+# ----------------------------------------------------------------------------------------------------
+# From the boxes of climate images to what the detector is trained against, and back from what it found.
+
+
+def seed_of(seed: int, epoch: int, sample: int) -> int:
+    """The seed of one image's random choices in one epoch."""
+    return int(np.random.SeedSequence([seed, epoch, sample]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def padded_targets(truths: Sequence[Truth], seeds: Sequence[int], places: int) -> Targets:
+    """Truths of a batch, `places` for each image, which no image has more boxes than; those without one have label 0.
+
+    All batches of a run have as many: a compiler makes code for the shapes that it has seen.
+    """
+    boxes, labels = torch.zeros(len(truths), places, 4), torch.zeros(len(truths), places, dtype=torch.int64)
+    for image, truth in enumerate(truths):
+        count = len(truth.labels)
+        boxes[image, :count], labels[image, :count] = torch.from_numpy(truth.boxes), torch.from_numpy(truth.labels)
+    return Targets(boxes, labels, torch.tensor(seeds, dtype=torch.int64))
+
+
+def as_arrays(found: Detections) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Boxes (D, 4), scores (D,) and labels (D,) for NumPy."""
+    boxes, scores, labels = (tensor.float().numpy() for tensor in (found.boxes, found.scores, found.labels))
+    return boxes, scores, labels.astype(np.int64)
+
+
+def as_image(sample: int, truth: Truth, found: tuple[npt.NDArray[Any], ...]) -> Image:
+    """An image with its truth and what `as_arrays` gave of it, for a file of predictions."""
+    return Image(sample, Seen(truth.boxes, np.empty(0), truth.labels), Seen(*found))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The detector that a recipe of Extreme Weather Analytics describes.
+
+
+# V2.0 Table 4, with the width that the data has.
+REFERENCE_GRID = (768, 1152)
+
+
+def build_model(options: ExtremeWeather, communicator: Communicator | None = None) -> FasterRCNN:
+    """Faster R-CNN for the four classes and background; `communicator` as of `norm_factory`."""
+    body = ResNetStages(
+        BLOCKS[options.block],
+        options.depths,
+        width=options.width,
+        channels=len(options.channels),
+        norm=norm_factory(options.norm, communicator),
+    )
+    backbone = Backbone(body, options.pyramid_channels)
+    head = ProposalHead(options.pyramid_channels, len(options.anchors[0]))
+    rpn = ProposalNetwork(
+        head,
+        Anchors(options.anchors, backbone.strides),
+        ProposalOptions(
+            before_nms=options.proposals_before_nms,
+            after_nms=options.proposals_after_nms,
+            nms_iou=options.proposal_nms_iou,
+            foreground_iou=options.proposal_foreground_iou,
+            background_iou=options.proposal_background_iou,
+            samples=options.proposal_samples,
+            positive_fraction=options.proposal_positive_fraction,
+        ),
+    )
+    heads = RegionHeads(
+        RegionPooling(backbone.strides[:-1], options.canonical_side),
+        options.pyramid_channels,
+        options.head_width,
+        len(CLASSES) + 1,
+        DetectionOptions(
+            foreground_iou=options.detection_foreground_iou,
+            samples=options.detection_samples,
+            positive_fraction=options.detection_positive_fraction,
+            score=options.detection_score,
+            nms_iou=options.detection_nms_iou,
+            most=options.detections,
+        ),
+    )
+    return FasterRCNN(backbone, rpn, heads)
+
+
+def example_inputs(options: ExtremeWeather, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Two images (2, C, H, W) and the regions (2 x samples, 5) of a full step; their values do not matter."""
+    images = torch.empty(2, len(options.channels), height, width, device="meta")
+    return images, torch.empty(2 * options.detection_samples, 5, device="meta")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Weather as a forecaster looks at it: moisture in colour, pressure as contours, and the boxes, true and found.
+
+
+# What best shows storms and rivers to the eye; a recipe may have left it out.
+_COLOURED, _CONTOURED = "TMQ", "PSL"
+_COLOURS = ("#e69f00", "#d55e00", "#0072b2", "#009e73")
+# Fewer lines keep the picture readable.
+_LEAST_SCORE = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One evaluation image: its standardised channels (C, H, W), its truth, and what was found in it."""
+
+    sample: int
+    image: npt.NDArray[np.float32]
+    truth: Truth
+    boxes: npt.NDArray[Any]
+    scores: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+
+
+def draw(scenes: Sequence[Scene], channels: Sequence[str]) -> bytes:
+    """The scenes in two columns, as a PNG file."""
+    height, width = scenes[0].image.shape[1:]
+    columns = min(len(scenes), 2)
+    rows = -(-len(scenes) // columns)
+    size = (8 * columns, 0.5 + rows * (0.5 + 7.5 * height / width))
+    return drawn(lambda figure: _draw(figure, scenes, list(channels), (rows, columns)), size, 100, ["png"])["png"]
+
+
+def _draw(figure: Any, scenes: Sequence[Scene], channels: list[str], shape: tuple[int, int]) -> None:
+    grid = figure.subplots(*shape, squeeze=False).ravel()
+    for axes, scene in zip(grid, scenes, strict=False):
+        _draw_scene(axes, scene, channels)
+    for unused in grid[len(scenes) :]:
+        unused.set_axis_off()
+    _draw_legend(figure)
+
+
+def _draw_scene(axes: Any, scene: Scene, channels: list[str]) -> None:
+    coloured = _COLOURED if _COLOURED in channels else channels[0]
+    axes.imshow(scene.image[channels.index(coloured)], cmap="GnBu", origin="lower", interpolation="nearest")
+    if _CONTOURED in channels:
+        pressure = _smooth(scene.image[channels.index(_CONTOURED)])
+        axes.contour(pressure, levels=9, colors="black", linewidths=0.4, alpha=0.45, linestyles="solid")
+    for box, label in zip(scene.truth.boxes, scene.truth.labels, strict=True):
+        _draw_box(axes, box, _COLOURS[label - 1], "--")
+    shown = scene.scores >= _LEAST_SCORE
+    for box, score, label in zip(scene.boxes[shown], scene.scores[shown], scene.labels[shown], strict=True):
+        _draw_box(axes, box, _COLOURS[label - 1], "-")
+        text = f"{CLASSES[label - 1]} {score:.2f}"
+        style = {"facecolor": _COLOURS[label - 1], "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
+        axes.text(box[0], box[3], text, fontsize=7, color="white", va="bottom", bbox=style, clip_on=True)
+    height, width = scene.image.shape[1:]
+    axes.set_xticks(np.linspace(0, width, 7), [f"{degrees:.0f}°E" for degrees in np.linspace(0, 360, 7)], fontsize=7)
+    axes.set_yticks(np.linspace(0, height, 5), _latitudes(), fontsize=7)
+    axes.set_xlim(-0.5, width - 0.5)
+    axes.set_ylim(-0.5, height - 0.5)
+    shown_channels = f"{coloured}; contours {_CONTOURED}" if _CONTOURED in channels else coloured
+    axes.set_title(f"evaluation image {scene.sample} ({shown_channels})", fontsize=9, loc="left")
+
+
+def _smooth(field: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A running mean over a fiftieth of the globe: contours of noise hide the storms."""
+    side = max(1, field.shape[1] // 50) | 1
+    for axis, mode in ((0, "edge"), (1, "wrap")):
+        pad = [(side // 2, side // 2) if at == axis else (0, 0) for at in (0, 1)]
+        field = np.lib.stride_tricks.sliding_window_view(np.pad(field, pad, mode=mode), side, axis).mean(axis=-1)  # type: ignore[call-overload]
+    return field
+
+
+def _draw_box(axes: Any, box: npt.NDArray[Any], colour: str, style: str) -> None:
+    from matplotlib.patches import Rectangle  # a run imports it after its clock has stopped
+
+    size = box[2] - box[0], box[3] - box[1]
+    axes.add_patch(Rectangle((box[0], box[1]), *size, fill=False, edgecolor=colour, linestyle=style, linewidth=1.4))
+
+
+def _draw_legend(figure: Any) -> None:
+    from matplotlib.lines import Line2D  # a run imports it after its clock has stopped
+
+    entries = [Line2D([], [], color=colour, label=name) for colour, name in zip(_COLOURS, CLASSES, strict=True)]
+    entries.append(Line2D([], [], color="black", linestyle="--", label="truth"))
+    entries.append(Line2D([], [], color="black", label=f"found (score {_LEAST_SCORE:g} or more)"))
+    figure.legend(handles=entries, loc="outside upper center", ncols=len(entries), fontsize=8, frameon=False)
+
+
+def _latitudes() -> list[str]:
+    return ["90°S", "45°S", "0°", "45°N", "90°N"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Extreme Weather Analytics: Faster R-CNN on yearly HDF5 files of 16-channel climate images (V2.0 section 4.2.1).
+
 
 _PICTURES = 4
 # The number of an image, and the boxes, scores and labels that were found in it.

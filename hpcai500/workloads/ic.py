@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -13,26 +15,108 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.turns import leader_first
-from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
-from hpcai500.data.imagenet.image_index import Split, make_split
-from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.loader import Batches, MemoryBatches
-from hpcai500.data.samplers import SampleIds, epoch_order, evaluation_shard
-from hpcai500.data.shares import Shares
-from hpcai500.data.synthetic_manifest import MANIFEST
-from hpcai500.data.training_samples import training_samples
+from hpcai500.comm.communicator import Communicator
+from hpcai500.data.derived import MANIFEST
+from hpcai500.data.device_batches import CopyLane, DeviceBatches, DeviceForm, make_copy_lane
+from hpcai500.data.imagenet.dali import CropSettings, DaliBatches
+from hpcai500.data.imagenet.index import Split, load_content_fingerprint, load_index, make_split
+from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
+from hpcai500.data.samplers import SampleIds, Shares, epoch_order, evaluation_shard, training_samples
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
-from hpcai500.workloads.chains import Chain
-from hpcai500.workloads.gathering import gather_rows
-from hpcai500.workloads.ic_input import ImageInput
+from hpcai500.workloads.base import (
+    Chain,
+    Evaluation,
+    Place,
+    TrainingBatch,
+    gather_rows,
+    leader_first,
+    noise,
+    static_parts,
+)
 from hpcai500.workloads.models.normalisation import norm_factory
 from hpcai500.workloads.models.parts import classifier_parts
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet
-from hpcai500.workloads.quality.top1 import Top1
-from hpcai500.workloads.static_parts import static_parts
+from hpcai500.workloads.quality import Top1
+
+# ----------------------------------------------------------------------------------------------------
+# Where the images of a run come from: the loader that the recipe names, for training and for evaluation.
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """Makes loaders of splits of the set in `root`, as `recipe` asks for, for the process at `place`."""
+
+    recipe: Recipe
+    root: Path
+    place: Place
+
+    def training(self, split: Split) -> Batches:
+        """Random crops, flipped at random. Raises EnvironmentLacksError where the loader is not here."""
+        options = self._options
+        crop: CropSettings = {
+            "mode": "random",
+            "area": options.crop_area,
+            "ratio": options.crop_ratio,
+            "flip_probability": options.flip_probability,
+        }
+        return self._loader(split, crop)
+
+    def evaluation(self, split: Split) -> Batches:
+        """Centre crops. Raises EnvironmentLacksError where the loader is not here."""
+        return self._loader(split, {"mode": "centre", "resize_shorter": self._options.evaluation_resize})
+
+    @property
+    def _options(self) -> ImageClassification:
+        options = self.recipe.workload
+        assert isinstance(options, ImageClassification)
+        return options
+
+    def _loader(self, split: Split, crop: CropSettings) -> Batches:
+        settings: CropSettings = {
+            **crop,
+            "size": self._options.image_size,
+            "dtype": "uint8" if self._converted else self.place.input_name,
+            "layout": "nhwc" if self.recipe.framework.channels_last else "nchw",
+            "dct_scaling": self._options.dct_scaling,
+        }
+        batch_size, depth = self.recipe.hyperparameters.batch_size, self.recipe.accelerator.prefetch_batches
+        threads, device = self.place.input_threads, self.place.device
+        if self.recipe.accelerator.loader == "dali":
+            return DaliBatches(
+                split, self.root, batch_size=batch_size, threads=threads, depth=depth, device=device, **settings
+            )
+        loader = JpegBatches(
+            split,
+            self.root,
+            batch_size=batch_size,
+            threads=threads,
+            depth=depth,
+            pin_memory=device.type == "cuda",
+            **settings,
+        )
+        return self._on_device(loader) if device.type == "cuda" else loader
+
+    def _on_device(self, loader: JpegBatches) -> Batches:
+        """The same batches one ahead on a CUDA device, as the model takes them."""
+        mean, std = loader.normalisation if self._converted else (None, None)
+        memory_format = torch.channels_last if self.recipe.framework.channels_last else torch.contiguous_format
+        form = DeviceForm(self.place.input_dtype, memory_format, self._converted, mean, std)
+        batch_size = self.recipe.hyperparameters.batch_size
+        return DeviceBatches(loader, device=self.place.device, batch_size=batch_size, form=form, lane=self._lane)
+
+    @property
+    def _converted(self) -> bool:
+        """Whether the native loader gives levels, which the device normalises."""
+        return self.recipe.accelerator.loader != "dali" and self.recipe.accelerator.conversion == "device"
+
+    @cached_property
+    def _lane(self) -> CopyLane:
+        """One for all: training and evaluation take turns, and so do their places on the device."""
+        return make_copy_lane(self.place.device)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Image Classification: ResNet v1.5 on JPEG files (V2.0 section 4.2.2).
 
 
 def build_model(options: ImageClassification, classes: int, communicator: Communicator | None = None) -> ResNet:

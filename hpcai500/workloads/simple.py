@@ -15,15 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.data.samplers import SampleIds, epoch_order, evaluation_shard
-from hpcai500.data.shares import Shares
-from hpcai500.data.synthetic_manifest import MANIFEST
-from hpcai500.data.training_samples import training_samples
+from hpcai500.data.derived import MANIFEST
+from hpcai500.data.samplers import SampleIds, Shares, epoch_order, evaluation_shard, training_samples
 from hpcai500.errors import DataError
 from hpcai500.layers import Recipe
-from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, noise
-from hpcai500.workloads.gathering import gather_rows
-from hpcai500.workloads.quality.top1 import Top1
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, gather_rows, noise
+from hpcai500.workloads.quality import Top1
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpcai500.campaign.reading import JOURNAL, NO_EVENTS, Campaign, is_campaign, read_campaign
-from hpcai500.campaign.writing import append, create_campaign
-from hpcai500.chain import FIRST_PREVIOUS, event_line, line_hash
+from hpcai500.campaign.journal import JOURNAL, NO_EVENTS, Campaign, append, create_campaign, is_campaign, read_campaign
 from hpcai500.errors import RecordError
 from hpcai500.recipe import load_recipe, recipe_hash, to_toml
+from hpcai500.record import FIRST_PREVIOUS, event_line, line_hash
 
 START = {
     "trial": 1,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from written_campaign import edit_record, write_campaign
 
-from hpcai500.campaign.outcome import Outcome, ending, read_outcome, record_head
-from hpcai500.campaign.reading import NO_EVENTS, read_campaign
-from hpcai500.chain import Event
-from hpcai500.rulebook import rulebook
+from hpcai500.campaign.journal import NO_EVENTS, read_campaign
+from hpcai500.campaign.standing import Outcome, ending, read_outcome, record_head
+from hpcai500.recipe import rulebook
+from hpcai500.record import Event
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, rewrite_recipe, values, write_campaign
 
-from hpcai500.campaign.reading import JOURNAL, read_campaign
+from hpcai500.campaign.journal import JOURNAL, read_campaign
 from hpcai500.campaign.standing import Standing, standing
-from hpcai500.chain import Event
 from hpcai500.errors import RecipeError
+from hpcai500.record import Event
 
 Change = Callable[[list[Event]], object]
 

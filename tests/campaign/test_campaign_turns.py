@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.campaign.turns import turn_at
+from hpcai500.campaign.journal import turn_at
 
 
 def test_only_one_is_at_a_trial_and_others_are_free(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_only_one_is_at_a_trial_and_others_are_free(tmp_path: Path) -> None:
 
 def test_whoever_is_killed_leaves_the_trial_to_others(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from hpcai500.campaign.turns import turn_at\n"
+        "import sys, time; from pathlib import Path; from hpcai500.campaign.journal import turn_at\n"
         f"with turn_at(Path({str(tmp_path)!r}), 1) as turn: print(turn, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:

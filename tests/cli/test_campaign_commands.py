@@ -17,8 +17,7 @@ import pytest
 from many_ranks import clean_environment
 from tiny_runs import TINY
 
-from hpcai500.campaign.reading import read_campaign
-from hpcai500.campaign.turns import turn_at
+from hpcai500.campaign.journal import read_campaign, turn_at
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 SETTINGS = [token for text in (*TINY, "accelerator.device=cpu", "problem.epochs=6") for token in ("--set", text)]

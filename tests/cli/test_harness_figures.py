@@ -17,8 +17,8 @@ import pytest
 from tiny_runs import train_arguments, weather_arguments
 
 from hpcai500.methodology.result import Result
+from hpcai500.results.outcome import figure_of_merit_lines
 from hpcai500.results.score import score_record
-from hpcai500.results.show import figure_of_merit_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 HARNESS = ROOT / "recipes" / "harness"

@@ -12,7 +12,7 @@ import pytest
 from many_ranks import Ended, clean_environment, start
 from tiny_runs import TINY
 
-from hpcai500.campaign.writing import create_campaign
+from hpcai500.campaign.journal import create_campaign
 from hpcai500.recipe import load_recipe
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]

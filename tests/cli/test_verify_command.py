@@ -17,15 +17,12 @@ from written_campaign import SHORT, heads_given, write_campaign, write_heads
 from hpcai500.cli.commands import app
 from hpcai500.errors import HpcAi500Error
 from hpcai500.results.submission.archive import open_submission
-from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.results.submission.zip_writing import ZipWriter
-from hpcai500.results.verification import reading
+from hpcai500.results.submission.pack import SubmitRequest, ZipWriter, pack
+from hpcai500.results.verification import context
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.finding import Finding, Verification
-from hpcai500.results.verification.guard import fail, guarded, warning
-from hpcai500.results.verification.show import verification_lines
-from hpcai500.results.verification.verify import verify_submission
-from hpcai500.system.versions import package_code_hash
+from hpcai500.results.verification.finding import Finding, Verification, fail, guarded, warning
+from hpcai500.results.verification.verify import verification_lines, verify_submission
+from hpcai500.system.software import package_code_hash
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +231,7 @@ def test_wrong_usage_is_told_in_one_line(
 
 
 def test_a_campaign_of_very_many_runs_is_refused_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_MOST_RUNS", 1)
+    monkeypatch.setattr(context, "_MOST_RUNS", 1)
     verification = verify_submission(folder / "signed.zip")
     assert [finding.name for finding in verification.findings if finding.severity == "fail"] == ["campaign"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 
 TYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.float16, torch.bfloat16)
 LENGTHS = (1, 301)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 
 
 class Mailbox:

@@ -22,13 +22,12 @@ from unittest.mock import patch
 
 from file_mailbox import communicator
 
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.comm.monitor import EVALUATING, READING, WAITING, Lost, Monitor
-from hpcai500.comm.monitor_rules import Judge
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.comm.liveness import EVALUATING, READING, WAITING, Judge, Lost, Monitor
 from hpcai500.engine.ranks import Ranks
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import CommunicationError, RunError
-from hpcai500.placement import Placement
+from hpcai500.hosts import Placement
 from hpcai500.system.mounts import unreachable
 
 TIMEOUT = 2.0

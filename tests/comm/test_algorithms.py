@@ -11,12 +11,12 @@ import torch
 from many_ranks import run_ranks, try_ranks
 from torch import Tensor
 
-from hpcai500.comm.algorithms import Carrier, switch_on, switches
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.connect import connect
+from hpcai500.comm.horovod_backend import Carrier, switch_on, switches
 from hpcai500.errors import RecipeError
+from hpcai500.hosts import Placement
 from hpcai500.layers import Communication
-from hpcai500.placement import Placement
 from hpcai500.recipe import load_recipe
 
 needs_open_mpi = pytest.mark.skipif(

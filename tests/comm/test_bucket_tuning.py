@@ -8,9 +8,9 @@ from reduction import settings
 from thread_ranks import run_threads
 from torch import nn
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
-from hpcai500.comm.tuning import bucket_candidates, choose_bucket_bytes
+from hpcai500.engine.warm_up import bucket_candidates, choose_bucket_bytes
 from hpcai500.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hpcai500.comm.buckets import Readiness, make_buckets, trained
+from hpcai500.comm.reducer import Readiness, make_buckets, trained
 from hpcai500.errors import UsageError
 
 SIZES = st.lists(st.integers(1, 400), max_size=60)

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcai500.comm.timeline import chrome_trace as module
-from hpcai500.comm.timeline.chrome_trace import RankTrace, chrome_trace, rank_trace
-from hpcai500.comm.timeline.clocks import ClockAlignment
-from hpcai500.comm.timeline.recorder import Timeline
-from hpcai500.comm.timeline.spans import BucketSpan, StepSpan
+from hpcai500.comm import timeline as module
+from hpcai500.comm.timeline import BucketSpan, ClockAlignment, RankTrace, StepSpan, Timeline, chrome_trace, rank_trace
 
 CLOCKS = ClockAlignment((0.0, -500.0), (0.0, 2e-5))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.comm.timeline.clocks import ClockAlignment, align_clocks, alignment
+from hpcai500.comm.timeline import ClockAlignment, align_clocks, alignment
 
 delays = st.floats(0, 0.01)
 

@@ -7,11 +7,10 @@ import torch
 from reduction import settings
 from thread_ranks import run_threads
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.codecs import Buffers, make_wire
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.topologies import make_topology
-from hpcai500.comm.wire_choice import make_wire
-from hpcai500.comm.working_memory import Buffers
-from hpcai500.methodology.sent_bytes import BYTES_A_VALUE, Topology, gradient_bytes
+from hpcai500.methodology.roofline import BYTES_A_VALUE, Topology, gradient_bytes
 
 # A whole number of int8's grains for each rank and each piece of a row.
 VALUES = 6 * 6 * 4096

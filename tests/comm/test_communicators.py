@@ -14,8 +14,7 @@ import torch
 from collectives_reference import LENGTHS, TYPES, every_collective
 from many_ranks import run_ranks, try_ranks
 
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.communicator import Communicator, LocalCommunicator
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
 needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")

@@ -15,13 +15,11 @@ import pytest
 from many_ranks import clean_environment, free_port
 
 from hpcai500.comm import connect as connecting
-from hpcai500.comm import rendezvous
-from hpcai500.comm.connect import connect
-from hpcai500.comm.horovod_library import Horovod
-from hpcai500.comm.rendezvous import meet
+from hpcai500.comm.connect import connect, meet
+from hpcai500.comm.horovod_backend import Horovod
 from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.hosts import Placement, find_placement
 from hpcai500.layers import Recipe
-from hpcai500.placement import Placement, find_placement
 from hpcai500.recipe import load_recipe
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="no Horovod: make horovod")
@@ -103,7 +101,7 @@ def test_the_mpirun_of_another_mpi_is_found_out() -> None:
         "import os\n"
         "from hpcai500.comm.connect import connect\n"
         "from hpcai500.errors import EnvironmentLacksError\n"
-        "from hpcai500.placement import find_placement\n"
+        "from hpcai500.hosts import find_placement\n"
         "from hpcai500.recipe import load_recipe\n"
         "settings = ['communication.backend=horovod', 'hardware.accelerators_per_node=2']\n"
         "try:\n"
@@ -231,7 +229,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_who_waits_in_vain_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(rendezvous, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(connect, "_QUIET_SECONDS", 0.1)
     port = free_port()
     with pytest.raises(RunError, match=rf"^waited 1 s for rank 0 at 127.0.0.1:{port}: "):
         meet(at(port, 1, 3), patience=1)

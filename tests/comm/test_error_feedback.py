@@ -11,10 +11,9 @@ from reduction import TOPOLOGIES, error_bound, gradients_of, settings
 from thread_ranks import run_threads
 from torch import Tensor, nn
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.codecs import Buffers, Residuals, make_wire
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
-from hpcai500.comm.wire_choice import make_wire
-from hpcai500.comm.working_memory import Buffers, Residuals
 
 CPU = torch.device("cpu")
 # Three chunks of int8, which two columns of a torus cannot share without padding.

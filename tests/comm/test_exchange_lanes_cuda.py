@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hpcai500.comm.lanes import make_exchange_lane
+from hpcai500.comm.reducer import make_exchange_lane
 
 pytestmark = [
     pytest.mark.gpu,

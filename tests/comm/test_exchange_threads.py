@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hpcai500.comm import exchange_threads
-from hpcai500.comm.exchange_threads import ExchangeThreads
+from hpcai500.comm import reducer
+from hpcai500.comm.reducer import ExchangeThreads
 
 
 def test_each_thread_does_its_jobs_in_order_beside_the_others() -> None:
@@ -53,7 +53,7 @@ def test_the_first_error_is_told_to_whoever_waits_and_nothing_is_done_after_it()
 
 
 def test_an_error_is_told_although_another_thread_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_threads, "_GOODBYE_SECONDS", 0.05)
+    monkeypatch.setattr(reducer, "_GOODBYE_SECONDS", 0.05)
     release = threading.Event()
     threads = ExchangeThreads(2)
 
@@ -73,7 +73,7 @@ def test_an_error_is_told_although_another_thread_waits_for_ever(monkeypatch: py
 
 
 def test_closing_waits_for_all_threads_together_and_not_for_each_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_threads, "_GOODBYE_SECONDS", 1.0)
+    monkeypatch.setattr(reducer, "_GOODBYE_SECONDS", 1.0)
     release = threading.Event()
     threads = ExchangeThreads(40)
     for number in range(40):

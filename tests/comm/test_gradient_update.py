@@ -12,11 +12,8 @@ import torch
 from reduction import settings
 from torch import Tensor
 
-from hpcai500.comm.buckets import make_buckets
-from hpcai500.comm.conversation import Conversation
-from hpcai500.comm.gradient_update import GradientUpdate
-from hpcai500.comm.lanes import HostExchangeLane
-from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.comm.reducer import Conversation, GradientUpdate, HostExchangeLane, make_buckets
 
 COMPUTING, CAPTURING = "computing", "capturing"
 

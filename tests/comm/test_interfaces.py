@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from hpcai500.comm import interfaces
-from hpcai500.comm.interfaces import interface_addresses, prefer_route
+from hpcai500.system import network as network_module
+from hpcai500.system.network import interface_addresses, prefer_route
 
 HOSTS = ("n0", "n0", "n1")
 # Rank 1 reached rank 0 on its own host by a loopback address, as Debian's /etc/hosts has it.
@@ -18,7 +18,7 @@ SEEN = ("", "127.0.1.1", "10.0.0.1")
 def network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     addresses = {"lo": "127.0.0.1", "eth0": "192.168.0.7", "ib0": "10.0.0.1", "ib1": "10.0.0.2"}
-    monkeypatch.setattr(interfaces, "interface_addresses", lambda: addresses)
+    monkeypatch.setattr(network_module, "interface_addresses", lambda: addresses)
 
 
 @pytest.mark.parametrize(("rank", "own", "chosen"), [(0, "", "ib0"), (1, "127.0.0.1", "ib0"), (2, "10.0.0.2", "ib1")])

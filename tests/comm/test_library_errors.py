@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcai500.comm.failures import as_run_error
+from hpcai500.comm.communicator import as_run_error
 from hpcai500.errors import RunError
 
 

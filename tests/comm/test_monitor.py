@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcai500.comm.monitor import GRACE_SECONDS, LAST_WORDS_SECONDS, Monitor, bound_seconds
-from hpcai500.comm.monitor_rules import heartbeat_seconds
+from hpcai500.comm.liveness import GRACE_SECONDS, LAST_WORDS_SECONDS, Monitor, bound_seconds, heartbeat_seconds
 
 TIMEOUT = 2.0
 KILLED = "its process ended without a word (killed or crashed"

@@ -20,13 +20,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strange_bytes import say_in_pieces, strange_bytes
 
-from hpcai500.comm import monitor_addresses
-from hpcai500.comm.monitor import Monitor
-from hpcai500.comm.monitor_addresses import Offer, candidates, own_addresses
-from hpcai500.comm.monitor_joining import Gate, join
-from hpcai500.comm.monitor_protocol import LONGEST_LINE, SAID, Alive, Beating, Failed, Peer, proof, shortened
-from hpcai500.comm.monitor_rules import COMPUTING, Beat, Lost
-from hpcai500.comm.monitor_watch import Watch
+from hpcai500.comm import liveness
+from hpcai500.comm.liveness import (
+    COMPUTING,
+    LONGEST_LINE,
+    SAID,
+    Alive,
+    Beat,
+    Beating,
+    Failed,
+    Gate,
+    Lost,
+    Monitor,
+    Offer,
+    Peer,
+    Watch,
+    candidates,
+    join,
+    own_addresses,
+    proof,
+    shortened,
+)
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.messages import Connection, MessageError, Reception
 
@@ -152,8 +166,8 @@ def test_whoever_answers_must_prove_that_it_is_rank_0(gate: Gate) -> None:
 
 def test_all_ranks_are_told_when_one_cannot_reach_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 192.0.2.0/24 is nobody's (RFC 5737): it is unreachable at once or after a while, and the port is closed here.
-    monkeypatch.setattr("hpcai500.comm.monitor_joining.own_addresses", lambda: ("192.0.2.1",))
-    monkeypatch.setattr("hpcai500.comm.monitor_joining._TRY_SECONDS", (0.2,))
+    monkeypatch.setattr("hpcai500.comm.liveness.own_addresses", lambda: ("192.0.2.1",))
+    monkeypatch.setattr("hpcai500.comm.liveness._TRY_SECONDS", (0.2,))
     heard: list[str] = []
 
     def start(rank: int) -> None:
@@ -173,8 +187,8 @@ def test_all_ranks_are_told_when_one_cannot_reach_rank_0(tmp_path: Path, monkeyp
 
 def test_the_named_interface_comes_first_and_loopback_last(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1"}
-    monkeypatch.setattr(monitor_addresses, "interface_addresses", lambda: by_name)
-    monkeypatch.setattr(monitor_addresses, "_resolved", lambda name: {"": []}.get(name, ["127.0.1.1", "10.0.0.1"]))
+    monkeypatch.setattr(liveness, "interface_addresses", lambda: by_name)
+    monkeypatch.setattr(liveness, "_resolved", lambda name: {"": []}.get(name, ["127.0.1.1", "10.0.0.1"]))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert own_addresses() == ("10.0.0.1", "10.1.0.1", "127.0.1.1", "127.0.0.1")

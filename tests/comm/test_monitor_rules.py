@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.comm.monitor_rules import COMPUTING, EVALUATING, READING, WAITING, Beat, Judge, Lost, heartbeat_seconds
+from hpcai500.comm.liveness import COMPUTING, EVALUATING, READING, WAITING, Beat, Judge, Lost, heartbeat_seconds
 
 TIMEOUT = 60.0
 HOSTS = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}

@@ -10,8 +10,7 @@ from many_ranks import run_ranks
 from reduction import settings
 from torch import nn
 
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.members import MemberCommunicator
+from hpcai500.comm.communicator import Communicator, MemberCommunicator
 from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.torch_backend import TorchCommunicator
 

@@ -12,7 +12,7 @@ from reduction import settings
 from thread_ranks import ThreadCommunicator, run_threads
 from torch import Tensor, nn
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
 from hpcai500.errors import RunError
 

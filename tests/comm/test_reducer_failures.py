@@ -11,8 +11,8 @@ from reduction import settings
 from thread_ranks import ThreadCommunicator, run_threads
 from torch import Tensor, nn
 
-from hpcai500.comm import exchange_threads
-from hpcai500.comm.base import Communicator
+from hpcai500.comm import reducer
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
 from hpcai500.errors import RunError
 
@@ -60,7 +60,7 @@ def test_a_rank_that_goes_in_the_middle_is_an_error_on_the_others() -> None:
 
 
 def test_closing_does_not_wait_for_a_rank_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_threads, "_GOODBYE_SECONDS", 0.05)
+    monkeypatch.setattr(reducer, "_GOODBYE_SECONDS", 0.05)
     closed = threading.Event()
 
     def on_rank(communicator: Communicator) -> float:

@@ -19,8 +19,7 @@ from reduction import COMPRESSIONS, TOPOLOGIES, settings
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.members import MemberCommunicator
+from hpcai500.comm.communicator import Communicator, MemberCommunicator
 from hpcai500.comm.reducer import Reducer
 from hpcai500.workloads.models.normalisation import group_norm
 from hpcai500.workloads.models.resnet import BasicBlock, ResNetStages

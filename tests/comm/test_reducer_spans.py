@@ -11,9 +11,9 @@ from reduction import settings
 from thread_ranks import run_threads
 from torch import Tensor, nn
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
-from hpcai500.comm.timeline.spans import BucketSpan, StepSpan
+from hpcai500.comm.timeline import BucketSpan, StepSpan
 
 LATE_SECONDS = 0.2
 

@@ -7,10 +7,9 @@ import torch
 from reduction import settings
 from thread_ranks import run_threads
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.codecs import Buffers, make_wire
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.topologies import make_topology
-from hpcai500.comm.wire_choice import make_wire
-from hpcai500.comm.working_memory import Buffers
 
 B = 4 * 4160
 

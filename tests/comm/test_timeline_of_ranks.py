@@ -12,16 +12,11 @@ import torch
 from many_ranks import run_ranks
 from torch import nn
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
-from hpcai500.comm.timeline.chrome_trace import chrome_trace, rank_trace
-from hpcai500.comm.timeline.clocks import align_clocks
-from hpcai500.comm.timeline.recorder import Timeline
-from hpcai500.comm.timeline.spans import StepSpan
-from hpcai500.comm.timeline.summary import rank_summary
-from hpcai500.measure.network import read_counters
-from hpcai500.methodology.communication import merge
-from hpcai500.methodology.traffic import check_traffic
+from hpcai500.comm.timeline import StepSpan, Timeline, align_clocks, chrome_trace, rank_summary, rank_trace
+from hpcai500.measure.host import read_counters
+from hpcai500.methodology.communication import check_traffic, merge
 from hpcai500.recipe import load_recipe
 
 STEPS, TRACED, WIDTH, LAYERS = 12, 3, 384, 3

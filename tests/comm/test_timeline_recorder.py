@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.comm.timeline.recorder import Timeline
-from hpcai500.comm.timeline.spans import BucketSpan, SpanSink, StepSpan
-from hpcai500.comm.timeline.stages import MEASURED_STAGES, moments, stage_seconds
-from hpcai500.comm.timeline.summary import rank_summary
+from hpcai500.comm.timeline import (
+    MEASURED_STAGES,
+    BucketSpan,
+    SpanSink,
+    StepSpan,
+    Timeline,
+    moments,
+    rank_summary,
+    stage_seconds,
+)
 from hpcai500.methodology.communication import merge
 
 

@@ -13,10 +13,9 @@ from reduction import COMPRESSIONS, TOPOLOGIES, error_bound, gradients_of, setti
 from thread_ranks import run_threads
 from torch import Tensor
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.codecs import Buffers, make_wire
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.topologies import make_topology
-from hpcai500.comm.wire_choice import make_wire
-from hpcai500.comm.working_memory import Buffers
 from hpcai500.errors import RecipeError
 
 CPU = torch.device("cpu")

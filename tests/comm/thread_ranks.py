@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 
 PATIENCE_SECONDS = 60.0
 

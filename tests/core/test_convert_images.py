@@ -11,7 +11,7 @@ from climate_reference import cast, normalised
 from image_cases import FORMATS, NAMES, SHAPES, assert_same_bits, hostile, in_format, moments
 
 from hpcai500 import _core
-from hpcai500.data.device_images import convert_images, require_cuda_build
+from hpcai500.data.device_batches import convert_images, require_cuda_build
 from hpcai500.errors import EnvironmentLacksError
 
 

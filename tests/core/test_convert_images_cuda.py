@@ -9,7 +9,7 @@ import torch
 from image_cases import FORMATS, NAMES, SHAPES, assert_same_bits, hostile, in_format, moments
 
 from hpcai500 import _core
-from hpcai500.data.device_images import convert_images
+from hpcai500.data.device_batches import convert_images
 
 pytestmark = [
     pytest.mark.gpu,

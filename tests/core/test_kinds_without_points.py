@@ -11,7 +11,7 @@ from pictures import jpeg, photograph
 from PIL import Image
 
 from hpcai500 import _core
-from hpcai500.data.imagenet.jpeg_kind import why_not_ours
+from hpcai500.data.imagenet.seek_index import why_not_ours
 
 PICTURE = photograph(90, 67)
 YCC = np.asarray(Image.fromarray(PICTURE).convert("YCbCr"))

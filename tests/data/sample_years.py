@@ -75,7 +75,7 @@ def write_year(
 
 def damage_chunk(path: Path, chunk: int, at: int = 20, length: int = 8) -> None:
     """Overwrite some bytes of the stored chunk number `chunk` (in C order of the grid of chunks)."""
-    from hpcai500.data.climate.storage import storage_of
+    from hpcai500.data.climate.years import storage_of
 
     with h5py.File(path) as file:
         storage = storage_of(file["images"])

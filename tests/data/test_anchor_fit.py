@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.data.climate.anchor_fit import balanced, fit_anchors
+from hpcai500.data.climate.boxes import balanced, fit_anchors
 from hpcai500.errors import DataError
 
 

@@ -22,11 +22,9 @@ from sample_years import (
     write_year,
 )
 
-from hpcai500.data.climate.checking.check import CheckReport, check_climate
-from hpcai500.data.climate.checking.document import as_document
-from hpcai500.data.climate.checking.report import report_lines
+from hpcai500.data.climate.check import CheckReport, as_document, check_climate, report_lines
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
-from hpcai500.data.climate.values.statistics import load_or_measure
+from hpcai500.data.climate.values import load_or_measure
 from hpcai500.errors import DataError, UsageError
 from hpcai500.streams import show
 
@@ -71,7 +69,7 @@ def test_a_good_set_passes_with_its_counts(root: Path) -> None:
 def test_a_check_measures_what_runs_need(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_year(root)
     check(root)
-    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.open_hdf5", None)
+    monkeypatch.setattr("hpcai500.data.climate.values.open_hdf5", None)
     assert len(load_or_measure(load_climate_index(root).years)) == 1
 
 

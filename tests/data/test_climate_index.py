@@ -14,12 +14,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from sample_years import HEIGHT, LAYOUTS, SHIPPED, WIDTH, boxes_of, damage_chunk, images_of, swapped, write_year
 
+from hpcai500.data.climate import index
 from hpcai500.data.climate import index as index_module
-from hpcai500.data.climate import storage_cache
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint, open_years, spans, year_paths
-from hpcai500.data.climate.values.moments import combined, from_document, none, of_planes
-from hpcai500.data.climate.values.statistics import load, load_or_measure, measure, require_varied
-from hpcai500.data.climate.year_file import open_year
+from hpcai500.data.climate.values import (
+    combined,
+    from_document,
+    load,
+    load_or_measure,
+    measure,
+    none,
+    of_planes,
+    require_varied,
+)
+from hpcai500.data.climate.years import open_year
 from hpcai500.errors import DataError
 
 
@@ -100,7 +108,7 @@ def moments_by_hand(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any],
 def test_statistics_are_those_of_all_values_in_every_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any], block_bytes: int
 ) -> None:
-    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("hpcai500.data.climate.values.BLOCK_BYTES", block_bytes)
     years = load_climate_index(write_set(tmp_path / "set", (1979, 1980), **layout)).years
     whole = combined(load_or_measure(years, workers=1))
     values = np.concatenate([images_of(12, seed=1979), images_of(12, seed=1980)])
@@ -202,7 +210,7 @@ def test_statistics_that_no_values_have_are_measured_again(tmp_path: Path, name:
 
 
 def test_several_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", 1)
+    monkeypatch.setattr("hpcai500.data.climate.values.BLOCK_BYTES", 1)
     years = load_climate_index(write_set(tmp_path / "set", (1979,), **SHIPPED)).years
     alone, shared = (measure(years, workers=workers)[1979] for workers in (1, 2))
     assert alone.digest == shared.digest
@@ -254,11 +262,11 @@ def test_a_corrupt_chunk_ends_a_measurement(tmp_path: Path) -> None:
 
 
 def test_long_tables_of_chunks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index_module, storage_cache):
+    for module in (index_module, index):
         monkeypatch.setattr(module, "LONG", 100)
     root = write_set(tmp_path / "set", (1979, 1980), **SHIPPED)
     first = open_years(root, year_paths(root))
-    kept = storage_cache.load_storages(root)
+    kept = index.load_storages(root)
     assert set(kept) == {"climo_1979.h5", "climo_1980.h5"}
     for year in first:
         identity, storage = kept[year.path.name]
@@ -276,22 +284,22 @@ def test_long_tables_of_chunks_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_damaged_table_of_chunks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index_module, storage_cache):
+    for module in (index_module, index):
         monkeypatch.setattr(module, "LONG", 100)
     root = write_set(tmp_path / "set", (1979,), **SHIPPED)
     [year] = open_years(root, year_paths(root))
-    whole = (root / storage_cache.FILE).read_bytes()
+    whole = (root / index.FILE).read_bytes()
     flipped = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 50)]
     for damaged in (b"", b"PK\x03\x04 damaged", whole[:-1], whole[32:], *flipped):
-        (root / storage_cache.FILE).write_bytes(damaged)
-        assert storage_cache.load_storages(root) == {}
+        (root / index.FILE).write_bytes(damaged)
+        assert index.load_storages(root) == {}
         [again] = open_years(root, year_paths(root))
         assert np.array_equal(again.storage.addresses, year.storage.addresses)
-        assert set(storage_cache.load_storages(root)) == {"climo_1979.h5"}
+        assert set(index.load_storages(root)) == {"climo_1979.h5"}
 
 
 def test_short_tables_of_chunks_are_not_kept(tmp_path: Path) -> None:
     root = write_set(tmp_path / "set")
     load_climate_index(root)
-    assert not (root / storage_cache.FILE).exists()
+    assert not (root / index.FILE).exists()
     assert open_year(root / "climo_1979.h5").storage.window == 1

@@ -20,11 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from philox_twin import philox
 
-from hpcai500.data.climate.reading.loader import ClimateBatches
-from hpcai500.data.climate.reading.memory import MemoryClimateBatches
-from hpcai500.data.climate.reading.rolls import epoch_rolls
-from hpcai500.data.climate.reading.windows import windows_of
-from hpcai500.data.climate.storage import Storage, storage_of
+from hpcai500.data.climate.loader import ClimateBatches, MemoryClimateBatches, epoch_rolls, windows_of
+from hpcai500.data.climate.years import Storage, storage_of
 from hpcai500.data.samplers import Sharding, epoch_order, windowed_order
 from hpcai500.errors import DataError
 

@@ -16,14 +16,13 @@ import numpy as np
 import pytest
 from sample_years import LAYOUTS, SHIPPED, boxes_of, damage_chunk, images_of, swapped, write_year
 
-from hpcai500.data.climate.checking.check import check_climate
+from hpcai500.data.climate import repack as repack_estimate
+from hpcai500.data.climate import repack as repack_year
+from hpcai500.data.climate.check import check_climate
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
-from hpcai500.data.climate.repacking import estimate as repack_estimate
-from hpcai500.data.climate.repacking import year as repack_year
-from hpcai500.data.climate.repacking.file import FILTERS, Filter, compress
-from hpcai500.data.climate.repacking.repacking import Repacking, RepackReport
-from hpcai500.data.climate.values.statistics import load
-from hpcai500.data.climate.year_file import open_year
+from hpcai500.data.climate.repack import FILTERS, Filter, Repacking, RepackReport, compress
+from hpcai500.data.climate.values import load
+from hpcai500.data.climate.years import open_year
 from hpcai500.errors import DataError, RunError
 from hpcai500.progress import silent
 
@@ -34,7 +33,7 @@ KINDS: tuple[Filter, ...] = ("none", "lzf")
 def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     # Several ranges a year, as real ones have.
-    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", 1)
+    monkeypatch.setattr("hpcai500.data.climate.values.BLOCK_BYTES", 1)
 
 
 @pytest.fixture
@@ -243,7 +242,7 @@ def test_a_torn_journal_and_a_changed_source_are_noticed(
     other: Filter = "lzf" if kind == "none" else "none"
     assert Repacking(source, target, kind=other, workers=1).jobs[0].images_left == 12
     with monkeypatch.context() as other_version:
-        other_version.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", 2**28)
+        other_version.setattr("hpcai500.data.climate.values.BLOCK_BYTES", 2**28)
         assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 12
     write_year(source, 1979, images_of(12, seed=8), **SHIPPED)
     assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 12
@@ -284,7 +283,7 @@ COMMAND = """
 import resource, sys
 from pathlib import Path
 from hpcai500.data.climate.values import raw_images
-from hpcai500.data.climate.repacking.repacking import Repacking
+from hpcai500.data.climate.repack import Repacking
 from hpcai500.errors import RunError
 from hpcai500.progress import silent
 

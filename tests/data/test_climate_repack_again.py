@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from sample_years import SHIPPED, boxes_of, images_of, swapped, write_year
 
-from hpcai500.data.climate.repacking import comparison
-from hpcai500.data.climate.repacking import year as repack_year
-from hpcai500.data.climate.repacking.file import Filter
-from hpcai500.data.climate.repacking.lock import only_writer
-from hpcai500.data.climate.repacking.repacking import Repacking, RepackReport
+from hpcai500.data.climate import repack as repack_year
+from hpcai500.data.climate.repack import Filter, Repacking, RepackReport, only_writer
 from hpcai500.errors import DataError, RunError
 from hpcai500.progress import silent
 
@@ -24,7 +21,7 @@ from hpcai500.progress import silent
 def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     # Several ranges a year, as real ones have.
-    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", 1)
+    monkeypatch.setattr("hpcai500.data.climate.values.BLOCK_BYTES", 1)
 
 
 @pytest.fixture
@@ -42,9 +39,9 @@ def target(tmp_path: Path) -> Path:
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were read only to be compared."""
     paths: list[Path] = []
-    original = comparison.scan_years
+    original = repack_year.scan_years
     monkeypatch.setattr(
-        comparison, "scan_years", lambda years, workers: paths.append(years[0].path) or original(years, workers)
+        repack_year, "scan_years", lambda years, workers: paths.append(years[0].path) or original(years, workers)
     )
     return paths
 

@@ -9,7 +9,7 @@ import h5py
 import pytest
 from climate_files import LAYOUTS, SHAPE, fields, write_year
 
-from hpcai500.data.climate.storage import ABSENT, Storage, storage_of
+from hpcai500.data.climate.years import ABSENT, Storage, storage_of
 from hpcai500.errors import DataError
 
 

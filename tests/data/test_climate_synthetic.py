@@ -14,11 +14,10 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcai500.data.climate.storage import storage_of
-from hpcai500.data.climate.weather import synthetic
-from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
-from hpcai500.data.climate.weather.year_writer import LAYOUTS
-from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.climate import synthetic
+from hpcai500.data.climate.synthetic import LAYOUTS, SyntheticYears, make_years
+from hpcai500.data.climate.years import storage_of
+from hpcai500.data.derived import MANIFEST
 from hpcai500.errors import DataError
 
 SMALL = SyntheticYears(first_year=1979, last_year=1980, images_per_year=5, height=64, width=96)
@@ -31,7 +30,7 @@ def content(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_bytes_do_not_depend_on_the_workers(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Parts of two images, so that each year is shared by the workers.
-    monkeypatch.setattr("hpcai500.data.climate.weather.year_writer._PART_BYTES", 2 * 16 * 64 * 96 * 4)
+    monkeypatch.setattr("hpcai500.data.climate.synthetic._PART_BYTES", 2 * 16 * 64 * 96 * 4)
     wanted = replace(SMALL, layout=layout)
     assert make_years(tmp_path / "one", wanted, workers=1) == 2
     assert make_years(tmp_path / "two", wanted, workers=2) == 2
@@ -71,7 +70,7 @@ def test_every_layout_reads_back_what_was_drawn(
 
 
 def test_the_shipped_chunks_are_those_of_the_real_set(tmp_path: Path) -> None:
-    from hpcai500.data.climate.weather.year_writer import lay_out
+    from hpcai500.data.climate.synthetic import lay_out
 
     parts = lay_out(tmp_path / "climo_1979.h5", 1460, 768, 1152, "shipped")
     with h5py.File(tmp_path / "climo_1979.h5") as file:
@@ -146,7 +145,7 @@ def test_an_interrupted_call_leaves_whole_years_and_is_completed(
 
 MAKE = """
 import sys
-from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
+from hpcai500.data.climate.synthetic import SyntheticYears, make_years
 from hpcai500.errors import DataError
 try:
     make_years(sys.argv[1], SyntheticYears(1979, 1980, 5, 64, 96, sys.argv[2]), workers=1)

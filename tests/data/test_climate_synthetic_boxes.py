@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcai500.data.climate.layout import MOST_BOXES
-from hpcai500.data.climate.weather.fields import Grid
-from hpcai500.data.climate.weather.scene import SMALLEST_HEIGHT, SMALLEST_WIDTH, draw_scene, place_storms
+from hpcai500.data.climate.weather import SMALLEST_HEIGHT, SMALLEST_WIDTH, Grid, draw_scene, place_storms
+from hpcai500.data.climate.years import MOST_BOXES
 
 SHARES = (0.06, 0.43, 0.46, 0.05)
 EVEN = (1.0, 1.0, 1.0, 1.0)

@@ -14,9 +14,9 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcai500.data.climate.layout import CLASSES
+from hpcai500.data.climate.years import CLASSES
 from hpcai500.data.command import main
-from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.derived import MANIFEST
 
 SMALL = ["--years", "1979-1980", "--images-per-year", "3", "--height", "64", "--width", "96", "--workers", "1"]
 

@@ -8,14 +8,25 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hpcai500.data.climate.layout import CHANNELS
-from hpcai500.data.climate.weather.atmosphere import Atmosphere, calm_weather
-from hpcai500.data.climate.weather.cyclones import DEPRESSION, EXTRATROPICAL, TROPICAL, Cyclone, Kind, form_cyclone
-from hpcai500.data.climate.weather.distractors import DISTRACTORS
-from hpcai500.data.climate.weather.fields import Grid, red_noise
-from hpcai500.data.climate.weather.rivers import River, form_river
-from hpcai500.data.climate.weather.scales import NEVER_NEGATIVE, SCALES
-from hpcai500.data.climate.weather.scene import draw_scene
+from hpcai500.data.climate.weather import (
+    DEPRESSION,
+    DISTRACTORS,
+    EXTRATROPICAL,
+    NEVER_NEGATIVE,
+    SCALES,
+    TROPICAL,
+    Atmosphere,
+    Cyclone,
+    Grid,
+    Kind,
+    River,
+    calm_weather,
+    draw_scene,
+    form_cyclone,
+    form_river,
+    red_noise,
+)
+from hpcai500.data.climate.years import CHANNELS
 
 GRID = Grid(128, 192)
 KINDS = {"depression": DEPRESSION, "tropical": TROPICAL, "extratropical": EXTRATROPICAL}

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.data.climate.truth import Truth, most_boxes, moved, truths_of
+from hpcai500.data.climate.boxes import Truth, most_boxes, moved, truths_of
 
 WIDTH = 100
 

@@ -24,10 +24,18 @@ from sample_years import (
     write_year,
 )
 
-from hpcai500.data.climate.box_table import RowKind, box_sizes, class_counts, odd_rows, row_kinds, usable
-from hpcai500.data.climate.values.raw_images import UnreadableImagesError, channel_blocks, ranges, read_images
-from hpcai500.data.climate.variant import as_shipped, variant_of
-from hpcai500.data.climate.year_file import open_year
+from hpcai500.data.climate.values import UnreadableImagesError, channel_blocks, ranges, read_images
+from hpcai500.data.climate.years import (
+    RowKind,
+    as_shipped,
+    box_sizes,
+    class_counts,
+    odd_rows,
+    open_year,
+    row_kinds,
+    usable,
+    variant_of,
+)
 from hpcai500.errors import DataError
 
 
@@ -52,7 +60,7 @@ def test_a_year_is_what_was_written(tmp_path: Path, layout: dict[str, Any]) -> N
 def test_ranges_and_blocks_cover_a_year_once_in_whole_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any], block_bytes: int
 ) -> None:
-    monkeypatch.setattr("hpcai500.data.climate.values.raw_images.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("hpcai500.data.climate.values.BLOCK_BYTES", block_bytes)
     year = open_year(write_year(tmp_path, **layout))
     pieces = list(ranges(year))
     assert [image for first, count in pieces for image in range(first, first + count)] == list(range(12))

@@ -18,11 +18,8 @@ from image_tree import encoded
 from PIL import Image
 
 from hpcai500._core import CropBox, DecodeSpec, crop_box, decode_crop
-from hpcai500.data.imagenet.dali.feed import Feed
-from hpcai500.data.imagenet.dali.graphs import Engine, device_pipeline
-from hpcai500.data.imagenet.dali.loader import DaliBatches
-from hpcai500.data.imagenet.dali.plugin import load_operators
-from hpcai500.data.imagenet.image_index import Split, make_split
+from hpcai500.data.imagenet.dali import DaliBatches, Engine, Feed, device_pipeline, load_operators
+from hpcai500.data.imagenet.index import Split, make_split
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.errors import EnvironmentLacksError
 

@@ -13,9 +13,8 @@ import torch
 from dali_here import needs_dali
 from image_tree import encoded, pixels, settle, write_tree
 
-from hpcai500.data.imagenet.dali.loader import DaliBatches
-from hpcai500.data.imagenet.image_index import ImageIndex
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.dali import DaliBatches
+from hpcai500.data.imagenet.index import ImageIndex, load_index
 from hpcai500.data.imagenet.loader import Batches, ImageBatch, JpegBatches
 from hpcai500.errors import DataError, RunError
 

@@ -10,9 +10,9 @@ import pytest
 from dali_here import needs_dali
 from tiny_runs import train_arguments
 
-from hpcai500.data.imagenet.dali.plugin import check_versions, first_line, load_operators
+from hpcai500.data.imagenet.dali import check_versions, first_line, load_operators
 from hpcai500.errors import EnvironmentLacksError, ExitCode
-from hpcai500.system.dali_plugin import DaliPlugin, find_plugin
+from hpcai500.system.software import DaliPlugin, find_plugin
 
 PLUGIN = DaliPlugin(Path("libhpcai500_dali-2.4.0.so"), "2.4.0")
 

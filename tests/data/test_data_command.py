@@ -15,7 +15,7 @@ from image_tree import write_tree
 from PIL import Image
 
 from hpcai500.data.command import main
-from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.derived import MANIFEST
 
 SMALL = ["--classes", "2", "--train-per-class", "3", "--val-per-class", "2", "--workers", "1"]
 

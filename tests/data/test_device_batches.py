@@ -14,14 +14,10 @@ import torch
 from climate_files import SHAPE, fields, write_year
 from image_tree import write_tree
 
-from hpcai500.data.climate.reading.loader import ClimateBatch, ClimateBatches
-from hpcai500.data.climate.reading.memory import MemoryClimateBatches
-from hpcai500.data.climate.storage import storage_of
-from hpcai500.data.copy_lanes import HostCopyLane
-from hpcai500.data.device_batches import DeviceBatches, DeviceForm
-from hpcai500.data.device_images import convert_images
-from hpcai500.data.imagenet.image_index import ImageIndex
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches, MemoryClimateBatches
+from hpcai500.data.climate.years import storage_of
+from hpcai500.data.device_batches import DeviceBatches, DeviceForm, HostCopyLane, convert_images
+from hpcai500.data.imagenet.index import ImageIndex, load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.errors import DataError
 

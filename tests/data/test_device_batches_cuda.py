@@ -12,11 +12,9 @@ import torch
 from climate_files import SHAPE, fields, write_year
 
 from hpcai500 import _core
-from hpcai500.data.climate.reading.loader import ClimateBatches
-from hpcai500.data.climate.storage import storage_of
-from hpcai500.data.copy_lanes import make_copy_lane
-from hpcai500.data.device_batches import DeviceBatches, DeviceForm
-from hpcai500.data.device_images import convert_images
+from hpcai500.data.climate.loader import ClimateBatches
+from hpcai500.data.climate.years import storage_of
+from hpcai500.data.device_batches import DeviceBatches, DeviceForm, convert_images, make_copy_lane
 
 pytestmark = [
     pytest.mark.gpu,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcai500.data.held_slots import HeldSlots
+from hpcai500.data.device_batches import HeldSlots
 
 
 class FakeEvent:

@@ -15,11 +15,9 @@ from PIL import Image
 
 from hpcai500._core import SeekIndex
 from hpcai500.data.imagenet import check as check_module
-from hpcai500.data.imagenet.check import check_images
-from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
-from hpcai500.data.imagenet.file_check import FileCheck, check_file
-from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.odd_files import decode_odd
+from hpcai500.data.imagenet.check import FileCheck, check_file, check_images
+from hpcai500.data.imagenet.index import load_content_fingerprint, load_index
+from hpcai500.data.imagenet.loader import decode_odd
 from hpcai500.errors import DataError
 
 ODD = "train/cat/odd.JPEG"
@@ -223,7 +221,7 @@ def test_an_image_that_is_too_large_is_refused() -> None:
 
 
 def test_the_json_document_has_the_keys_that_others_build_on(root: Path) -> None:
-    from hpcai500.data.imagenet.check_report import as_document
+    from hpcai500.data.imagenet.check import as_document
 
     (root / ODD).write_bytes(b"")
     document = json.loads(json.dumps(as_document(check_images(root))))

@@ -10,7 +10,7 @@ import pytest
 from image_tree import encoded, pixels
 
 from hpcai500 import _core
-from hpcai500.data.imagenet.image_file import MOST_BYTES, read_image
+from hpcai500.data.imagenet.index import MOST_BYTES, read_image
 
 SPEC = _core.DecodeSpec(size=8, dtype="uint8")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from image_tree import encoded, pixels, settle, write_tree
 
-from hpcai500.data.imagenet import folder_scan
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet import index
+from hpcai500.data.imagenet.index import load_index
 from hpcai500.errors import DataError, ExitCode
 
 CACHE = ".hpcai500-index.npz"
@@ -28,13 +28,13 @@ def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The class folders that were listed."""
     listed: list[str] = []
-    original = folder_scan._scan_class
+    original = index._scan_class
 
-    def spy(root: Path, path: str) -> folder_scan.ClassFolder:
+    def spy(root: Path, path: str) -> index.ClassFolder:
         listed.append(path)
         return original(root, path)
 
-    monkeypatch.setattr(folder_scan, "_scan_class", spy)
+    monkeypatch.setattr(index, "_scan_class", spy)
     return listed
 
 

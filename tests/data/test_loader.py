@@ -16,8 +16,7 @@ import torch
 from image_tree import encoded, pixels, settle, write_tree
 
 from hpcai500._core import DecodeSpec, crop_pixels, decode_crop
-from hpcai500.data.imagenet.image_index import ImageIndex
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.index import ImageIndex, load_index
 from hpcai500.data.imagenet.loader import ImageBatch, JpegBatches, MemoryBatches
 from hpcai500.errors import DataError
 
@@ -268,7 +267,7 @@ def test_memory_stays_flat_over_epochs(index: ImageIndex) -> None:
     # stay; what threads keep for themselves differs by some MiB on a busy machine.
     script = f"""
 import numpy as np, resource
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 index = load_index({str(index.root)!r})
 source = JpegBatches(index.train, index.root, batch_size=32, threads=2, size=128, mode="random")

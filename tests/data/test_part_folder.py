@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.data.part_folder import part_folder
+from hpcai500.data.derived import part_folder
 
 
 def test_the_folder_goes_with_the_block(tmp_path: Path) -> None:

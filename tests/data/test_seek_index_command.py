@@ -19,10 +19,9 @@ from PIL import Image
 
 from hpcai500._core import SeekIndexWriter
 from hpcai500.data.command import main
-from hpcai500.data.imagenet import seek_index_making
-from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.seek_index import SEEK_INDEX
-from hpcai500.data.imagenet.seek_index_making import make_seek_index
+from hpcai500.data.imagenet import seek_index
+from hpcai500.data.imagenet.index import load_index
+from hpcai500.data.imagenet.seek_index import SEEK_INDEX, make_seek_index
 
 COMMAND = [sys.executable, "-m", "hpcai500.data", "index", "ic"]
 
@@ -178,7 +177,7 @@ def test_each_reason_has_a_remedy_of_its_own(
         # As the core has it; and root, who may run this, is refused nothing.
         raise OSError(code, f"cannot make {os.fsdecode(path)}: {os.strerror(code)}")
 
-    monkeypatch.setattr(seek_index_making, "SeekIndexWriter", refuse)
+    monkeypatch.setattr(seek_index, "SeekIndexWriter", refuse)
     assert main(["index", "ic", str(root)]) == 64
     remedies = {
         errno.ENOSPC: "it takes about 4 % of the set: make room",

@@ -18,15 +18,13 @@ from dali_here import needs_dali
 from image_tree import encoded, pixels, settle, write_tree
 
 from hpcai500._core import SeekIndex
+from hpcai500.data.imagenet import dali as dali_loader_module
 from hpcai500.data.imagenet import seek_index as seek_index_module
 from hpcai500.data.imagenet.check import check_images
-from hpcai500.data.imagenet.dali import loader as dali_loader_module
-from hpcai500.data.imagenet.dali.graphs import host_pipeline
-from hpcai500.data.imagenet.dali.loader import DaliBatches
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.dali import DaliBatches, host_pipeline
+from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.loader import Batches, JpegBatches
-from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts
-from hpcai500.data.imagenet.seek_index_making import make_seek_index
+from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts, make_seek_index
 
 SETTINGS: dict[str, Any] = {"batch_size": 4, "threads": 2, "size": 16, "mode": "random", "area": (0.35, 1.0)}
 ASKED = [np.array(batch, np.int64) for batch in ([3, 1, 19, 7], [0, 0, 5, 12], [11])]

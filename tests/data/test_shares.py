@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.data.samplers import Sharding, Tail, epoch_order
-from hpcai500.data.shares import Shares
+from hpcai500.data.samplers import Sharding, Shares, Tail, epoch_order
 
 
 def updates(shares: Shares, order: np.ndarray, turns: int, first_step: int = 0) -> list[list[list[int]]]:

@@ -13,9 +13,7 @@ import pytest
 from image_tree import encoded, pixels, settle, write_tree
 from staged_sets import files_of, staged
 
-from hpcai500.data.imagenet.image_index import build_index, make_split
-from hpcai500.data.imagenet.index_cache import pack_index
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.index import build_index, load_index, make_split, pack_index
 from hpcai500.data.staging.layout import read_set
 from hpcai500.data.staging.releasing import release
 from hpcai500.errors import DataError, RunError, UsageError

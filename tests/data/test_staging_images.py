@@ -14,14 +14,13 @@ from member_runs import member_recipe
 from staged_sets import files_of, interrupting, parts_of, staged
 
 from hpcai500.data.imagenet.check import check_images
-from hpcai500.data.imagenet.content_fingerprint import load_content_fingerprint
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.index import load_content_fingerprint, load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.data.staging.layout import read_set, write_set
 from hpcai500.data.staging.releasing import release
 from hpcai500.data.staging.staging import Order, stage
 from hpcai500.errors import DataError, RunError
-from hpcai500.methodology.bootstrap import draws, probe
+from hpcai500.methodology.sampling import draws, probe
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,9 @@ from member_runs import member_recipe
 from staged_sets import files_of, parts_of
 
 from hpcai500.data.command import main
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.imagenet.index import load_index
 from hpcai500.data.imagenet.loader import JpegBatches
-from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts
-from hpcai500.data.imagenet.seek_index_making import make_seek_index
+from hpcai500.data.imagenet.seek_index import SEEK_INDEX, SeekCounts, make_seek_index
 from hpcai500.data.staging import seek_index_copy
 from hpcai500.data.staging.copying import Original
 from hpcai500.data.staging.quota import Room

@@ -28,8 +28,8 @@ from hpcai500.data.staging.staging import Order, stage
 from hpcai500.errors import EnvironmentLacksError, RunError
 from hpcai500.layers import Recipe
 from hpcai500.progress import Progress, silent
-from hpcai500.system import process_token
-from hpcai500.system.process_token import is_gone, owner_of
+from hpcai500.system import process
+from hpcai500.system.process import is_gone, owner_of
 
 STAGE = [sys.executable, "-m", "hpcai500.data", "stage", "ic"]
 
@@ -236,7 +236,7 @@ def test_a_process_is_gone_only_where_that_is_certain(monkeypatch: pytest.Monkey
     assert not is_gone(" ".join((host, boot, "pid:[1]", "1", start)))
     assert not is_gone(" ".join(("elsewhere", "another", namespace, "1", start)))
     assert not is_gone("")
-    monkeypatch.setattr(process_token, "boot", lambda: "")
+    monkeypatch.setattr(process, "boot", lambda: "")
     assert not is_gone(" ".join((host, boot, namespace, number, "1")))
 
 

@@ -14,21 +14,18 @@ from member_runs import member_recipe
 from sample_years import CONTIGUOUS, IMAGE_CHUNKS, LAYOUTS, SHIPPED, images_of, write_year
 from staged_sets import interrupting, parts_of, staged
 
-from hpcai500.data.climate.checking.check import check_climate
+from hpcai500.data.climate.check import check_climate
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
-from hpcai500.data.climate.reading.loader import ClimateBatches
-from hpcai500.data.climate.storage import storage_of
-from hpcai500.data.climate.values.content import load_contents
-from hpcai500.data.climate.values.raw_images import read_images
-from hpcai500.data.climate.values.statistics import load_or_measure, measure
-from hpcai500.data.climate.year_file import YearFile
+from hpcai500.data.climate.loader import ClimateBatches
+from hpcai500.data.climate.values import load_contents, load_or_measure, measure, read_images
+from hpcai500.data.climate.years import YearFile, storage_of
 from hpcai500.data.staging.reading import images_here
 from hpcai500.data.staging.releasing import release
 from hpcai500.data.staging.staging import Order, stage
 from hpcai500.data.staging.year_extents import YearExtents
 from hpcai500.errors import DataError
 from hpcai500.layers import Recipe
-from hpcai500.methodology.bootstrap import draws
+from hpcai500.methodology.sampling import draws
 
 YEARS = "problem.training_years=[1979, 1980]", "problem.evaluation_years=[1981, 1981]"
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
-from hpcai500.data.imagenet.synthetic_image import CLASSES, SHAPES, TEXTURES, class_name, draw_jpeg
-from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.derived import MANIFEST
+from hpcai500.data.imagenet.index import load_index
+from hpcai500.data.imagenet.synthetic import CLASSES, SHAPES, TEXTURES, SyntheticSet, class_name, draw_jpeg, make_images
 from hpcai500.errors import DataError
 
 SMALL = SyntheticSet(classes=3, train_per_class=9, val_per_class=4)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.data.worker_pool import map_in_order
+from hpcai500.data.derived import map_in_order
 from hpcai500.errors import RunError
 
 _SLEEPING = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from hpcai500.data.worker_pool import map_in_order
+from hpcai500.data.derived import map_in_order
 import test_worker_pool
 if __name__ == "__main__":
     list(map_in_order(test_worker_pool.tell_and_sleep, [sys.argv[2] + "/a", sys.argv[2] + "/b"], 2, what="sleeps"))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.engine import announcement
+from hpcai500.comm.communicator import LocalCommunicator
+from hpcai500.engine import job
 from hpcai500.engine.journal import SilentJournal
 from hpcai500.engine.ranks import Ranks
-from hpcai500.placement import find_placement
+from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
 
 
@@ -29,10 +29,10 @@ class Noted(SilentJournal):
 def started(monkeypatch: pytest.MonkeyPatch, out: Path, torches: tuple[str, ...]) -> dict[str, Any]:
     nodes = [{"host": f"n{number}", "software": {"torch": torch}, "machine": {"bios_version": torch}}
              for number, torch in enumerate(torches)]  # fmt: skip
-    monkeypatch.setattr(announcement, "capture_nodes", lambda *_, **__: nodes)
+    monkeypatch.setattr(job, "capture_nodes", lambda *_, **__: nodes)
     journal = Noted(out)
     ranks = Ranks(find_placement({}), LocalCommunicator(), 1.0)
-    announcement.announce_start(journal, load_recipe("ic/smoke", ()), ranks, Path("/data"))
+    job.announce_start(journal, load_recipe("ic/smoke", ()), ranks, Path("/data"))
     return journal.events
 
 

@@ -11,8 +11,8 @@ from many_ranks import start, started
 from tiny_runs import train_arguments
 
 from hpcai500.methodology.conduct import conduct
+from hpcai500.recipe import rulebook
 from hpcai500.record import Record, read_record
-from hpcai500.rulebook import rulebook
 
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=20")
 MODULE = [sys.executable, "-m", "hpcai500.train"]

@@ -7,12 +7,12 @@ from itertools import combinations
 import pytest
 from torch import nn
 
-from hpcai500.engine.cutting import cut, work_of
+from hpcai500.engine.pipeline import cut, work_of
 from hpcai500.errors import RecipeError
 from hpcai500.measure.flops import count_flops
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads import ewa_model, ic
-from hpcai500.workloads.models.faster_rcnn import CountedDetector
+from hpcai500.workloads import ewa, ic
+from hpcai500.workloads.models.detector import CountedDetector
 from hpcai500.workloads.models.parts import Part, classifier_parts, detector_parts
 
 
@@ -59,9 +59,9 @@ def test_the_parts_of_resnet_50_have_all_of_its_work_and_halves_are_nearly_halve
 
 def test_the_parts_of_the_detector_have_all_of_its_work() -> None:
     options = load_recipe("ewa/reference").workload
-    model = ewa_model.build_model(options)
+    model = ewa.build_model(options)
     parts = detector_parts(model)
-    count = count_flops(CountedDetector(model), *ewa_model.example_inputs(options, *ewa_model.REFERENCE_GRID))
+    count = count_flops(CountedDetector(model), *ewa.example_inputs(options, *ewa.REFERENCE_GRID))
     work = work_of(parts, count)
     assert sum(work) == pytest.approx(count.training_flops)
     assert {holders(name, parts) for name in named(model)} == {1}

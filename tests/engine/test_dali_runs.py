@@ -13,8 +13,7 @@ import pytest
 from dali_here import needs_dali
 from tiny_runs import same_weights
 
-from hpcai500.chain import iterate
-from hpcai500.record import read_record
+from hpcai500.record import iterate, read_record
 
 pytestmark = needs_dali
 

@@ -11,13 +11,11 @@ from many_ranks import run_ranks
 from tiny_runs import train_arguments
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.local import LocalCommunicator
-from hpcai500.engine import ceilings
-from hpcai500.engine.replicas import require_equal
-from hpcai500.measure.preflight.product import Product
-from hpcai500.record import read_record
+from hpcai500.comm.communicator import Communicator, LocalCommunicator
+from hpcai500.engine import evidence
+from hpcai500.engine.evidence import require_equal
+from hpcai500.measure.preflight import Product
+from hpcai500.record import iterate, read_record
 
 Run = Callable[..., tuple[int, Path]]
 PLACE = {"id": "ab" * 32, "trial": 2, "attempt": 1, "head": "cd" * 32}
@@ -42,10 +40,10 @@ def test_the_weights_are_looked_at_after_each_epoch(run: Run) -> None:
 
 
 def test_a_device_that_computes_wrongly_ends_the_run_by_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "measure_product", lambda *_, **__: Product(1024, 1e9, 0.0, 3, 1e9))
+    monkeypatch.setattr(evidence, "measure_product", lambda *_, **__: Product(1024, 1e9, 0.0, 3, 1e9))
     world = LocalCommunicator()
-    with pytest.raises(ceilings.RunError, match=f"rank 0 on {world.hosts[0]} computes wrongly: 3 of 1024 rows"):
-        ceilings.measure_ceilings(world, torch.device("cpu"), "fp32")
+    with pytest.raises(evidence.RunError, match=f"rank 0 on {world.hosts[0]} computes wrongly: 3 of 1024 rows"):
+        evidence.measure_ceilings(world, torch.device("cpu"), "fp32")
 
 
 def digest_of_equal_weights(world: Communicator, value: float) -> str | None:

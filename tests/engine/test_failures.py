@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from hpcai500 import train
-from hpcai500.chain import iterate
 from hpcai500.engine import checkpoints
 from hpcai500.engine.trainer import Trainer
-from hpcai500.record import read_record
+from hpcai500.record import iterate, read_record
 
 Run = Callable[..., tuple[int, Path]]
 

@@ -23,16 +23,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hpcai500.engine.graphs import StepGraphs, step_graphs, step_model
+from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
-from hpcai500.engine.rehearsal import Rehearsal
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
+from hpcai500.engine.warm_up import Rehearsal
 from hpcai500.errors import RecipeError
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.base import TrainingBatch, Workload
+from hpcai500.workloads.base import TrainingBatch, Workload, static_parts
 from hpcai500.workloads.models.resnet import BasicBlock, ResNet
-from hpcai500.workloads.static_parts import static_parts
 
 CPU = torch.device("cpu")
 BATCH = 4

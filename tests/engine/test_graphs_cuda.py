@@ -10,14 +10,13 @@ from test_graphs import batches, classifier, loss, payload
 from torch import Tensor, nn
 
 from hpcai500.engine.graphs import StepGraphs
+from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.tally import EpochTally
 from hpcai500.engine.updates import Updater
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.recipe import reference_recipe
-from hpcai500.workloads.base import Workload
-from hpcai500.workloads.static_parts import static_parts
+from hpcai500.workloads.base import Workload, static_parts
 
 pytestmark = [
     pytest.mark.gpu,

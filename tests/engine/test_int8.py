@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.engine.int8 import rounded_samples, rounded_weight
-from hpcai500.engine.precision import Precision
+from hpcai500.engine.precision import Precision, rounded_samples, rounded_weight
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import ic
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcai500.engine.layout import Layout, changes_statistics, layout_of
-from hpcai500.engine.ranks import require_size
+from hpcai500.engine.ranks import Layout, changes_statistics, layout_of, require_size
 from hpcai500.errors import RecipeError, UsageError
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe

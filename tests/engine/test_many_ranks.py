@@ -14,11 +14,9 @@ from many_ranks import start, started
 from tiny_runs import last_weights, train_arguments, weather_arguments
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.methodology.coverage import Coverage
-from hpcai500.methodology.integrity.log import read_log
-from hpcai500.methodology.integrity.order import order_violations
-from hpcai500.record import read_record
+from hpcai500.methodology.events import order_violations, read_log
+from hpcai500.methodology.sampling import Coverage
+from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
 
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=20")

@@ -21,17 +21,15 @@ from tiny_runs import train_arguments
 from written_campaign import edit_record
 
 from hpcai500 import train
-from hpcai500.chain import Event, iterate
 from hpcai500.engine.precision import same_kernels
 from hpcai500.engine.predictions import is_same_quality, last_evaluation
 from hpcai500.errors import ExitCode, RunError
-from hpcai500.methodology.bootstrap import draws, probe
-from hpcai500.methodology.member_predictions import vouched
+from hpcai500.methodology.ensemble import vouched
 from hpcai500.methodology.result import derive
-from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter
+from hpcai500.methodology.sampling import draws, probe
+from hpcai500.recipe import rulebook
+from hpcai500.record import Event, RecordWriter, iterate, read_record
 from hpcai500.results.verification.records import RECORD_CHECKS
-from hpcai500.rulebook import rulebook
 from hpcai500.workloads.ic import ImageClassificationWorkload
 from hpcai500.workloads.voting import voter
 

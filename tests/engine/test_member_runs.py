@@ -16,12 +16,11 @@ from member_runs import member_arguments, member_recipe, train_member
 from tiny_runs import same_weights
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.methodology.bootstrap import drawn_digest, draws
-from hpcai500.record import read_record
+from hpcai500.methodology.sampling import drawn_digest, draws
+from hpcai500.recipe import rulebook
+from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
 from hpcai500.results.verification.records import RECORD_CHECKS
-from hpcai500.rulebook import rulebook
 
 SEED = 7
 SIZE = {"ic": 33, "ewa": 10}

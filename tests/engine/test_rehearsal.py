@@ -9,16 +9,15 @@ from typing import cast
 import torch
 from many_ranks import run_ranks
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
-from hpcai500.engine.rehearsal import Rehearsal
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
-from hpcai500.placement import find_placement
+from hpcai500.engine.warm_up import Rehearsal
+from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.base import Place, Workload
-from hpcai500.workloads.blank import BlankWorkload
+from hpcai500.workloads.base import BlankWorkload, Place, Workload
 
 SMALL = ("workload.width=8", "workload.image_size=32", "hyperparameters.batch_size=2",
          "hardware.accelerators_per_node=2", "communication.backend=torch")  # fmt: skip

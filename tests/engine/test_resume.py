@@ -19,14 +19,12 @@ import torch
 from tiny_runs import same_weights, train_arguments
 
 from hpcai500 import train
-from hpcai500.chain import Event, iterate
 from hpcai500.engine import signals
 from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import ExitCode
 from hpcai500.methodology.passes import target_checkpoint
-from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter, is_being_written
+from hpcai500.record import Event, RecordWriter, is_being_written, iterate, read_record
 
 Run = Callable[..., tuple[int, Path]]
 

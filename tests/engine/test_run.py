@@ -12,13 +12,12 @@ import pytest
 from tiny_runs import train_arguments
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.methodology.coverage import Coverage
-from hpcai500.record import read_record
+from hpcai500.methodology.sampling import Coverage
+from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
-from hpcai500.system.versions import version_document
+from hpcai500.system.software import version_document
 
 Run = Callable[..., tuple[int, Path]]
 

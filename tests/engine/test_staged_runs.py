@@ -16,12 +16,11 @@ from threads_at_exit import ThreadsAtExit
 from tiny_runs import last_weights, train_arguments, weather_arguments
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.methodology.coverage import Coverage
-from hpcai500.record import read_record
+from hpcai500.methodology.sampling import Coverage
+from hpcai500.recipe import rulebook
+from hpcai500.record import iterate, read_record
 from hpcai500.results.score import score_record
-from hpcai500.results.verification.records.events import check_events
-from hpcai500.rulebook import rulebook
+from hpcai500.results.verification.records import check_events
 
 # Its state has tensors of two kinds, and its norms are of whole layers.
 LAMB = ("hyperparameters.optimizer=lamb", "hyperparameters.base_learning_rate=0.01")
@@ -167,7 +166,7 @@ def test_stages_stop_together_and_one_process_goes_on_with_what_they_learnt(imag
 FAULTY = """
 import os, sys
 from hpcai500 import train
-from hpcai500.engine.pipe import Pipe
+from hpcai500.engine.pipeline import Pipe
 
 calls, real = [], Pipe._loss
 

@@ -16,17 +16,15 @@ from tiny_members import member_arguments, member_recipe
 from written_campaign import edit_record
 
 from hpcai500 import train
-from hpcai500.chain import Event
-from hpcai500.engine import vote_command
+from hpcai500.engine import vote as vote_module
 from hpcai500.engine.vote import curve_points, read_list
-from hpcai500.ensemble.examining import Member
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.voting import RefusedError, run_vote
+from hpcai500.ensemble.counting import Member, RefusedError, run_vote
+from hpcai500.ensemble.journal import Ensemble
 from hpcai500.errors import ExitCode, UsageError
-from hpcai500.methodology.bootstrap import draws, probe
+from hpcai500.methodology.sampling import draws, probe
 from hpcai500.recipe import to_toml
-from hpcai500.workloads.voting.arrays_file import write_arrays
-from hpcai500.workloads.voting.softmax_mean import softmax
+from hpcai500.record import Event
+from hpcai500.workloads.voting import softmax, write_arrays
 
 MEMBERS = 3
 
@@ -63,7 +61,7 @@ def vote(tmp_path: Path) -> Vote:
         recipe.write_text(to_toml(member_recipe(benchmark, *settings)))
         listed.write_text("".join(f"{number}\t{record}\n" for number, record in named.items()))
         out.unlink(missing_ok=True)
-        return vote_command.main(["--recipe", str(recipe), "--records", str(listed), "-o", str(out)]), out
+        return vote_module.main(["--recipe", str(recipe), "--records", str(listed), "-o", str(out)]), out
 
     return hold
 
@@ -326,8 +324,8 @@ def listed_below(folder: Path, records: list[Path]) -> list[str]:
 
 
 def test_an_ensemble_that_was_moved_has_the_same_vote_byte_by_byte(classifiers: list[Path], tmp_path: Path) -> None:
-    assert vote_command.main(listed_below(tmp_path / "here", classifiers)) == 0
-    assert vote_command.main(listed_below(tmp_path / "there", classifiers)) == 0
+    assert vote_module.main(listed_below(tmp_path / "here", classifiers)) == 0
+    assert vote_module.main(listed_below(tmp_path / "there", classifiers)) == 0
     content = (tmp_path / "here/vote").read_bytes()
     assert content == (tmp_path / "there/vote").read_bytes()
     assert [one["record"] for one in json.loads(content)["members"]] == ["members/0", "members/1", "members/2"]
@@ -336,7 +334,7 @@ def test_an_ensemble_that_was_moved_has_the_same_vote_byte_by_byte(classifiers: 
 def test_who_is_refused_is_written_down_for_whoever_asked(harmed: list[Path], tmp_path: Path) -> None:
     rewrite(harmed[1], "evaluation", all_right)
     arguments, refused_file = listed_below(tmp_path / "e", harmed), tmp_path / "refused"
-    assert vote_command.main([*arguments, "--refused", str(refused_file)]) == ExitCode.WRONG_ANSWER
+    assert vote_module.main([*arguments, "--refused", str(refused_file)]) == ExitCode.WRONG_ANSWER
     told = json.loads(refused_file.read_text())
     assert told["member"] == 1
     assert told["reason"].startswith("predictions/evaluation.npz gives top1 1.0")

@@ -15,13 +15,12 @@ from PIL import Image
 from tiny_runs import same_weights, weather_arguments
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.data.climate.layout import CLASSES, file_name
-from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
-from hpcai500.methodology.coverage import Coverage
-from hpcai500.record import read_record
+from hpcai500.data.climate.synthetic import SyntheticYears, make_years
+from hpcai500.data.climate.years import CLASSES, file_name
+from hpcai500.methodology.sampling import Coverage
+from hpcai500.record import iterate, read_record
+from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 from hpcai500.results.score import score_record
-from hpcai500.results.show import figure_of_merit_lines, summary_lines
 
 Run = Callable[..., tuple[int, Path]]
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcai500.campaign.reading import SCHEMA as CAMPAIGN_SCHEMA
-from hpcai500.chain import FIRST_PREVIOUS, event_line, line_hash
-from hpcai500.ensemble.plan import Shape, member_jobs
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.campaign.journal import SCHEMA as CAMPAIGN_SCHEMA
+from hpcai500.ensemble.journal import Ensemble, append, create_ensemble
+from hpcai500.ensemble.mapping import Shape, member_jobs
 from hpcai500.ensemble.scheduler import MemberJob
-from hpcai500.ensemble.writing import append, create_ensemble
 from hpcai500.recipe import load_recipe
+from hpcai500.record import FIRST_PREVIOUS, event_line, line_hash
 
 START_S = 1_800_000_000.0
 STEPS, SAMPLES = 100, 6400

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.slurm_jobs import ELEMENTS
-from hpcai500.ensemble.writing import append
+from hpcai500.ensemble.journal import Ensemble, append
+from hpcai500.ensemble.slurm_scripts import ELEMENTS
 
 _WORDS = {
     "waiting": "PENDING",

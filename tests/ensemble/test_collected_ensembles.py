@@ -11,11 +11,10 @@ import pytest
 from written_campaign import edit_record, rewrite_recipe, values
 from written_ensemble import Made, made_up_vote, write_ensemble, write_member
 
-from hpcai500.ensemble.collect import Collected, CollectOrder, collect_ensemble
-from hpcai500.ensemble.examining import Member
-from hpcai500.ensemble.reading import Ensemble, read_ensemble
+from hpcai500.ensemble.collect import Collected, CollectOrder, CollectReport, collect_ensemble, figure_of_merit_lines
+from hpcai500.ensemble.counting import Member
+from hpcai500.ensemble.journal import Ensemble, read_ensemble
 from hpcai500.ensemble.result import slowest_words
-from hpcai500.ensemble.show import CollectReport, figure_of_merit_lines
 from hpcai500.errors import RunError
 from hpcai500.methodology.ensemble import parallel_computation
 

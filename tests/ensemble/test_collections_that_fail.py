@@ -13,16 +13,13 @@ import pytest
 from written_campaign import edit_record, values
 from written_ensemble import Made, made_up_vote, write_ensemble
 
-from hpcai500.cli.ensemble.collect import report_collected
-from hpcai500.ensemble.collect import Collected, CollectOrder, collect_ensemble, read_members
-from hpcai500.ensemble.examining import Member
-from hpcai500.ensemble.failures import Failure, begun_line, note_failure
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.show import CollectReport
-from hpcai500.ensemble.voting import RefusedError, Voting
-from hpcai500.ensemble.writing import append
+from hpcai500.cli.ensemble import report_collected
+from hpcai500.ensemble.collect import Collected, CollectOrder, CollectReport, collect_ensemble, read_members
+from hpcai500.ensemble.counting import Member, RefusedError, Voting
+from hpcai500.ensemble.journal import Ensemble, append
+from hpcai500.ensemble.members import Failure, begun_line, note_failure
 from hpcai500.errors import RecordError, RunError
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import rulebook
 
 FILES = ("vote.json", "result.json", "DONE", "quality.svg", "training.png")
 

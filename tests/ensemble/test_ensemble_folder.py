@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 from tiny_runs import TINY
 
-from hpcai500.campaign.reading import read_campaign
-from hpcai500.ensemble.plan import member_jobs, shape_of
-from hpcai500.ensemble.reading import Ensemble, parse_members, read_ensemble
-from hpcai500.ensemble.writing import append, begin_member, create_ensemble, member_recipe
+from hpcai500.campaign.journal import read_campaign
+from hpcai500.ensemble.journal import (
+    Ensemble,
+    append,
+    begin_member,
+    create_ensemble,
+    member_recipe,
+    parse_members,
+    read_ensemble,
+)
+from hpcai500.ensemble.mapping import member_jobs, shape_of
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.recipe import load_recipe
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hpcai500.ensemble.plan import Shape, fits_nodes, member_jobs, possible_shapes, shape_of
+from hpcai500.ensemble.mapping import Shape, fits_nodes, member_jobs, possible_shapes, shape_of
 from hpcai500.errors import UsageError
 
 counts = st.integers(1, 64)

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from made_members import START_S, MadeCluster, MadeMember, plan
 
-from hpcai500.ensemble.memory import MOST_FILES, Memory
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.journal import Ensemble
+from hpcai500.ensemble.members import MOST_FILES, Memory
 from hpcai500.ensemble.scheduler import MemberJob
-from hpcai500.ensemble.status import Status, read_status, status_of
-from hpcai500.ensemble.status_summary import percentiles
+from hpcai500.ensemble.status import Status, percentiles, read_status, status_of
 
 
 @dataclass

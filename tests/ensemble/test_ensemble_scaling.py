@@ -18,10 +18,19 @@ from written_ensemble import Made, made_up_vote, write_ensemble
 
 from hpcai500.cli.commands import app
 from hpcai500.ensemble.collect import CollectOrder, collect_ensemble
-from hpcai500.ensemble.scaling import EnsembleScaleRequest, cores_of, fewer_members, run_ensemble_scaling
-from hpcai500.ensemble.scaling_figure import draw_ensemble_scaling
-from hpcai500.ensemble.scaling_table import EnsemblePoint, EnsembleScaling, compared, point_of, read_result
-from hpcai500.ensemble.writing import append
+from hpcai500.ensemble.journal import append
+from hpcai500.ensemble.scaling import (
+    EnsemblePoint,
+    EnsembleScaleRequest,
+    EnsembleScaling,
+    compared,
+    cores_of,
+    draw_ensemble_scaling,
+    fewer_members,
+    point_of,
+    read_result,
+    run_ensemble_scaling,
+)
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.launch.scale import ScaleRequest
 from hpcai500.record import read_record

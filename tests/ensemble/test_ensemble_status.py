@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 from made_members import START_S, MadeCluster, MadeMember, plan
 
-from hpcai500.ensemble.member_status import MemberStatus
-from hpcai500.ensemble.memory import Memory
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.journal import Ensemble, append
+from hpcai500.ensemble.members import MemberStatus, Memory
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.ensemble.status import Status, read_status
-from hpcai500.ensemble.writing import append
 from hpcai500.errors import ExitCode
 
 NOW = START_S + 100

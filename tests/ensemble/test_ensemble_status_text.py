@@ -8,14 +8,24 @@ from pathlib import Path
 import pytest
 from made_members import START_S, MadeCluster, MadeMember, plan
 
-from hpcai500.ensemble.member_status import STATES, MemberStatus
-from hpcai500.ensemble.memory import Memory
+from hpcai500.ensemble.journal import append
+from hpcai500.ensemble.members import STATES, MemberStatus, Memory
 from hpcai500.ensemble.scheduler import MemberJob
-from hpcai500.ensemble.status import Source, Status, read_status
-from hpcai500.ensemble.status_bars import progress_bar, spread_bar
-from hpcai500.ensemble.status_map import LEGEND, map_lines
-from hpcai500.ensemble.status_text import choose, duration, headline, next_line, percent, trouble
-from hpcai500.ensemble.writing import append
+from hpcai500.ensemble.status import (
+    LEGEND,
+    Source,
+    Status,
+    choose,
+    duration,
+    headline,
+    map_lines,
+    next_line,
+    percent,
+    progress_bar,
+    read_status,
+    spread_bar,
+    trouble,
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,10 @@ from pathlib import Path
 import pytest
 from made_members import START_S, MadeCluster, MadeMember, plan
 
-from hpcai500.ensemble.live import Live, Screen, is_ascii
-from hpcai500.ensemble.memory import Memory
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.journal import Ensemble, append
+from hpcai500.ensemble.members import Memory
 from hpcai500.ensemble.scheduler import MemberJob
-from hpcai500.ensemble.status import Source, Status, read_status
-from hpcai500.ensemble.watching import Watch, follow
-from hpcai500.ensemble.writing import append
+from hpcai500.ensemble.status import Live, Screen, Source, Status, Watch, follow, is_ascii, read_status
 from hpcai500.errors import EnvironmentLacksError, RecordError, RunError
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
@@ -77,7 +74,7 @@ def test_a_scheduler_that_takes_long_is_left_alone_for_ten_times_as_long(
 ) -> None:
     submitted(tmp_path)
     moments = iter([0.0, 7.0])
-    monkeypatch.setattr("hpcai500.ensemble.watching.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("hpcai500.ensemble.status.time.monotonic", lambda: next(moments))
     slept = list[float]()
 
     def sleep(seconds: float) -> None:

@@ -10,17 +10,22 @@ from pathlib import Path
 import pytest
 from tiny_runs import TINY
 
-from hpcai500.chain import iterate
-from hpcai500.ensemble.local import LocalScheduler, slots
-from hpcai500.ensemble.plan import member_jobs, shape_of
-from hpcai500.ensemble.reading import Ensemble, read_ensemble
-from hpcai500.ensemble.retrying import MOST_FAILURES, may_be_tried_again
-from hpcai500.ensemble.running import Jobs, RunOrder, is_done, run_ensemble
-from hpcai500.ensemble.writing import create_ensemble
+from hpcai500.ensemble.journal import Ensemble, create_ensemble, read_ensemble
+from hpcai500.ensemble.local import (
+    MOST_FAILURES,
+    Jobs,
+    LocalScheduler,
+    RunOrder,
+    is_done,
+    may_be_tried_again,
+    run_ensemble,
+    slots,
+)
+from hpcai500.ensemble.mapping import member_jobs, shape_of
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
-from hpcai500.launch.child import SignalRelay
+from hpcai500.launch.processes import SignalRelay
 from hpcai500.recipe import load_recipe
-from hpcai500.record import read_record
+from hpcai500.record import iterate, read_record
 
 SMALL = (*TINY, "problem.epochs=2", "ensemble.out_of_bag_samples=0")
 

@@ -12,16 +12,12 @@ import pytest
 from made_members import START_S, MadeMember, plan
 from test_local_run import planned
 
-from hpcai500.campaign.turns import turn_at
-from hpcai500.ensemble.failures import Failure, begun_line, last_error, last_failure, note_failure
-from hpcai500.ensemble.memory import Memory
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.running import Jobs, RunOrder, run_ensemble, starting_line
+from hpcai500.campaign.journal import turn_at
+from hpcai500.ensemble.journal import Ensemble, append
+from hpcai500.ensemble.local import Jobs, RunOrder, run_ensemble, starting_line
+from hpcai500.ensemble.members import Failure, Memory, begun_line, last_error, last_failure, note_failure
 from hpcai500.ensemble.scheduler import MemberJob
-from hpcai500.ensemble.status import Source, Status, read_status
-from hpcai500.ensemble.status_text import next_line, trouble
-from hpcai500.ensemble.watching import Watch
-from hpcai500.ensemble.writing import append
+from hpcai500.ensemble.status import Source, Status, Watch, next_line, read_status, trouble
 from hpcai500.errors import ExitCode
 
 LATER_MS = int(START_S * 1000) + 10**9

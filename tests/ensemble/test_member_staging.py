@@ -14,21 +14,19 @@ from many_ranks import clean_environment
 from member_runs import member_recipe, train_member, written
 from tiny_runs import same_weights
 
-from hpcai500.campaign.reading import RECIPE
-from hpcai500.chain import iterate
+from hpcai500.campaign.journal import RECIPE
 from hpcai500.data.staging.layout import is_staged
 from hpcai500.data.staging.staging import Order, stage
-from hpcai500.ensemble.plan import member_jobs, shape_of
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.staging import staged
-from hpcai500.ensemble.writing import begin_member, create_ensemble
-from hpcai500.ensemble.writing import member_recipe as recipe_of
+from hpcai500.ensemble.journal import Ensemble, begin_member, create_ensemble
+from hpcai500.ensemble.journal import member_recipe as recipe_of
+from hpcai500.ensemble.mapping import member_jobs, shape_of
+from hpcai500.ensemble.member import staged
 from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.hosts import find_placement
+from hpcai500.launch.copies import listen_at
 from hpcai500.launch.crew import crew_of
-from hpcai500.launch.meeting import listen_at
-from hpcai500.placement import find_placement
-from hpcai500.record import read_record
-from hpcai500.system.process_token import owner_of
+from hpcai500.record import iterate, read_record
+from hpcai500.system.process import owner_of
 
 RANKS = ("hardware.accelerators_per_node=2", "communication.backend=torch")
 
@@ -106,11 +104,11 @@ def files_of_others(folder: Path) -> list[Path]:
 MEMBER = """
 import sys
 from pathlib import Path
-from hpcai500.ensemble.reading import read_ensemble
-from hpcai500.ensemble.staging import staged
-from hpcai500.ensemble.writing import member_recipe
+from hpcai500.ensemble.journal import read_ensemble
+from hpcai500.ensemble.member import staged
+from hpcai500.ensemble.journal import member_recipe
 from hpcai500.launch.crew import crew_of
-from hpcai500.placement import find_placement
+from hpcai500.hosts import find_placement
 
 ensemble, member = read_ensemble(Path(sys.argv[1])), int(sys.argv[2])
 with staged(ensemble, member, crew_of(find_placement({}), None), member_recipe(ensemble, member)) as folder:

@@ -10,12 +10,12 @@ import pytest
 from test_ensemble_folder import planned
 
 from hpcai500.campaign.attempts import Invocation, begin_attempt
-from hpcai500.campaign.turns import turn_at
+from hpcai500.campaign.journal import turn_at
+from hpcai500.ensemble.journal import begin_member
 from hpcai500.ensemble.member import MemberOrder, _turn, run_member
-from hpcai500.ensemble.writing import begin_member
 from hpcai500.errors import RunError
+from hpcai500.hosts import find_placement
 from hpcai500.launch.crew import crew_of
-from hpcai500.placement import find_placement
 
 
 @pytest.fixture

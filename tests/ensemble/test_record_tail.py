@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_members import MadeLog
 
-from hpcai500.ensemble.record_tail import LogTail, Meter
+from hpcai500.ensemble.members import LogTail, Meter
 from hpcai500.errors import RecordError
 
 NOW = 1_800_000_000.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.ensemble.slurm_queue import Element, by_element, read_accounts, read_queue
+from hpcai500.ensemble.slurm import Element, by_element, read_accounts, read_queue
 from hpcai500.errors import RunError
 
 # Three elements run, one has come back and waits, the rest waits; another job waits behind them.

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from test_ensemble_folder import planned
 
-from hpcai500.ensemble.reading import Ensemble
+from hpcai500.ensemble.journal import Ensemble, append
 from hpcai500.ensemble.slurm import SlurmScheduler
-from hpcai500.ensemble.slurm_jobs import ELEMENTS, standing, submissions
-from hpcai500.ensemble.writing import append
+from hpcai500.ensemble.slurm_scripts import ELEMENTS, standing, submissions
 from hpcai500.errors import EnvironmentLacksError, RecordError, RunError
 from hpcai500.launch.site import Site
 

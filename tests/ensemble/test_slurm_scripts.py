@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 from hpcai500 import __version__
-from hpcai500.ensemble.numbers import in_ranges
-from hpcai500.ensemble.plan import Shape
-from hpcai500.ensemble.slurm_failures import failure, own_failures
-from hpcai500.ensemble.slurm_member_script import member_script
-from hpcai500.ensemble.slurm_order import Submission, script_name
-from hpcai500.ensemble.slurm_scripts import collect_script, scripts, submit_script
+from hpcai500.ensemble.mapping import Shape, in_ranges
+from hpcai500.ensemble.slurm_scripts import (
+    Submission,
+    collect_script,
+    failure,
+    member_script,
+    own_failures,
+    script_name,
+    scripts,
+    submit_script,
+)
 from hpcai500.errors import FAULTY_DEVICE, UsageError
 from hpcai500.launch.site import Site, SlurmTable, load_site
 

@@ -11,11 +11,17 @@ from test_ensemble_folder import planned
 from test_slurm_scheduler import submitted
 from tiny_runs import TINY
 
-from hpcai500.ensemble.plan import Shape, member_jobs
-from hpcai500.ensemble.reading import FAILURES, Ensemble
-from hpcai500.ensemble.slurm_again import again_after, failures
-from hpcai500.ensemble.slurm_submission import SubmitRequest, last_site, plan_submission, warnings_of, write_submission
-from hpcai500.ensemble.writing import append, create_ensemble
+from hpcai500.ensemble.journal import FAILURES, Ensemble, append, create_ensemble
+from hpcai500.ensemble.mapping import Shape, member_jobs
+from hpcai500.ensemble.slurm import (
+    SubmitRequest,
+    again_after,
+    failures,
+    last_site,
+    plan_submission,
+    warnings_of,
+    write_submission,
+)
 from hpcai500.errors import DataError, RecordError, UsageError
 from hpcai500.recipe import load_recipe
 

@@ -9,13 +9,10 @@ from pathlib import Path
 
 from test_local_run import descendants, planned
 
-from hpcai500.ensemble.failures import read_failures
-from hpcai500.ensemble.live import Live
-from hpcai500.ensemble.reading import Ensemble
-from hpcai500.ensemble.record_tail import Meter
-from hpcai500.ensemble.running import Jobs, RunOrder, run_ensemble
-from hpcai500.ensemble.status import Status
-from hpcai500.ensemble.watching import Watch
+from hpcai500.ensemble.journal import Ensemble
+from hpcai500.ensemble.local import Jobs, RunOrder, run_ensemble
+from hpcai500.ensemble.members import Meter, read_failures
+from hpcai500.ensemble.status import Live, Status, Watch
 from hpcai500.errors import ExitCode
 
 

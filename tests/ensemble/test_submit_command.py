@@ -10,7 +10,7 @@ import pytest
 from test_slurm_submission import ready, site_file
 
 from hpcai500.cli import main
-from hpcai500.ensemble.reading import read_ensemble
+from hpcai500.ensemble.journal import read_ensemble
 
 Command = Callable[..., tuple[int, str, str]]
 HPCAI500 = Path(sys.executable).with_name("hpcai500")

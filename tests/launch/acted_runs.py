@@ -14,10 +14,8 @@ from hpcai500 import train
 from hpcai500.errors import ExitCode
 from hpcai500.layers import Recipe
 from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import load_recipe, recipe_hash, rulebook
+from hpcai500.record import RecordWriter, read_record
 
 NODE = {"host": "n0", "cpu": {"Model name": "Zen 4"}, "accelerators": [], "software": {"torch": "2.13.0"}}
 TRAINED = {"samples": 100, "padded_samples": 0, "coverage": "all", "seconds": 1.0, "data_wait_seconds": 0.0}

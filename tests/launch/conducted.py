@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import sys
 
-from hpcai500.launch import follower
-from hpcai500.launch.conductor import Conductor
-from hpcai500.launch.follower import follow
-from hpcai500.placement import find_placement
+from hpcai500.hosts import find_placement
+from hpcai500.launch import copies
+from hpcai500.launch.copies import Conductor, follow
 
 JOB = """
 import json, os, socket, sys
-from hpcai500.placement import find_placement
+from hpcai500.hosts import find_placement
 place = find_placement(os.environ)
 folder, number = sys.argv[2:]
 host, port = place.rendezvous.split(":")
@@ -36,7 +35,7 @@ sys.exit(int(place.rank == place.size - 1 and number == "3"))
 
 def main(folder: str, jobs: str, code: str) -> int:
     # The jobs are stand-ins; copies, sockets, launchers and processes are real.
-    follower.module_command = lambda *command: [sys.executable, "-c", JOB, *map(str, command)]  # type: ignore[assignment]
+    copies.module_command = lambda *command: [sys.executable, "-c", JOB, *map(str, command)]  # type: ignore[assignment]
     placement = find_placement(os.environ)
     if placement.rank > 0:
         return follow(placement)

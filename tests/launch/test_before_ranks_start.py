@@ -13,10 +13,10 @@ from many_ranks import clean_environment
 from tiny_runs import TINY
 
 from hpcai500.errors import RecipeError, UsageError
+from hpcai500.hosts import Placement
 from hpcai500.launch.crew import crew_of, require_room
-from hpcai500.placement import Placement
 from hpcai500.recipe import load_recipe
-from hpcai500.record_writer import RecordWriter, require_unused
+from hpcai500.record import RecordWriter, require_unused
 
 HPCAI500 = Path(sys.executable).with_name("hpcai500")
 

@@ -21,18 +21,14 @@ from acted_runs import (
 )
 
 from hpcai500.campaign.attempts import settle
-from hpcai500.campaign.reading import NO_EVENTS, Campaign, read_campaign
+from hpcai500.campaign.journal import NO_EVENTS, Campaign, create_campaign, read_campaign, turn_at
 from hpcai500.campaign.standing import standing
-from hpcai500.campaign.turns import turn_at
-from hpcai500.campaign.writing import create_campaign
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.launch.benchmark import Request, run_benchmark
+from hpcai500.launch.benchmark import Request, latest_unfinished, run_benchmark
 from hpcai500.launch.campaign import CampaignOrder, run_campaign
-from hpcai500.launch.in_job import run_to_end
-from hpcai500.launch.unfinished import latest_unfinished
+from hpcai500.launch.processes import run_to_end
 from hpcai500.layers import Recipe
-from hpcai500.recipe import load_recipe
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import load_recipe, rulebook
 from hpcai500.stopping import Stopped
 
 SHORT = ("problem.epochs=2", "hyperparameters.warmup_epochs=1", "accelerator.device=cpu")

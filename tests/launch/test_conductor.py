@@ -22,11 +22,9 @@ from strange_bytes import say_in_pieces, strange_bytes
 
 from hpcai500 import __version__
 from hpcai500.errors import RunError, UsageError
-from hpcai500.launch import conductor as conductor_module
-from hpcai500.launch.conductor import Conductor
-from hpcai500.launch.follower import follow
-from hpcai500.launch.meeting import Job, listen_at, meeting_point, receive
-from hpcai500.placement import Placement
+from hpcai500.hosts import Placement
+from hpcai500.launch import copies as conductor_module
+from hpcai500.launch.copies import Conductor, Job, follow, listen_at, meeting_point, receive
 
 COPY = Path(__file__).with_name("conducted.py")
 
@@ -194,9 +192,9 @@ def test_a_copy_ends_when_rank_0_is_gone() -> None:
 # Rank 0 hears the other one, and ends without a word.
 GONE = """
 import os, sys
-from hpcai500.launch.follower import follow
-from hpcai500.launch.meeting import listen_at, meeting_point
-from hpcai500.placement import find_placement
+from hpcai500.launch.copies import follow
+from hpcai500.launch.copies import listen_at, meeting_point
+from hpcai500.hosts import find_placement
 place = find_placement(os.environ)
 if place.rank:
     sys.exit(follow(place))

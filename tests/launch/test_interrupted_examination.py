@@ -10,9 +10,7 @@ import pytest
 from acted_runs import ActedCrew
 
 from hpcai500.launch.examination import Findings, Patient, examine_command
-from hpcai500.system.check_log import CheckLog
-from hpcai500.system.checks import Check
-from hpcai500.system.preflight import RANKS, VERSIONS
+from hpcai500.system.checks import RANKS, VERSIONS, Check, CheckLog
 
 
 class InterruptedCrew(ActedCrew):

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.local_ranks import run_local_ranks
+from hpcai500.launch.processes import run_to_end
 
 RANK = """
 import json, os, signal, socket, sys, time
@@ -76,7 +76,7 @@ def test_ranks_find_their_places_and_meet_at_the_socket_that_rank_0_inherits(
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "5")
     monkeypatch.setenv("RANK", "7")
     code = f"""
-from hpcai500.placement import find_placement
+from hpcai500.hosts import find_placement
 place = find_placement(os.environ)
 host, port = place.rendezvous.split(":")
 if rank == 0:
@@ -230,7 +230,7 @@ def test_ctrl_c_before_a_rank_can_catch_it_is_ctrl_c() -> None:
 
 def test_a_single_job_ends_when_its_command_is_killed(tmp_path: Path) -> None:
     child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
-    parent = "import sys; from hpcai500.launch.in_job import run_to_end; run_to_end(sys.argv[1:])"
+    parent = "import sys; from hpcai500.launch.processes import run_to_end; run_to_end(sys.argv[1:])"
     process = subprocess.Popen(python(parent, *python(child, tmp_path / "pid")))
     number = int(wait_for_file(tmp_path / "pid"))
     process.kill()
@@ -249,7 +249,7 @@ def test_ranks_whose_threads_the_kernel_does_not_let_go_are_left(
     size: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a mount stands still. Here another thread goes on when the main one has ended."""
-    monkeypatch.setattr("hpcai500.launch.child._DYING_SECONDS", 0.5)
+    monkeypatch.setattr("hpcai500.launch.processes._DYING_SECONDS", 0.5)
     code = """
 import ctypes, platform, threading, time
 threading.Thread(target=lambda: (time.sleep(600))).start()

@@ -17,9 +17,8 @@ from pythons import python_with
 from threads_at_exit import ThreadsAtExit
 from tiny_runs import TINY
 
-from hpcai500.campaign.reading import read_campaign
-from hpcai500.chain import iterate
-from hpcai500.record import read_record
+from hpcai500.campaign.journal import read_campaign
+from hpcai500.record import iterate, read_record
 
 HPCAI500 = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())"]
 SETTINGS = [token for setting in TINY for token in ("--set", setting)]

@@ -11,7 +11,7 @@ from many_ranks import clean_environment
 
 from hpcai500.errors import UsageError
 from hpcai500.launch.site import load_site
-from hpcai500.launch.slurm_job import Planned, RenderRequest, plan_job
+from hpcai500.launch.slurm import Planned, RenderRequest, plan_job
 
 GPU_SITE = """
 [node]

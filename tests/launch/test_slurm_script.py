@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500 import __version__
-from hpcai500.launch.bash_words import Expression, array, comment, word
 from hpcai500.launch.site import Site, load_site
-from hpcai500.launch.slurm_script import BatchJob, render
+from hpcai500.launch.slurm import BatchJob, Expression, array, comment, render, word
 from hpcai500.recipe import load_recipe
-from hpcai500.record_writer import RecordWriter, require_unused
+from hpcai500.record import RecordWriter, require_unused
 
 GOLDEN = Path(__file__).with_name("slurm_script.golden.sh")
 # What a process can be given as an argument.

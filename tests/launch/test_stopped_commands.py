@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import OutOfTimeError
-from hpcai500.launch.child import Patience
-from hpcai500.launch.in_job import run_to_end
 from hpcai500.launch.local_ranks import run_local_ranks
+from hpcai500.launch.processes import Patience, run_to_end
 from hpcai500.stopping import Stopped
 from hpcai500.system import mounts
 
@@ -29,7 +28,7 @@ ASKED = "import os, signal; os.kill(os.getppid(), signal.SIGTERM);" + DEAF
 IN_A_LIBRARY = """
 import hashlib, os
 from pathlib import Path
-from hpcai500.scratch import scratch_folder
+from hpcai500.files import scratch_folder
 from hpcai500.stopping import ending_by_signals
 with ending_by_signals(), scratch_folder(os.environ, Path("/")):
     print("computing", flush=True)
@@ -69,7 +68,7 @@ def test_a_process_ends_by_a_signal_while_it_is_in_a_library_and_leaves_nothing(
 
 def test_temporary_files_of_a_killed_child_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    code = "import os; from pathlib import Path; from hpcai500.scratch import scratch_folder\n"
+    code = "import os; from pathlib import Path; from hpcai500.files import scratch_folder\n"
     code += "folder = scratch_folder(os.environ, Path('/'))\nos.kill(os.getpid(), 9)"
     assert run_to_end(python(code)) == 1
     assert not list(tmp_path.iterdir())
@@ -79,7 +78,7 @@ def test_a_signal_that_comes_before_a_process_can_handle_it_is_not_lost() -> Non
     code = "from hpcai500.stopping import ending_by_signals\nimport time\nwith ending_by_signals(): time.sleep(600)"
     parent = f"""
 import os, signal, sys, threading
-from hpcai500.launch.in_job import run_to_end
+from hpcai500.launch.processes import run_to_end
 threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     run_to_end([sys.executable, "-c", {code!r}], hold=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcai500.methodology.rules import judge
-from hpcai500.recipe import load_recipe, reference_recipe
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import load_recipe, reference_recipe, rulebook
 
 
 @pytest.mark.parametrize("benchmark", ["ic", "ewa"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from many_ranks import run_ranks
 
-from hpcai500.system.describe.node import describe_node
+from hpcai500.system.node import describe_node
 
 
 def captured(communicator: Any, odd: int, most_raw: int) -> list[tuple[str, str | None, str | None]]:

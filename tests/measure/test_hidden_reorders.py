@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpcai500.measure.profile.onednn import Reorder, listening, reorders, typical
+from hpcai500.measure.trace import Reorder, listening, reorders, typical
 
 # As oneDNN 3.12 prints them for a convolution of channels first.
 TOLD = """\

@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 from trace_events import CHANNELS_FIRST, CHANNELS_LAST, IMAGES, event, tensors
 
-from hpcai500.comm.timeline.spans import BucketSpan
+from hpcai500.comm.timeline import BucketSpan
 from hpcai500.errors import RunError
-from hpcai500.measure.profile.breakdown import breakdown
-from hpcai500.measure.profile.curves import busy_windows
-from hpcai500.measure.profile.exchange import exchange_events
-from hpcai500.measure.profile.onednn import Reorder
-from hpcai500.measure.profile.recording import write_trace
-from hpcai500.measure.profile.trace import read_trace
-from hpcai500.measure.profile.work import Work, works_of
-from hpcai500.methodology.kernel_classes import CLASSES
+from hpcai500.measure.sampling import busy_windows
+from hpcai500.measure.trace import Reorder, Work, breakdown, exchange_events, read_trace, works_of, write_trace
+from hpcai500.methodology.kernels import CLASSES
 
 FIRST, LAST = (IMAGES, CHANNELS_FIRST, "float"), (IMAGES, CHANNELS_LAST, "float")
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from trace_events import event
 
-from hpcai500.measure.profile.launches import launch_table
-from hpcai500.measure.profile.trace import read_trace
+from hpcai500.measure.launch_gaps import launch_table
+from hpcai500.measure.trace import read_trace
 
 GEMM, SUM = "ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 ENGINE = 2

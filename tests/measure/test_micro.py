@@ -17,23 +17,32 @@ import torch
 from many_ranks import clean_environment, run_ranks, try_ranks
 from torch import Tensor
 
-from hpcai500.comm.base import Communicator
-from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.errors import EnvironmentLacksError, UsageError, WrongAnswerError
-from hpcai500.measure import micro_command
-from hpcai500.measure.micro import copying, search
-from hpcai500.measure.micro.all_reduce import NETWORK, NODE, SYSTEM, measure_all_reduce, partitions
-from hpcai500.measure.micro.copying import copy_bytes, measure_copy
-from hpcai500.measure.micro.crew import Crew
-from hpcai500.measure.micro.error_bound import entry_bound
-from hpcai500.measure.micro.gemm import Gemm
-from hpcai500.measure.micro.input_rate import Draining, measure_input
-from hpcai500.measure.micro.memory import available_bytes, last_level_cache_bytes
-from hpcai500.measure.micro.precisions import PRECISIONS, Precision
-from hpcai500.measure.micro.problem import Prepared
-from hpcai500.measure.micro.search import fastest
-from hpcai500.measure.micro.shapes import ProductsOfStep
-from hpcai500.methodology.all_reduce_model import bus_bandwidth, fit_ring
+from hpcai500.measure import bandwidth, micro, micro_command
+from hpcai500.measure.bandwidth import (
+    NETWORK,
+    NODE,
+    SYSTEM,
+    Draining,
+    copy_bytes,
+    measure_all_reduce,
+    measure_copy,
+    measure_input,
+    partitions,
+)
+from hpcai500.measure.micro import (
+    PRECISIONS,
+    Crew,
+    Precision,
+    Prepared,
+    available_bytes,
+    entry_bound,
+    fastest,
+    last_level_cache_bytes,
+)
+from hpcai500.measure.products import Gemm, ProductsOfStep
+from hpcai500.methodology.communication import bus_bandwidth, fit_ring
 from hpcai500.progress import silent
 from hpcai500.recipe import load_recipe
 
@@ -197,7 +206,7 @@ def test_nothing_is_begun_that_would_take_minutes_on_a_slow_machine() -> None:
 
 def test_time_for_large_squares_is_not_taken_from_the_workloads_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[Any]] = []
-    monkeypatch.setattr(search, "fastest", lambda problems, *_: asked.append(list(problems)))
+    monkeypatch.setattr(micro, "fastest", lambda problems, *_: asked.append(list(problems)))
     recipe = load_recipe("ic/smoke", ())
     walk = micro_command._Walk(recipe, ProductsOfStep())
     layers = [Gemm(4096, 24, 216), Gemm(64, 10, 192)]
@@ -211,7 +220,7 @@ def test_time_for_large_squares_is_not_taken_from_the_workloads_shapes(monkeypat
 
 def test_a_copys_pattern_fills_every_size() -> None:
     for size in (448, 8_000_064):
-        pattern = copying._pattern(size, torch.device("cpu"))
+        pattern = bandwidth._pattern(size, torch.device("cpu"))
         assert (pattern.dtype, len(pattern)) == (torch.uint8, size)
         numbers = pattern.view(torch.int32)
         assert torch.equal(numbers, torch.arange(size // 4, dtype=torch.int32) % 1_000_003)
@@ -225,7 +234,7 @@ def test_copies_are_four_times_the_caches_where_memory_allows() -> None:
 
 
 def test_a_copy_counts_what_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "copy_bytes", lambda caches, available, ranks: 1 << 20)
+    monkeypatch.setattr(bandwidth, "copy_bytes", lambda caches, available, ranks: 1 << 20)
     with silent(1, "", "") as bar:
         entry = measure_copy(crew_of(LocalCommunicator()), 0.05, bar)
     assert entry["unit"] == "bytes/s"
@@ -234,8 +243,8 @@ def test_a_copy_counts_what_is_read_and_written(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_copy_that_lost_bytes_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "copy_bytes", lambda caches, available, ranks: 1 << 20)
-    monkeypatch.setattr(copying._core, "stream_copy", lambda source, target, threads: None)
+    monkeypatch.setattr(bandwidth, "copy_bytes", lambda caches, available, ranks: 1 << 20)
+    monkeypatch.setattr(bandwidth._core, "stream_copy", lambda source, target, threads: None)
     with silent(1, "", "") as bar, pytest.raises(WrongAnswerError, match="copy by stream_copy: rank 0"):
         measure_copy(crew_of(LocalCommunicator()), 0.05, bar)
 

@@ -12,14 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hpcai500.measure import products as reference
 from hpcai500.measure.flops import count_flops
-from hpcai500.measure.micro import convolution_reference as reference
-from hpcai500.measure.micro.convolution import Convolution, Product
-from hpcai500.measure.micro.error_bound import operand
-from hpcai500.measure.micro.gemm import Gemm, complaint
-from hpcai500.measure.micro.precisions import PRECISIONS, arithmetic, lacking
-from hpcai500.measure.micro.problem import Call, Problem
-from hpcai500.measure.micro.shapes import as_gemm, heaviest, products_of_step
+from hpcai500.measure.micro import PRECISIONS, Call, Problem, arithmetic, lacking, operand
+from hpcai500.measure.products import Convolution, Gemm, Product, as_gemm, complaint, heaviest, products_of_step
 
 CPU = torch.device("cpu")
 GEMMS = [Gemm(64, 48, 200), Gemm(7, 300, 33), Gemm(513, 1, 2048), Gemm(129, 257, 1)]
@@ -179,9 +175,9 @@ def test_tf32_is_left_out_where_no_device_has_it() -> None:
 
 OLD_PROCESSOR = """
 import torch
-from hpcai500.measure.micro.convolution import Convolution
-from hpcai500.measure.micro.gemm import Gemm
-from hpcai500.measure.micro.precisions import PRECISIONS, arithmetic
+from hpcai500.measure.products import Convolution
+from hpcai500.measure.products import Gemm
+from hpcai500.measure.micro import PRECISIONS, arithmetic
 
 failed = set()
 for problem in (Gemm(64, 48, 200), Convolution("forward", (2, 16, 9, 9), (8, 16, 3, 3), (1, 1), (1, 1))):

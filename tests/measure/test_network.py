@@ -6,7 +6,7 @@ import socket
 import threading
 from pathlib import Path
 
-from hpcai500.measure.network import Bytes, NetworkCounters, read_counters
+from hpcai500.measure.host import Bytes, NetworkCounters, read_counters
 
 HEAD = "Inter-|   Receive  |  Transmit\n face |bytes packets errs |bytes packets errs\n"
 

@@ -9,21 +9,26 @@ from typing import TypeVar
 
 import pytest
 
-from hpcai500.comm.timeline.clocks import ClockAlignment
+from hpcai500.comm.timeline import ClockAlignment
 from hpcai500.machine import Level, Machine
-from hpcai500.measure.preflight.clocks import judge_clocks, wall_offsets
-from hpcai500.measure.preflight.devices import Device, judge_devices
-from hpcai500.measure.preflight.everyone import Answer
-from hpcai500.measure.preflight.nodes import judge_nodes
-from hpcai500.measure.preflight.power import Sources, judge_sources
-from hpcai500.measure.preflight.product import Product
-from hpcai500.measure.preflight.read_speed import Need, judge_reading
-from hpcai500.measure.preflight.reading import Reading
-from hpcai500.measure.preflight.speed import expected_flops, judge_products
-from hpcai500.measure.preflight.versions import judge_versions
-from hpcai500.methodology.node_differences import NodeDifference, Variant
+from hpcai500.measure.preflight import (
+    Answer,
+    Device,
+    Product,
+    Sources,
+    expected_flops,
+    judge_clocks,
+    judge_devices,
+    judge_nodes,
+    judge_products,
+    judge_sources,
+    judge_versions,
+    wall_offsets,
+)
+from hpcai500.measure.read_speed import Need, Reading, judge_reading
+from hpcai500.methodology.nodes import NodeDifference, Variant
 from hpcai500.system.checks import Check
-from hpcai500.system.disk_space import space_check
+from hpcai500.system.doctor import space_check
 
 Value = TypeVar("Value")
 HOSTS = ("n1", "n1", "n2", "n2")

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpcai500.machine import Link, Machine
-from hpcai500.measure.preflight.exchange import Exchange, Wire
-from hpcai500.measure.preflight.links import link_rates
-from hpcai500.measure.preflight.network_speed import Expected, expected_link, judge_exchange
+from hpcai500.measure.preflight import Exchange, Expected, Wire, expected_link, judge_exchange
 from hpcai500.system.checks import Check
+from hpcai500.system.network import link_rates
 
 HOSTS = ("n1", "n1", "n2", "n2")
 GIGABIT = 1e9 / 8

@@ -15,15 +15,22 @@ import torch
 from many_ranks import run_ranks, started
 from torch import Tensor
 
-from hpcai500.comm.base import Communicator
-from hpcai500.measure.preflight.clocks import judge_clocks, measure_clocks
-from hpcai500.measure.preflight.devices import ask_device, judge_devices
-from hpcai500.measure.preflight.everyone import ask_everyone, ask_hosts
-from hpcai500.measure.preflight.exchange import measure_exchange
-from hpcai500.measure.preflight.network_speed import Expected, judge_exchange
-from hpcai500.measure.preflight.product import count_wrong_rows, measure_product
-from hpcai500.measure.repetition import Effort
-from hpcai500.system.check_log import read_log
+from hpcai500.comm.communicator import Communicator
+from hpcai500.measure.preflight import (
+    Expected,
+    ask_device,
+    ask_everyone,
+    ask_hosts,
+    count_wrong_rows,
+    judge_clocks,
+    judge_devices,
+    judge_exchange,
+    measure_clocks,
+    measure_exchange,
+    measure_product,
+)
+from hpcai500.measure.timing import Effort
+from hpcai500.system.checks import read_log
 
 CPU = torch.device("cpu")
 BRIEF = Effort(width=1.0, least=1, seconds=0.0, warm_up=0)

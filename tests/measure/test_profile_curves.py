@@ -10,17 +10,20 @@ from typing import Any
 import pytest
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.measure.network import Bytes, NetworkCounters
-from hpcai500.measure.profile.curves import (
+from hpcai500.measure.host import Bytes, NetworkCounters
+from hpcai500.measure.sampling import (
+    LinkBytes,
+    Sample,
+    Sampler,
+    chosen_curve,
+    curves_of_rank,
     driver_utilisation,
     link_points,
     loopback_points,
     network_points,
+    nvml_meter,
     processor_utilisation,
 )
-from hpcai500.measure.profile.nodes import chosen_curve, curves_of_rank
-from hpcai500.measure.profile.nvml_meter import nvml_meter
-from hpcai500.measure.profile.sampling import LinkBytes, Sample, Sampler
 
 
 def counters(sent: int, received: int, loopback: int | None = None) -> NetworkCounters:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.measure.repetition import Effort, Timing, median_interval, repeat
+from hpcai500.measure.timing import Effort, Timing, median_interval, repeat
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
 

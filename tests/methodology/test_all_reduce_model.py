@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.all_reduce_model import (
-    RingCost,
-    algorithm_bandwidth,
-    bus_bandwidth,
-    fit_error,
-    fit_ring,
-)
+from hpcai500.methodology.communication import RingCost, algorithm_bandwidth, bus_bandwidth, fit_error, fit_ring
 
 ranks = st.integers(min_value=2, max_value=10_000)
 sizes = [16 * 4**power for power in range(13)]

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hpcai500.methodology import bootstrap
-from hpcai500.methodology.bootstrap import (
+from hpcai500.methodology import sampling
+from hpcai500.methodology.sampling import (
+    Coverage,
     draw_counts,
     drawn_digest,
     drawn_facts,
@@ -23,7 +24,6 @@ from hpcai500.methodology.bootstrap import (
     poisson_counts,
     probe,
 )
-from hpcai500.methodology.coverage import Coverage
 
 SEEDS = st.integers(0, 2**64 - 1)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=8)
@@ -59,17 +59,17 @@ def test_poisson_counts_are_their_twin(seed: int, samples: int) -> None:
     assert draws(samples, seed, "poisson").tolist() == twin.poisson(samples, seed)
 
 
-@pytest.mark.parametrize("near", [0, 2**63, 2**64 - 1, *map(int, bootstrap._poisson_limits())])
+@pytest.mark.parametrize("near", [0, 2**63, 2**64 - 1, *map(int, sampling._poisson_limits())])
 def test_a_word_at_a_limit_counts_as_in_the_twin(near: int, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [word for word in (near - 1, near, near + 1) if 0 <= word < 2**64]
-    monkeypatch.setattr(bootstrap, "random_words", lambda *_: np.array(words, np.uint64))
+    monkeypatch.setattr(sampling, "random_words", lambda *_: np.array(words, np.uint64))
     assert poisson_counts(0, len(words), 0).tolist() == [twin.count_of(word) for word in words]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1)), min_size=1))
 def test_a_word_lies_as_far_along_a_set_as_along_all_words(pairs: list[tuple[int, int]]) -> None:
     words, sizes = (np.array(column, np.uint64) for column in zip(*pairs, strict=True))
-    scaled = bootstrap._scaled(words, sizes)
+    scaled = sampling._scaled(words, sizes)
     assert scaled.tolist() == [word * size // 2**64 for word, size in pairs]
 
 

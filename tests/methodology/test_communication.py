@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcai500.methodology.communication import RankSummary, merge
-from hpcai500.methodology.stages import STAGES
+from hpcai500.methodology.communication import STAGES, RankSummary, merge
 
 
 def times(mean: float) -> dict[str, float]:

@@ -9,7 +9,7 @@ import pytest
 from run_log import Log, complete, restarted, tables
 
 from hpcai500.methodology.conduct import Observation, conduct
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import rulebook
 
 RULES = rulebook("v2.0", "ic")
 

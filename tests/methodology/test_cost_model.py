@@ -12,24 +12,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.cost.collectives import (
+from hpcai500.methodology.cost import (
     ALGORITHMS,
     TOPOLOGIES,
+    Exchange,
+    Gradients,
+    Hockney,
+    Layout,
+    Limits,
+    Network,
+    Phases,
+    Plan,
+    StepFacts,
+    Work,
+    achieved_span,
     all_reduce,
     butterfly,
+    ceiling_of,
     double_binary_tree,
+    expected_excess,
+    exposed_seconds,
     hierarchical,
+    in_buckets,
+    predict_step,
+    predicted_curve,
     ring,
+    summarised,
     torus,
+    walls,
 )
-from hpcai500.methodology.cost.curve import Limits, Plan, predicted_curve, walls
-from hpcai500.methodology.cost.facts import StepFacts
-from hpcai500.methodology.cost.gradients import Gradients, exposed_seconds, in_buckets
-from hpcai500.methodology.cost.links import Hockney, Layout, Network
-from hpcai500.methodology.cost.measured import Phases, summarised
-from hpcai500.methodology.cost.rates import achieved_span, ceiling_of
-from hpcai500.methodology.cost.step import Exchange, Work, predict_step
-from hpcai500.methodology.cost.waiting import expected_excess
 
 LINKS = st.builds(Hockney, st.floats(0, 1e-3), st.floats(1e6, 1e12))
 NETWORKS = st.builds(Network, LINKS, LINKS)
@@ -164,9 +175,9 @@ def test_the_slowest_of_many_is_as_late_as_statistics_say(ranks: int) -> None:
 
 
 def test_buckets_are_those_of_the_reducer() -> None:
-    from hpcai500.comm.buckets import make_buckets
-    from hpcai500.comm.tuning import USUAL
-    from hpcai500.methodology.cost.gradients import USUAL_BUCKET_BYTES
+    from hpcai500.comm.reducer import make_buckets
+    from hpcai500.engine.warm_up import USUAL
+    from hpcai500.methodology.cost import USUAL_BUCKET_BYTES
 
     sizes = [random.Random(2).randrange(1, 4000) for _ in range(60)]
     ours = in_buckets([Gradients(4 * size, 0.5) for size in reversed(sizes)], 10_000)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.data.samplers import epoch_order
-from hpcai500.methodology.coverage import Coverage, SampleIds
+from hpcai500.methodology.sampling import Coverage, SampleIds
 
 IDS = st.lists(st.integers(0, 10**9), max_size=50)
 WORD = 2**64

@@ -20,7 +20,7 @@ from hpcai500.methodology.ensemble import (
     overlap_reasons,
     parallel_computation,
 )
-from hpcai500.methodology.score import penalty_coefficient
+from hpcai500.methodology.trials import penalty_coefficient
 
 GFLOP = 1e9
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.equivalence import (
+from hpcai500.methodology.statistics import (
     INCONCLUSIVE,
     NOT_REPLICATED,
     REPLICATED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from made_log import interrupted, read, whole
 
-from hpcai500.chain import Event
-from hpcai500.methodology.integrity.order import order_violations, unknown_keys
+from hpcai500.methodology.events import order_violations, unknown_keys
+from hpcai500.record import Event
 
 # Those that some runs do not write: of several nodes, of several ranks, of newer versions, of the end.
 OPTIONAL = {"system_differences", "ceilings", "rehearsal", "parallel_efficiency", "replicas", "steps", "communication"}

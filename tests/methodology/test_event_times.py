@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 from made_log import interrupted, read, whole
 
-from hpcai500.chain import Event
 from hpcai500.errors import RecordError
-from hpcai500.methodology.integrity.clocks import clock_faults, drift_seconds, pauses
-from hpcai500.methodology.integrity.epoch_times import step_faults, time_faults, untold_times
-from hpcai500.methodology.integrity.passes import last_passes
+from hpcai500.methodology.integrity import (
+    clock_faults,
+    drift_seconds,
+    last_passes,
+    pauses,
+    step_faults,
+    time_faults,
+    untold_times,
+)
+from hpcai500.record import Event
 
 
 def told(events: list[Event]) -> list[str]:

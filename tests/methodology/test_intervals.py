@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.intervals import difference_interval, incomplete_beta, mean_interval, student_t_quantile
+from hpcai500.methodology.statistics import difference_interval, incomplete_beta, mean_interval, student_t_quantile
 
 runs = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=12)
 probabilities = st.floats(1e-6, 1 - 1e-6)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.methodology.rules import Judgement, judge, same_value
-from hpcai500.recipe import load_recipe
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import load_recipe, rulebook
 
 RULES = {benchmark: rulebook("v2.0", benchmark) for benchmark in ("ic", "ewa")}
 FIELDS = {

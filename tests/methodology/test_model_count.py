@@ -12,8 +12,8 @@ from hpcai500.layers import ExtremeWeather, ImageClassification
 from hpcai500.measure.flops import FlopsCount, count_flops
 from hpcai500.methodology.model_count import ModelCount, model_count
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads import ewa_model, ic
-from hpcai500.workloads.models.faster_rcnn import CountedDetector
+from hpcai500.workloads import ewa, ic
+from hpcai500.workloads.models.detector import CountedDetector
 
 IC = load_recipe("ic/reference").workload.model_dump(mode="json")
 EWA = load_recipe("ewa/reference").workload.model_dump(mode="json")
@@ -70,8 +70,8 @@ def test_any_detector_is_counted_as_torch_walks_it(grid: tuple[int, int], anchor
     shapes = [[[8, 8 + number] for number in range(anchors)]] * (len(changes["depths"]) + 1)
     options = ExtremeWeather.model_validate({**EWA, **changes, "anchors": shapes})
     height, width = grid[0], options.crop_width or grid[1]
-    detector = CountedDetector(ewa_model.build_model(options))
-    walked = count_flops(detector, *ewa_model.example_inputs(options, height, width))
+    detector = CountedDetector(ewa.build_model(options))
+    walked = count_flops(detector, *ewa.example_inputs(options, height, width))
     assert same(model_count("ewa", options.model_dump(mode="json"), 4, grid), walked)
 
 

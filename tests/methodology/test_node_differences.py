@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcai500.methodology.node_differences import NodeDifference, node_differences
+from hpcai500.methodology.nodes import NodeDifference, node_differences
 
 NODE: dict[str, Any] = {
     "schema": "hpcai500-node-1",

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.launch.step_facts import planned_recipe
+from hpcai500.launch.measuring import planned_recipe
 from hpcai500.machine import load_machine
 from hpcai500.measure.flops import count_flops
-from hpcai500.measure.gradient_work import gradients_of
-from hpcai500.methodology.cost.collectives import all_reduce
-from hpcai500.methodology.cost.facts import StepFacts
-from hpcai500.methodology.cost.links import TCP_SHARE, Hockney, Layout, Network
-from hpcai500.methodology.cost.step import Exchange, predict_step
+from hpcai500.measure.step_command import gradients_of
+from hpcai500.methodology.cost import TCP_SHARE, Exchange, Hockney, Layout, Network, StepFacts, all_reduce, predict_step
 from hpcai500.recipe import load_recipe
 from hpcai500.results.prediction import MODEL_ERROR, predict_scaling
 from hpcai500.workloads import model_of

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from philox_twin import philox
 
-from hpcai500.methodology.random_words import Draw, random_words
+from hpcai500.methodology.sampling import Draw, random_words
 
 WORDS = st.integers(0, 2**64 - 1)
 

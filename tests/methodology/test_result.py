@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_log import IMAGENET, PADDED, Log, complete, restarted, tables
 
-from hpcai500.campaign.written_result import differing_keys
+from hpcai500.campaign.standing import differing_keys
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.results.show import figure_of_merit_lines, summary_lines
+from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 
 
 def test_a_reference_run_by_hand() -> None:

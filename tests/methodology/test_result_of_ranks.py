@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from run_log import Log, restarted
 
-from hpcai500.campaign.written_result import differing_keys
+from hpcai500.campaign.standing import differing_keys
 from hpcai500.methodology.scaling import estimate_efficiency
-from hpcai500.results.show import figure_of_merit_lines, summary_lines
+from hpcai500.results.outcome import figure_of_merit_lines, summary_lines
 
 COSTS = {
     "communication_fraction": 0.12,

@@ -10,6 +10,7 @@ import pytest
 from hpcai500.errors import UsageError
 from hpcai500.machine import Level, PaperPoint, load_machine
 from hpcai500.methodology.roofline import (
+    TOPOLOGIES,
     Ceiling,
     Roof,
     Workload,
@@ -18,8 +19,8 @@ from hpcai500.methodology.roofline import (
     moves,
     next_precision,
     ridge_point,
+    sent_bytes,
 )
-from hpcai500.methodology.sent_bytes import TOPOLOGIES, sent_bytes
 
 ROOF = Roof(Ceiling("CONV fp32", 100e12), Ceiling("Ethernet", 1e9))
 CEILINGS = {"CONV fp32": 100e12, "GEMM fp32": 120e12, "CONV mixed": 300e12, "peak fp32": 150e12}

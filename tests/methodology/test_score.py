@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.score import flops_rate, penalty_coefficient, per_watt, valid_flops
+from hpcai500.methodology.trials import flops_rate, penalty_coefficient, per_watt, valid_flops
 
 quality = st.floats(0.01, 1.0)
 exponent = st.integers(1, 20)

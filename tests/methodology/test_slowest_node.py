@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.slowest_node import slowest_node
+from hpcai500.methodology.nodes import slowest_node
 
 runs = st.lists(
     st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.floats(0.01, 100), min_size=2), min_size=1, max_size=6

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from made_log import read, whole
 
-from hpcai500.methodology.integrity.passes import Pass, last_passes
-from hpcai500.methodology.integrity.speed import (
+from hpcai500.methodology.events import Ceilings, EpochStop, ParallelEfficiency
+from hpcai500.methodology.integrity import (
+    Pass,
     ceiling_faults,
     evaluation_rate,
     fast_epochs,
     fast_steps,
+    last_passes,
     training_rate,
 )
-from hpcai500.methodology.integrity.values import Ceilings, EpochStop, ParallelEfficiency
 
 
 def epoch(number: int, seconds: float, steps: int = 100) -> Pass:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.reservoir import Reservoir, weighted_quantile
-from hpcai500.methodology.stages import STAGES, StageTally, stage_table
+from hpcai500.methodology.communication import STAGES, StageTally, stage_table
+from hpcai500.methodology.statistics import Reservoir, weighted_quantile
 
 MEASURED = STAGES[1:]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_log import complete
 
-from hpcai500.methodology.step_split import step_split
+from hpcai500.methodology.result import step_split
 
 SECONDS = st.floats(0, 1e6)
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.stragglers import stragglers
+from hpcai500.methodology.communication import stragglers
 
 
 def twin(own_seconds: list[float]) -> list[int]:

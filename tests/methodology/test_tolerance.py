@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.methodology.tolerance import Limits, judged_interval, judged_value
+from hpcai500.methodology.statistics import Limits, judged_interval, judged_value
 
 amounts = st.floats(1e-6, 1e18)
 lowers = st.floats(-0.99, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcai500.methodology.traffic import RankTraffic, check_traffic
+from hpcai500.methodology.communication import RankTraffic, check_traffic
 
 MIB = 2**20
 

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from hpcai500.layers import IcRecipe
-from hpcai500.optim.lars import LARS
-from hpcai500.optim.optimizers import build_optimizer
-from hpcai500.optim.rmsprop_warmup import RMSpropWarmup
+from hpcai500.optim.optimizers import LARS, RMSpropWarmup, build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.recipe import load_recipe, shipped_recipes
 

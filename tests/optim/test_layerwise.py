@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from hpcai500 import _core
-from hpcai500.optim.lamb import LAMB
-from hpcai500.optim.lars import LARS
-from hpcai500.optim.norms import layer_norms
+from hpcai500.optim.optimizers import LAMB, LARS, layer_norms
 
 RATES = [0.0, 2.0, 10.0, 10.0, 5.0]
 LARS_OPTIONS: dict[str, Any] = {"lr": 0.0, "momentum": 0.9, "weight_decay": 2e-4, "trust_coefficient": 0.001}

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.optim.sgd import InsideSGD
+from hpcai500.optim.optimizers import InsideSGD
 
 RATES = st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=8)
 

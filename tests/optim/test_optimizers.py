@@ -11,11 +11,7 @@ from torch import nn, optim
 from torch.nn import functional as F
 
 from hpcai500.layers import Hyperparameters
-from hpcai500.optim.lamb import LAMB
-from hpcai500.optim.lars import LARS
-from hpcai500.optim.optimizers import advance, build_optimizer
-from hpcai500.optim.rmsprop_warmup import RMSpropWarmup
-from hpcai500.optim.sgd import InsideSGD
+from hpcai500.optim.optimizers import LAMB, LARS, InsideSGD, RMSpropWarmup, advance, build_optimizer
 from hpcai500.recipe import reference_recipe
 
 # Rates at which a small network learns.

@@ -12,8 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.optim.optimizers import advance
-from hpcai500.optim.rmsprop_warmup import RMSpropWarmup, sgd_share
+from hpcai500.optim.optimizers import RMSpropWarmup, advance, sgd_share
 
 OPTIONS: dict[str, Any] = {
     "lr": 0.0, "rmsprop_lr": 3e-4, "momentum": 0.9, "beta2": 0.99, "weight_decay": 1e-2, "epsilon": 1e-8,

@@ -9,7 +9,7 @@ import pytest
 from made_package import GOOD, write_package
 
 from hpcai500.data.command import main
-from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.data.derived import MANIFEST
 
 WITH_DATA = GOOD.replace('workload="', 'make_data="{module}.data:make", check_data="{module}.data:check", workload="')
 DATA = """\

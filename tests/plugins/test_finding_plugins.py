@@ -11,8 +11,7 @@ from made_package import write_package
 
 from hpcai500.cli.commands import app
 from hpcai500.layers import RECIPE_TYPES
-from hpcai500.plugins.code import code_hash, plugin_facts
-from hpcai500.plugins.finding import TAKEN, find_plugin, installed_plugins
+from hpcai500.plugins import TAKEN, code_hash, find_plugin, installed_plugins, plugin_facts
 
 
 def test_a_plug_in_is_found_with_its_package_and_nothing_of_it_is_imported(site: Path) -> None:
@@ -97,7 +96,7 @@ def test_code_that_is_not_there_has_no_hash(site: Path) -> None:
 
 def test_finding_imports_neither_the_layers_nor_the_standard_library_for_packages() -> None:
     code = (
-        "import sys, hpcai500.plugins.finding as finding; finding.find_plugin('ic')\n"
+        "import sys, hpcai500.plugins as finding; finding.find_plugin('ic')\n"
         "print(sorted({'pydantic', 'importlib.metadata'} & set(sys.modules)))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,8 +10,7 @@ import pytest
 from made_package import GOOD, write_package
 
 from hpcai500.errors import EnvironmentLacksError, UsageError
-from hpcai500.plugins.benchmarks import known_benchmarks, recipe_type, require_benchmark
-from hpcai500.plugins.loading import function_of, load_plugin, usable_plugins
+from hpcai500.plugins import function_of, known_benchmarks, load_plugin, recipe_type, require_benchmark, usable_plugins
 
 WHO = r"tiny: the plug-in hpcai500-tiny 1.0 \(entry point hpcai500.workloads: tiny = "
 
@@ -71,7 +70,7 @@ def test_an_odd_field_is_named(site: Path, old: str, new: str, said: str) -> Non
 def test_a_module_that_imports_torch_is_refused_where_the_command_line_loads_it(site: Path) -> None:
     write_package(site, "tiny", "tiny_heavy", "import torch\n" + GOOD)
     code = (
-        f"import sys; sys.path.insert(0, {str(site)!r}); from hpcai500.plugins.loading import load_plugin\n"
+        f"import sys; sys.path.insert(0, {str(site)!r}); from hpcai500.plugins import load_plugin\n"
         "try:\n    load_plugin('tiny')\nexcept Exception as error:\n    print(error)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

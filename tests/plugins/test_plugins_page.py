@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pythons import python_with
 
-from hpcai500.campaign.likeness import difference
+from hpcai500.campaign.standing import difference
 from hpcai500.record import read_record
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,10 +15,10 @@ from hpcai500.recipe import (
     load_recipe,
     parse_resolved,
     reference_recipe,
+    rulebook,
     shipped_recipes,
     to_toml,
 )
-from hpcai500.rulebook import rulebook
 
 
 def test_its_recipes_have_short_names(site: Path) -> None:

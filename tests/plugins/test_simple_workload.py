@@ -11,12 +11,11 @@ import torch
 from many_ranks import run_ranks
 from torch import nn
 
-from hpcai500.comm.base import Communicator
-from hpcai500.data.synthetic_manifest import MANIFEST
+from hpcai500.comm.communicator import Communicator
+from hpcai500.data.derived import MANIFEST
 from hpcai500.errors import DataError
 from hpcai500.layers import Recipe
-from hpcai500.methodology.bootstrap import draws
-from hpcai500.methodology.coverage import Coverage
+from hpcai500.methodology.sampling import Coverage, draws
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import Place
 from hpcai500.workloads.simple import ArrayClassifier, Arrays

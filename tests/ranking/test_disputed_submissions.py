@@ -11,13 +11,19 @@ import pytest
 from submitted import refused, verified
 
 from hpcai500.errors import UsageError
-from hpcai500.results.ranking.disputes import RUNS, Shown, read_shown, shown_text
-from hpcai500.results.ranking.documents import ranking_document
-from hpcai500.results.ranking.examined import Examined
-from hpcai500.results.ranking.ranking import Ranking, rank
-from hpcai500.results.ranking.site.writing import write_site
-from hpcai500.results.ranking.text import ranking_lines
-from hpcai500.results.same_runs import RunFacts, Runs
+from hpcai500.results.ranking.entries import Examined
+from hpcai500.results.ranking.ranking import (
+    RUNS,
+    Ranking,
+    Shown,
+    rank,
+    ranking_document,
+    ranking_lines,
+    read_shown,
+    shown_text,
+)
+from hpcai500.results.ranking.site_folder import write_site
+from hpcai500.results.verification.copies import RunFacts, Runs
 
 HERS, HIS, THEIRS = "SHA256:hers", "SHA256:his", "SHA256:theirs"
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from submitted import refused, verified
 
-from hpcai500.results.ranking.documents import ranking_document
-from hpcai500.results.ranking.examined import Examined
-from hpcai500.results.ranking.ranking import Ranking, rank
-from hpcai500.results.ranking.text import ranking_lines
+from hpcai500.results.ranking.entries import Examined
+from hpcai500.results.ranking.ranking import Ranking, rank, ranking_document, ranking_lines
 from hpcai500.results.verification.finding import Finding, Verification
 
 

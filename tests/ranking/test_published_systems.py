@@ -6,8 +6,15 @@ import json
 
 import pytest
 
-from hpcai500.results.ranking.published import Published, flops_of, published_page, rounding_span
-from hpcai500.results.ranking.published_words import explanation, published_document, published_lines
+from hpcai500.results.ranking.published import (
+    Published,
+    explanation,
+    flops_of,
+    published_document,
+    published_lines,
+    published_page,
+    rounding_span,
+)
 
 SYSTEMS = {one.system: one for one in published_page().systems}
 # As the page prints them.

@@ -16,13 +16,18 @@ from pathlib import Path
 import pytest
 from submitted import refused, verified
 
-from hpcai500.results.ranking.examined import Examined
+from hpcai500.results.ranking.entries import Examined
 from hpcai500.results.ranking.ranking import rank
-from hpcai500.results.ranking.site.bars import Bar, bar_chart
-from hpcai500.results.ranking.site.method_pages import address, docs_folder
-from hpcai500.results.ranking.site.pages import site_files
-from hpcai500.results.ranking.site.prose import anchor_of, first_sentence, title_of, to_html
-from hpcai500.results.ranking.site.rendering import site_script
+from hpcai500.results.ranking.site import address, docs_folder, site_files
+from hpcai500.results.ranking.site_parts import (
+    Bar,
+    anchor_of,
+    bar_chart,
+    first_sentence,
+    site_script,
+    title_of,
+    to_html,
+)
 
 DAY = date(2026, 11, 22)
 ATTACKS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import UsageError
-from hpcai500.results.ranking.site.writing import MARKER, check_place, write_site
+from hpcai500.results.ranking.site_folder import MARKER, check_place, write_site
 
 FILES = {"index.html": "one", "method/rules.html": "rules"}
 

@@ -15,14 +15,13 @@ from typing import Any, Literal
 
 from written_campaign import edit_journal, edit_record, rechain_campaign, values
 
-from hpcai500.campaign.reading import read_campaign
-from hpcai500.chain import Event
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.recipe import load_recipe, tables_hash, to_toml
-from hpcai500.record import Record, read_record
+from hpcai500.record import Event, Record, read_record
 from hpcai500.results.submission.claim import claim_of
 from hpcai500.results.submission.manifest import CAMPAIGN, CODE, MANIFEST, SIGNATURE
 from hpcai500.results.submission.signature import sign
-from hpcai500.system.versions import code_hash
+from hpcai500.system.software import code_hash
 
 Kind = Literal["short", "rankable", "ewa", "begun-twice"]
 Change = Callable[[list[Event]], object]

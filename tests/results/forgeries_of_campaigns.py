@@ -25,10 +25,10 @@ from written_campaign import (
     write_campaign,
 )
 
-from hpcai500.chain import Event
 from hpcai500.methodology.power import window_of
+from hpcai500.record import Event
 from hpcai500.results.submission.manifest import CAMPAIGN
-from hpcai500.system.power.samples_file import file_name
+from hpcai500.system.power_samples import file_name
 
 _SEED = "hyperparameters.seed"
 _MOMENTUM = "hyperparameters.momentum=0.9"
@@ -302,7 +302,7 @@ FORGERIES = (
     Forgery("recipe-of-one-trial-changed", lambda b: rewrite_recipe(b.record(1), _MOMENTUM), "recipes"),
     Forgery("level-claimed-too-low", _claim_low_level, "level"),
     Forgery("optimizer-changed-openly", lambda b: b.rewrite_code(
-        "optim/sgd.py", "import torch\n", "import torch\n\n_FASTER = True\n"), "code-changed", "warning"),
+        "optim/optimizers.py", "import torch\n", "import torch\n\n_FASTER = True\n"), "code-changed", "warning"),
     Forgery("optimizer-changed-and-hidden", _hide_code, "code"),
     Forgery("measuring-code-changed", lambda b: b.rewrite_code(
         "engine/trainer.py", "seconds = time.perf_counter() - start", "seconds = 0.9 * time.perf_counter()"),

@@ -9,8 +9,8 @@ from typing import Any
 from forgeries import Bundle, Forgery
 from written_campaign import edit_journal, edit_record, values
 
-from hpcai500.chain import Event
 from hpcai500.methodology.model_count import model_count
+from hpcai500.record import Event
 
 Change = Callable[[list[Event]], object]
 _CYCLONE = "tropical cyclone"

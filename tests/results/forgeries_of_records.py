@@ -9,9 +9,9 @@ from typing import Any
 from forgeries import Bundle, Forgery
 from written_campaign import power_entry, sum_steps, values
 
-from hpcai500.chain import Event
-from hpcai500.methodology.coverage import Coverage
 from hpcai500.methodology.power import window_of
+from hpcai500.methodology.sampling import Coverage
+from hpcai500.record import Event
 
 
 def scaled(

@@ -12,8 +12,7 @@ from forgeries_of_campaigns import account, fit_power
 from forgeries_of_records import place, shifted
 from written_campaign import edit_journal, edit_record, sum_steps, values
 
-from hpcai500.chain import Event
-from hpcai500.record import read_record
+from hpcai500.record import Event, read_record
 
 Change = Callable[[dict[str, Any]], object]
 

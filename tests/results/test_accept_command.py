@@ -13,7 +13,7 @@ from tiny_runs import train_arguments
 from written_record import write_record
 
 from hpcai500 import train
-from hpcai500.results.acceptance.spec import contracts_folder
+from hpcai500.results.acceptance.contract import contracts_folder
 
 CONTRACT = """
 title = "a tiny run"

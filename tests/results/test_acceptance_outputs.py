@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 from written_campaign import SHORT, write_campaign
 
-from hpcai500.results.acceptance.junit import junit_xml
+from hpcai500.results.acceptance.contract import load_contract
 from hpcai500.results.acceptance.page import acceptance_page
-from hpcai500.results.acceptance.spec import load_contract
-from hpcai500.results.acceptance.text import acceptance_lines, bar
-from hpcai500.results.acceptance.verdict import Acceptance, Request, accept
+from hpcai500.results.acceptance.verdict import Acceptance, Request, accept, acceptance_lines, bar, junit_xml
 from hpcai500.streams import show
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;"

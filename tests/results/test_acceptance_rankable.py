@@ -10,12 +10,10 @@ import pytest
 from written_campaign import SHORT, write_campaign
 from written_record import write_record
 
-from hpcai500.results.acceptance.junit import junit_xml
+from hpcai500.results.acceptance.contract import load_contract
+from hpcai500.results.acceptance.evidence import Requirement
 from hpcai500.results.acceptance.page import acceptance_page
-from hpcai500.results.acceptance.requirements import Requirement
-from hpcai500.results.acceptance.spec import load_contract
-from hpcai500.results.acceptance.text import acceptance_lines
-from hpcai500.results.acceptance.verdict import Acceptance, Request, accept
+from hpcai500.results.acceptance.verdict import Acceptance, Request, accept, acceptance_lines, junit_xml
 
 CRITERION = '[[criteria]]\nmetric = "flops"\nreference = 1\nunit = "kFLOPS"\nlower = 0.0\n'
 LOUD = "these runs are not HPC AI500 results: "

@@ -15,21 +15,18 @@ from forgeries import Bundle, copy_of, unpack
 from typer.testing import CliRunner
 from written_campaign import SHORT, edit_record, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli.commands import app
 from hpcai500.errors import UsageError, WrongAnswerError
-from hpcai500.results.acceptance.criteria import Judged
-from hpcai500.results.acceptance.junit import junit_xml
+from hpcai500.results.acceptance.contract import load_contract
+from hpcai500.results.acceptance.evidence import Requirement, Trust
+from hpcai500.results.acceptance.measured import Judged
 from hpcai500.results.acceptance.page import acceptance_page
-from hpcai500.results.acceptance.requirements import Requirement
-from hpcai500.results.acceptance.spec import load_contract
-from hpcai500.results.acceptance.submissions import Trust
-from hpcai500.results.acceptance.text import acceptance_lines
-from hpcai500.results.acceptance.verdict import Acceptance, Request, accept
+from hpcai500.results.acceptance.verdict import Acceptance, Request, accept, acceptance_lines, junit_xml
 from hpcai500.results.scaling import read_scaling
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.verification.verify import verify_submission
-from hpcai500.system.versions import package_code_hash
+from hpcai500.system.software import package_code_hash
 
 CRITERION = '[[criteria]]\nmetric = "flops"\nreference = 1\nunit = "TFLOPS"\nlower = 0.0\n'
 
@@ -180,7 +177,7 @@ def of(made: Acceptance, name: str) -> Requirement:
 
 
 def change_optimizer(bundle: Bundle) -> Bundle:
-    bundle.rewrite_code("optim/sgd.py", "import torch\n", "import torch\n\n_FASTER = True\n")
+    bundle.rewrite_code("optim/optimizers.py", "import torch\n", "import torch\n\n_FASTER = True\n")
     return bundle
 
 

@@ -13,9 +13,9 @@ from written_campaign import SHORT, copy_campaign, edit_record, rewrite_recipe, 
 from written_record import ranks, write_record
 
 from hpcai500.errors import UsageError, WrongAnswerError
-from hpcai500.results.acceptance.criteria import Judged
-from hpcai500.results.acceptance.requirements import Requirement
-from hpcai500.results.acceptance.spec import load_contract
+from hpcai500.results.acceptance.contract import load_contract
+from hpcai500.results.acceptance.evidence import Requirement
+from hpcai500.results.acceptance.measured import Judged
 from hpcai500.results.acceptance.verdict import Acceptance, Request, accept
 
 RUNS = 4

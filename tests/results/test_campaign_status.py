@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from written_campaign import rewrite_recipe, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.campaign.standing import standing
 from hpcai500.errors import UsageError
-from hpcai500.results.campaign_spread import dropped_places, spread_lines
-from hpcai500.results.campaign_status import CampaignStatus
+from hpcai500.results.campaign_status import CampaignStatus, dropped_places, spread_lines
 from hpcai500.results.outcome import CommandOutcome, RunOutcome
 from hpcai500.results.score import expand, score_record, why_no_mean
 

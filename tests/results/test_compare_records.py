@@ -11,9 +11,8 @@ import pytest
 from reported import write_reported
 
 from hpcai500.errors import UsageError
-from hpcai500.methodology.comparison import compare, side
-from hpcai500.results.compare import Comparison, compare_records
-from hpcai500.results.compare_text import comparison_lines, comparison_page
+from hpcai500.methodology.statistics import compare, side
+from hpcai500.results.compare import Comparison, compare_records, comparison_lines, comparison_page
 
 
 def lines(comparison: Comparison) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from hpcai500.errors import UsageError
-from hpcai500.results.acceptance.metrics import METRICS
-from hpcai500.results.acceptance.spec import (
+from hpcai500.results.acceptance.contract import (
+    METRICS,
     Contract,
     CriterionTable,
     PartyTable,
@@ -21,8 +21,10 @@ from hpcai500.results.acceptance.spec import (
     contracts_folder,
     find_contract,
     load_contract,
+    shown,
+    unit_factor,
+    unit_names,
 )
-from hpcai500.results.acceptance.units import shown, unit_factor, unit_names
 
 EXAMPLE = contracts_folder() / "example.toml"
 TABLES: dict[str, type[BaseModel]] = {

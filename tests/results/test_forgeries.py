@@ -17,7 +17,7 @@ from forgeries import Bundle, Forgery, copy_of, unpack
 from forgeries_of_campaigns import account
 from written_campaign import SHORT, heads_given, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.record import read_record
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.verification.finding import Finding, Verification

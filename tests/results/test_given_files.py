@@ -18,7 +18,7 @@ from hpcai500.cli.commands import app
 from hpcai500.errors import HpcAi500Error, UsageError
 from hpcai500.machine import load_machine
 from hpcai500.results import given_files
-from hpcai500.results.acceptance import ceilings
+from hpcai500.results.acceptance import measured as measured_module
 from hpcai500.results.given_files import GivenFile
 
 CONTRACT = """
@@ -166,7 +166,7 @@ def test_the_bytes_that_were_checked_are_the_bytes_that_are_parsed(
         path.write_text(forged)
         return found
 
-    monkeypatch.setattr(ceilings, "given_file", swapped)
+    monkeypatch.setattr(measured_module, "given_file", swapped)
     micro.write_text(forged)
     made = accepted(contract(tmp_path), record, "--micro", micro)
     assert made["criteria"][0]["measured"] == 80e9

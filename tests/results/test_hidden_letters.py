@@ -9,12 +9,12 @@ from jinja2 import Environment
 from markupsafe import Markup
 from written_record import write_record
 
-from hpcai500.results.figure_files import figure_files
-from hpcai500.results.ranking.site import rendering as site
-from hpcai500.results.report import rendering as report
+from hpcai500.drawing import figure_files
+from hpcai500.results.ranking import site_parts as site
+from hpcai500.results.report import blocks as report
+from hpcai500.results.report.drawing import element
 from hpcai500.results.report.page import make_report
-from hpcai500.results.report.svg import element
-from hpcai500.results.report.words import legible
+from hpcai500.text import legible
 
 HIDDEN = "a\x1b[2J\x9b1m\u202eb\u2066c\u200bd\u2028e\r\x7f\ud800"
 SHOWN = r"a\x1b[2J\x9b1m\u202eb\u2066c\u200bd\u2028e\r\u007f\ud800"

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import DataError
-from hpcai500.results.horovod_timeline import read_horovod_timeline
-from hpcai500.results.timeline import timeline_document, timeline_lines
+from hpcai500.results.timeline import read_horovod_timeline, timeline_document, timeline_lines
 
 SAMPLES = Path(__file__).parent / "horovod"
 REAL = [SAMPLES / "mpi.json", SAMPLES / "gloo.json"]

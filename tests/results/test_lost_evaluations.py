@@ -8,9 +8,9 @@ import pytest
 from forgeries_of_restarts import go_back, gone_back
 from written_campaign import SHORT, edit_record, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.campaign.standing import standing
-from hpcai500.chain import Event
+from hpcai500.record import Event
 
 
 def reasons(campaign: Path) -> list[str]:

@@ -16,13 +16,11 @@ import pytest
 from typer.testing import CliRunner
 from written_campaign import SHORT, edit_record, values, write_campaign
 
-from hpcai500.chain import Event
 from hpcai500.cli import main
 from hpcai500.cli.commands import app
 from hpcai500.errors import RecordError
-from hpcai500.record import Record, read_record
-from hpcai500.results.mllog.line import Line
-from hpcai500.results.mllog.log import mllog_lines
+from hpcai500.record import Event, Record, read_record
+from hpcai500.results.mllog import Line, mllog_lines
 
 _ONCE = (
     "submission_org", "submission_platform", "submission_division", "submission_status", "init_stop", "run_start",
@@ -178,7 +176,7 @@ def test_ctrl_c_is_one_line_and_exit_code_1(
     def stopped(record: Record) -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpcai500.results.mllog.log.mllog_lines", stopped)
+    monkeypatch.setattr("hpcai500.results.mllog.mllog_lines", stopped)
     monkeypatch.setattr("sys.argv", ["hpcai500", "export", str(campaign / "trial-01"), "--mllog"])
     assert main() == 1
     assert capsys.readouterr().err == "hpcai500: error: stopped by Ctrl-C\n"

@@ -10,14 +10,11 @@ import pytest
 from written_record import write_record
 
 from hpcai500.errors import UsageError
-from hpcai500.launch.step_facts import planned_layout, planned_recipe
+from hpcai500.launch.measuring import planned_layout, planned_recipe
 from hpcai500.machine import Level, Link, Machine, PaperPoint
-from hpcai500.methodology.cost.facts import StepFacts
-from hpcai500.methodology.cost.gradients import Gradients
+from hpcai500.methodology.cost import Gradients, StepFacts
 from hpcai500.results.estimate import Estimate, estimate_here, estimate_on
-from hpcai500.results.prediction import MODEL_ERROR, Prediction, predict_scaling
-from hpcai500.results.prediction_files import write_prediction
-from hpcai500.results.prediction_records import read_measured
+from hpcai500.results.prediction import MODEL_ERROR, Prediction, predict_scaling, read_measured, write_prediction
 
 PNG = b"\x89PNG\r\n\x1a\n"
 IC = StepFacts(128, 8e9, 24e9, tuple(Gradients(1e6, (n + 1) / 100) for n in range(100)))

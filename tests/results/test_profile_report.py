@@ -9,8 +9,7 @@ import pytest
 from written_profile import profile, write_profile
 
 from hpcai500.errors import ExitCode, RecordError
-from hpcai500.results.profile import comparison_lines, exit_code, profile_lines, read_profile
-from hpcai500.results.profile_figure import draw_profiles
+from hpcai500.results.profile import comparison_lines, draw_profiles, exit_code, profile_lines, read_profile
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -11,11 +11,10 @@ from made_log import interrupted
 from written_campaign import SHORT, edit_record, values, write_campaign
 
 from hpcai500 import __version__
-from hpcai500.chain import Event
 from hpcai500.methodology.result import derive
-from hpcai500.record import Record, read_record
+from hpcai500.recipe import rulebook
+from hpcai500.record import Event, Record, read_record
 from hpcai500.results.verification.records import RECORD_CHECKS
-from hpcai500.rulebook import rulebook
 
 
 @pytest.fixture

@@ -13,18 +13,23 @@ import pytest
 from typer.testing import CliRunner
 from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, values, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
-from hpcai500.chain import Event
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli.commands import app
 from hpcai500.errors import RunError, UsageError, WrongAnswerError
 from hpcai500.recipe import load_recipe
-from hpcai500.record import read_record
-from hpcai500.results.replication.comparison import Replication, compare_sides
-from hpcai500.results.replication.data import make_line, require_data
-from hpcai500.results.replication.likeness import likeness
+from hpcai500.record import Event, read_record
+from hpcai500.results.replication.comparison import (
+    Replication,
+    Side,
+    compare_sides,
+    likeness,
+    make_line,
+    read_side,
+    read_submission,
+    replication_lines,
+    require_data,
+)
 from hpcai500.results.replication.plan import Plan, PlanRequest, plan_replication
-from hpcai500.results.replication.side import Side, read_side, read_submission
-from hpcai500.results.replication.text import replication_lines
 from hpcai500.results.submission.pack import SubmitRequest, pack
 
 _OWN_SEEDS = "hyperparameters.seed=101"

@@ -24,8 +24,8 @@ from hpcai500 import train
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.results.report.blocks import Picture, Text
 from hpcai500.results.report.page import make_report
-from hpcai500.results.report.pictures import picture_section
 from hpcai500.results.report.reading import Subject, read_subject
+from hpcai500.results.report.sections import picture_section
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 BROKEN = "This part of the record cannot be shown"

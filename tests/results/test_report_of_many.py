@@ -10,9 +10,8 @@ from reported import write_reported
 from test_report_of_a_record import BROKEN, words
 
 from hpcai500.errors import UsageError
+from hpcai500.results.report.drawing import Axis, compact, round_values, spanning, thinned
 from hpcai500.results.report.page import make_report
-from hpcai500.results.report.plot import thinned
-from hpcai500.results.report.scales import Axis, compact, round_values, spanning
 
 
 def test_ten_thousand_ranks_are_the_worst_twenty_and_quantiles(tmp_path: Path) -> None:

@@ -16,10 +16,7 @@ from written_record import COSTS, ranks, write_record
 from hpcai500.cli.commands import app
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.machine import Level, Machine, load_machine
-from hpcai500.results.roofline import machine_roofline
-from hpcai500.results.roofline_figure import PICTURE_INCHES, Picture, draw_roofline
-from hpcai500.results.roofline_labels import spread
-from hpcai500.results.roofline_records import roofline
+from hpcai500.results.roofline import PICTURE_INCHES, Picture, draw_roofline, machine_roofline, roofline, spread
 
 V100 = load_machine("v100-64")
 # Four accelerators on two nodes. What write_record writes: 1e9 FLOPs an image, 3e6 bytes sent a rank and step.

@@ -11,11 +11,9 @@ from written_campaign import SHORT, edit_record, rewrite_recipe, values, write_c
 
 from hpcai500.errors import RecipeError, RecordError, UsageError, WrongAnswerError
 from hpcai500.recipe import tables_hash
-from hpcai500.results.rules import ask_rules
-from hpcai500.results.rules_page import page_with_table, rules_lines
-from hpcai500.results.rules_text import report_lines
+from hpcai500.results.outcome import summary_lines
+from hpcai500.results.rules import ask_rules, page_with_table, report_lines, rules_lines
 from hpcai500.results.score import score_record
-from hpcai500.results.show import summary_lines
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
 
@@ -221,7 +219,7 @@ def test_a_result_of_today_must_say_the_level_that_is_found(campaign: Path, chan
 
 def test_the_page_of_rules_is_current() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page_with_table(page) == page, "run: python -m hpcai500.results.rules_page docs/rules.md"
+    assert page_with_table(page) == page, "run: python -m hpcai500.results.rules docs/rules.md"
 
 
 @pytest.mark.parametrize("edition", ["v2.0", "v3.0"])

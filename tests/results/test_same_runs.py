@@ -14,15 +14,13 @@ import pytest
 from forgeries import copy_of, unpack
 from written_campaign import SHORT, copy_campaign, edit_journal, edit_record, values, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
-from hpcai500.chain import Event
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.errors import UsageError
-from hpcai500.record import read_record
-from hpcai500.results.ranking.documents import ranking_document
-from hpcai500.results.ranking.making import make_ranking
-from hpcai500.results.ranking.ranking import Ranking
-from hpcai500.results.same_runs import Runs, Shared, run_facts, shared_runs
+from hpcai500.record import Event, read_record
+from hpcai500.results.ranking.ranking import Ranking, ranking_document
+from hpcai500.results.ranking.site import make_ranking
 from hpcai500.results.submission.pack import SubmitRequest, pack
+from hpcai500.results.verification.copies import Runs, Shared, run_facts, shared_runs
 
 ALL = ("losses", "times", "weights", "checkpoints", "moments on one machine")
 TRIALS = 4

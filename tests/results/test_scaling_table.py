@@ -10,8 +10,7 @@ import pytest
 from written_record import COSTS, ranks, write_record
 
 from hpcai500.errors import ExitCode, RecordError, UsageError
-from hpcai500.results.scale_report import report_broken_scaling, report_scaling
-from hpcai500.results.scaling import read_scaling
+from hpcai500.results.scaling import read_scaling, report_broken_scaling, report_scaling
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -12,8 +12,7 @@ import pytest
 from written_record import COSTS, ranks, write_record
 
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.results.communication_tables import straggler_lines
-from hpcai500.results.timeline import export_trace, timeline_document, timeline_lines
+from hpcai500.results.timeline import export_trace, straggler_lines, timeline_document, timeline_lines
 
 TRACE = b'{"traceEvents":[]}'
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcai500.methodology.result import derive
-from hpcai500.recipe import load_recipe, recipe_hash
-from hpcai500.record import read_record
-from hpcai500.record_writer import RecordWriter
-from hpcai500.rulebook import rulebook
+from hpcai500.recipe import load_recipe, recipe_hash, rulebook
+from hpcai500.record import RecordWriter, read_record
 
 STAGE = {"mean_seconds": 0.002, "median_seconds": 0.001, "p95_seconds": 0.004}
 COSTS: dict[str, Any] = {

@@ -14,10 +14,10 @@ import torch
 from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
 from hpcai500.findings import CannotBeChecked
-from hpcai500.self_test import accelerator
+from hpcai500.self_test import kernels as kernel_checks
 from hpcai500.self_test.kernels_command import checks
 from hpcai500.system import doctor
-from hpcai500.system.driver import Driver, Traces
+from hpcai500.system.accelerator import Driver, Traces
 
 # What has no answer of its own: what is known of the build, and how much memory a device needs.
 WITHOUT_ANSWER = {"build_info", "cpu_isa", "cuda_architectures", "cuda_device_count"}
@@ -186,7 +186,7 @@ def test_a_reader_that_takes_damage_for_data_is_found(tmp_path: Path, monkeypatc
 
 def test_every_kernel_that_the_core_exports_is_checked() -> None:
     """By name, in the sources of the checks; those on a device by their faces in torch, whose names are the CPU's."""
-    folder = Path(inspect.getfile(accelerator)).parent
+    folder = Path(inspect.getfile(kernel_checks)).parent
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     kernels = {name for name, thing in vars(_core).items() if not name.startswith("_") and callable(thing)}
     results = {"Batch", "CropBox", "Failure", "JpegInfo"}
@@ -195,20 +195,20 @@ def test_every_kernel_that_the_core_exports_is_checked() -> None:
     assert not unchecked
 
 
-@pytest.mark.parametrize("name", accelerator.CHECKS)
+@pytest.mark.parametrize("name", kernel_checks.CHECKS)
 def test_the_checks_of_a_device_compare(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no device here, so the CPU is held against itself, and then against a CPU that is wrong once."""
     here = torch.device("cpu")
-    assert accelerator.CHECKS[name](here)
+    assert kernel_checks.CHECKS[name](here)
     face = {
-        "gradient packing": (accelerator.kernels, "pack"),
-        "gradient quantisation": (accelerator.kernels, "quantise"),
-        "layer norms": (accelerator.kernels, "layer_norms"),
-        "non-maximum suppression": (accelerator, "batched_nms"),
-        "non-maximum suppression of lists": (accelerator, "sorted_nms"),
-        "RoIAlign and gradient": (accelerator, "roi_align"),
-        "RoIAlign of levels": (accelerator, "roi_align_levels"),
-        "image conversion": (accelerator, "convert_images"),
+        "gradient packing": (kernel_checks.kernels, "pack"),
+        "gradient quantisation": (kernel_checks.kernels, "quantise"),
+        "layer norms": (kernel_checks.kernels, "layer_norms"),
+        "non-maximum suppression": (kernel_checks, "batched_nms"),
+        "non-maximum suppression of lists": (kernel_checks, "sorted_nms"),
+        "RoIAlign and gradient": (kernel_checks, "roi_align"),
+        "RoIAlign of levels": (kernel_checks, "roi_align_levels"),
+        "image conversion": (kernel_checks, "convert_images"),
     }[name]
     right, calls = getattr(*face), []
 
@@ -223,36 +223,36 @@ def test_the_checks_of_a_device_compare(name: str, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(*face, wrong_at_second)
     with pytest.raises(WrongAnswerError):
-        accelerator.CHECKS[name](here)
+        kernel_checks.CHECKS[name](here)
 
 
 def test_without_a_device_its_checks_are_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(accelerator, "find_traces", Traces)
+    monkeypatch.setattr(kernel_checks, "find_traces", Traces)
     with pytest.raises(CannotBeChecked, match="no CUDA device"):
-        accelerator.find_device()
+        kernel_checks.find_device()
 
 
 def test_a_device_that_torch_does_not_find_is_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver and a CUDA build of torch cannot exist here: both are mocked."""
     traces = Traces(("/dev/nvidia0",), "570.86.15")
-    for module in (accelerator, doctor):
+    for module in (kernel_checks, doctor):
         monkeypatch.setattr(module, "find_traces", lambda: traces)
     monkeypatch.setattr(doctor, "ask_driver", lambda environment: Driver(loaded=True, version=13000, code=802))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    accelerator._why_no_device.cache_clear()
+    kernel_checks._why_no_device.cache_clear()
     with pytest.raises(EnvironmentLacksError, match=r"gives no device.*SYSTEM_NOT_READY.*fabricmanager") as raised:
-        accelerator.find_device()
-    accelerator._why_no_device.cache_clear()
+        kernel_checks.find_device()
+    kernel_checks._why_no_device.cache_clear()
     assert "accelerator.device" not in str(raised.value), "the self-test has no such setting"
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(CannotBeChecked, match="no CUDA device for torch"):
-        accelerator.find_device()
+        kernel_checks.find_device()
 
 
 def test_a_device_and_a_core_without_cuda_is_told_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the driver cannot exist here
     monkeypatch.setattr(_core, "cuda_architectures", list)
     with pytest.raises(EnvironmentLacksError, match="put nvcc on PATH"):
-        accelerator.find_device()
+        kernel_checks.find_device()

@@ -16,7 +16,7 @@ import pytest
 from hpcai500.errors import EnvironmentLacksError, ExitCode, WrongAnswerError
 from hpcai500.findings import CannotBeChecked, Finding, FindingsLog, read_findings
 from hpcai500.launch import self_test
-from hpcai500.launch.child import Patience
+from hpcai500.launch.processes import Patience
 from hpcai500.launch.self_test import Part, SelfTest, run_parts
 
 HPCAI500 = Path(sys.executable).with_name("hpcai500")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpcai500.comm.local import LocalCommunicator
+from hpcai500.comm.communicator import LocalCommunicator
 from hpcai500.errors import HpcAi500Error, RunError, WrongAnswerError
 from hpcai500.record import read_record
 from hpcai500.self_test.summing import check_sum

@@ -15,7 +15,7 @@ from hosts import ROUTER
 from slurm import Slurm
 from tiny_runs import TINY
 
-from hpcai500.ensemble.reading import Ensemble, read_ensemble
+from hpcai500.ensemble.journal import Ensemble, read_ensemble
 from hpcai500.ensemble.scheduler import MemberJob
 
 HPCAI500 = Path(sys.executable).with_name("hpcai500")
@@ -35,7 +35,7 @@ OMP_NUM_THREADS = "1"
 _JOBS = """
 import dataclasses, json, sys
 from pathlib import Path
-from hpcai500.ensemble.reading import read_ensemble
+from hpcai500.ensemble.journal import read_ensemble
 from hpcai500.ensemble.slurm import SlurmScheduler
 from hpcai500.launch.site import Site
 jobs = SlurmScheduler(Site()).jobs(read_ensemble(Path(sys.argv[1])))

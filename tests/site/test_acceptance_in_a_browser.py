@@ -9,8 +9,8 @@ import pytest
 from browser import Browser, why_no_browser
 from written_campaign import SHORT, write_campaign
 
+from hpcai500.results.acceptance.contract import contracts_folder, load_contract
 from hpcai500.results.acceptance.page import acceptance_page
-from hpcai500.results.acceptance.spec import contracts_folder, load_contract
 from hpcai500.results.acceptance.verdict import Request, accept
 
 PHONE, SCREEN = 390, 1200

@@ -18,7 +18,7 @@ from hosts import ROUTER
 from slurm import Slurm
 from tiny_runs import TINY
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 
 HPCAI500 = str(Path(sys.executable).with_name("hpcai500"))
 SETTINGS = (*TINY, "hardware.nodes=2", "communication.backend=torch", "hyperparameters.batch_size=4")

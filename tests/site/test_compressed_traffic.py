@@ -13,9 +13,9 @@ import torch
 from hosts import Site, why_not
 from site_ranks import run_ranks
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
-from hpcai500.measure.network import read_counters
+from hpcai500.measure.host import read_counters
 from hpcai500.recipe import load_recipe
 
 RATE_MBIT = 200

@@ -10,9 +10,9 @@ from typing import Any
 from ensembles import HPCAI500, SITE, OnSlurm, planned
 from slurm import Slurm
 
-from hpcai500.ensemble.reading import FAILURES
-from hpcai500.ensemble.retrying import MOST_FAILURES
-from hpcai500.ensemble.slurm_failures import MOST_ON_A_HOST
+from hpcai500.ensemble.journal import FAILURES
+from hpcai500.ensemble.local import MOST_FAILURES
+from hpcai500.ensemble.slurm_scripts import MOST_ON_A_HOST
 
 ACCOUNTING_LAG_SECONDS = 30
 # Long enough for something to happen in the middle.

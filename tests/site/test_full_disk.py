@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import same_weights, train_arguments
 
-from hpcai500.chain import iterate
-from hpcai500.record import read_record
+from hpcai500.record import iterate, read_record
 
 # Trains into the small disk, fills it when the first epoch is saved, frees it again, resumes, copies the record out.
 SCENE = """

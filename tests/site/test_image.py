@@ -14,8 +14,7 @@ from typing import Any
 
 from image import BUILT, ROOT, Image
 
-from hpcai500.chain import iterate
-from hpcai500.record import read_record
+from hpcai500.record import iterate, read_record
 
 SHARE = "/opt/hpcai500/share/hpcai500"
 # A real training run that is over in seconds, in which quality is not the point.

@@ -14,7 +14,7 @@ from slurm import Slurm
 from test_harness_reframe import ReFrame, reframe  # noqa: F401 - a fixture is found by its name here
 from test_sbatch import LONG, SITE
 
-from hpcai500.chain import iterate
+from hpcai500.record import iterate
 
 # Root of this machine needs it in front of Apptainer; users of a site call Apptainer itself.
 APPTAINER = ROOT / "scripts" / "apptainer"

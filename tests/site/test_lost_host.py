@@ -14,9 +14,8 @@ from hosts import Site
 from site_ranks import finish, layout, start_ranks
 from tiny_runs import train_arguments
 
-from hpcai500.chain import iterate
-from hpcai500.comm.monitor import bound_seconds
-from hpcai500.record import read_record
+from hpcai500.comm.liveness import bound_seconds
+from hpcai500.record import iterate, read_record
 
 TIMEOUT = 4.0
 HOSTS = ("h1", "h2")

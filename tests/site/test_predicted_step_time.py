@@ -14,19 +14,27 @@ import torch
 from hosts import Site, shaping, why_not
 from site_ranks import layout, run_ranks
 
-from hpcai500.comm.base import Communicator
-from hpcai500.engine.blank_steps import BlankSteps
+from hpcai500.comm.communicator import Communicator
+from hpcai500.engine.measured_steps import BlankSteps
 from hpcai500.engine.ranks import Ranks
+from hpcai500.hosts import find_placement
 from hpcai500.measure.flops import count_flops
-from hpcai500.measure.gradient_work import gradients_of
-from hpcai500.measure.repetition import median_interval
-from hpcai500.methodology.cost.collectives import all_reduce
-from hpcai500.methodology.cost.facts import StepFacts
-from hpcai500.methodology.cost.gradients import Gradients
-from hpcai500.methodology.cost.links import TCP_SHARE, Hockney, Layout, Network
-from hpcai500.methodology.cost.measured import Phases, summarised
-from hpcai500.methodology.cost.step import Exchange, StepCost, predict_step
-from hpcai500.placement import find_placement
+from hpcai500.measure.step_command import gradients_of
+from hpcai500.measure.timing import median_interval
+from hpcai500.methodology.cost import (
+    TCP_SHARE,
+    Exchange,
+    Gradients,
+    Hockney,
+    Layout,
+    Network,
+    Phases,
+    StepCost,
+    StepFacts,
+    all_reduce,
+    predict_step,
+    summarised,
+)
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import model_of
 

@@ -12,10 +12,10 @@ from browser import why_no_browser
 from devtools import Tab
 from submitted import refused, verified
 
-from hpcai500.results.ranking.examined import Examined
+from hpcai500.results.ranking.entries import Examined
 from hpcai500.results.ranking.ranking import rank
-from hpcai500.results.ranking.site.pages import site_files
-from hpcai500.results.ranking.site.writing import write_site
+from hpcai500.results.ranking.site import site_files
+from hpcai500.results.ranking.site_folder import write_site
 
 PHONE, SCREEN = 390, 1280
 ATTACK = "<img src=https://elsewhere.example/x onerror=console.log('run')><script>console.log('run')</script>"

@@ -11,8 +11,7 @@ from browser import Browser, why_no_browser
 from PIL import Image
 from reported import write_reported
 
-from hpcai500.results.compare import compare_records
-from hpcai500.results.compare_text import comparison_page
+from hpcai500.results.compare import compare_records, comparison_page
 from hpcai500.results.report.page import make_report
 
 PHONE, SCREEN = 390, 1200

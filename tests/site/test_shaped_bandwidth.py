@@ -13,7 +13,7 @@ import torch
 from hosts import Site, shaping
 from site_ranks import run_ranks
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 
 TWO = ("h1", "h2")
 # Mbit/s, and bytes that take about a third of a second at that rate.

@@ -11,7 +11,7 @@ from many_ranks import Outcome
 from site_ranks import Task, layout
 from slurm import Slurm
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 
 NODES = ("n1", "n2")
 

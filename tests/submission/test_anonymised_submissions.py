@@ -13,20 +13,17 @@ import pytest
 from written_campaign import SHORT, edit_journal, edit_record, values, write_campaign
 from written_run import chained
 
-from hpcai500.campaign.reading import Campaign, read_campaign
+from hpcai500.campaign.journal import Campaign, read_campaign
 from hpcai500.campaign.standing import standing
-from hpcai500.chain import last_hash
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.result import derive
-from hpcai500.record import read_record
+from hpcai500.recipe import rulebook
+from hpcai500.record import last_hash, read_record
 from hpcai500.results.submission import pack as module
-from hpcai500.results.submission.anonymising import anonymise
-from hpcai500.results.submission.anonymising.names import find_names, pseudonyms, user_pseudonyms
-from hpcai500.results.submission.anonymising.replacing import Replacer
+from hpcai500.results.submission.anonymise import Replacer, anonymise, find_names, pseudonyms, user_pseudonyms
 from hpcai500.results.submission.archive import open_submission
-from hpcai500.results.submission.gathering import Gathered, gather_campaign
 from hpcai500.results.submission.manifest import Anonymised
-from hpcai500.rulebook import rulebook
+from hpcai500.results.submission.pack import Gathered, gather_campaign
 
 HOSTS = ("jzx0097.cluster.example.org", "jzx0098")
 NAMES = (

@@ -20,11 +20,11 @@ from written_submission import (
     write_zip,
 )
 
-from hpcai500.chain import FIRST_PREVIOUS
 from hpcai500.errors import WrongAnswerError
-from hpcai500.results.submission import content as content_module
-from hpcai500.results.submission import limits
-from hpcai500.results.submission.content import Budget, parse_json
+from hpcai500.record import FIRST_PREVIOUS
+from hpcai500.results.submission import archive as content_module
+from hpcai500.results.submission import manifest
+from hpcai500.results.submission.archive import Budget, parse_json
 
 
 def with_manifest(tmp_path: Path, content: bytes) -> Path:
@@ -98,7 +98,7 @@ def line(key: str, value: object) -> bytes:
         ("campaign/recipe.toml", b"a = 1979-05-27", "a date"),
         ("campaign/recipe.toml", b"\xff", "TOML"),
         ("campaign/trial-01/power/x.csv", b"time_s\0", "not a row"),
-        ("campaign/trial-01/power/x.csv", b"1," * limits.CELL_BYTES, "too long a row"),
+        ("campaign/trial-01/power/x.csv", b"1," * manifest.CELL_BYTES, "too long a row"),
         ("campaign/trial-01/DONE", b"\0", "NUL"),
         ("logs/a.txt", b"\xff\xff", "UTF-8"),
         ("campaign/campaign.jsonl", line("attempt_start", {"record": "../../etc"}) + b"\n", "a name like trial-01"),
@@ -118,9 +118,9 @@ def test_a_torn_last_line_is_no_event_and_no_reason_to_refuse(tmp_path: Path) ->
 
 
 def test_a_log_of_more_events_than_any_run_has_is_refused(tmp_path: Path) -> None:
-    content = b"{}\n" * (limits.MOST_EVENTS + 1)
+    content = b"{}\n" * (manifest.MOST_EVENTS + 1)
     told = refusal(write_submission(tmp_path / "s.zip", with_file(EVENTS, content)), tmp_path / "out")
-    assert f"more than {limits.MOST_EVENTS} events" in told
+    assert f"more than {manifest.MOST_EVENTS} events" in told
 
 
 def test_a_line_that_is_longer_than_any_event_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

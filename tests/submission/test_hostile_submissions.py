@@ -314,7 +314,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
 
 
 def test_more_files_than_a_submission_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcai500.results.submission.zip_reading.MOST_ENTRIES", 3)
+    monkeypatch.setattr("hpcai500.results.submission.archive.MOST_ENTRIES", 3)
     assert "expected at most 3" in refusal(write_submission(tmp_path / "s.zip"), tmp_path / "out")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcai500.results.submission.format_page import format_page
-from hpcai500.results.submission.layout import KINDS, kind_of
-from hpcai500.results.submission.manifest import Manifest
+from hpcai500.results.submission.manifest import KINDS, Manifest, kind_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "submission-format.md"
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from written_submission import EVENTS, members_of, opened, small_files, write_zip
 
 from hpcai500.errors import WrongAnswerError
-from hpcai500.results.submission.archive import read_manifest
-from hpcai500.results.submission.content import Budget, parse_json
+from hpcai500.results.submission.archive import Budget, parse_json, read_manifest
 
 FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 

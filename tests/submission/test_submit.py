@@ -18,7 +18,7 @@ from typing import Literal
 import pytest
 from written_campaign import SHORT, edit_record, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.cli import main
 from hpcai500.errors import ExitCode, RecordError, RunError, UsageError
 from hpcai500.results.submission import pack as module
@@ -26,7 +26,7 @@ from hpcai500.results.submission.archive import open_submission
 from hpcai500.results.submission.claim import claim_of, with_level
 from hpcai500.results.submission.pack import Packed, SubmitRequest, pack
 from hpcai500.results.submission.signature import check_signature
-from hpcai500.system.versions import code_hash
+from hpcai500.system.software import code_hash
 
 CREATED = "2026-11-22T03:00:00Z"
 

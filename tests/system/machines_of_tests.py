@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hpcai500.system.describe.part import Host
-from hpcai500.system.describe.tools import Answer
+from hpcai500.system.looking import Answer, Host
 
 EPYC = Path(__file__).with_name("samples") / "epyc"
 _TOOLS = {

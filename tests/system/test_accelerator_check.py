@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from recipes_of_tests import IMAGE, inside
 
-from hpcai500.system.accelerator import Machine, Torch, accelerator_check
+from hpcai500.system.accelerator import Driver, Machine, Torch, Traces, accelerator_check, ask_driver, find_traces
 from hpcai500.system.container import Container
-from hpcai500.system.driver import Driver, Traces, ask_driver, find_traces
 
 HERE = Traces(("/dev/nvidia0",), "535.129.03")
 CUDA = Torch("2.13.0+cu130", "13.0")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.placement import Launcher
-from hpcai500.system.capacity import cores_check, memory_check, memory_limit
+from hpcai500.hosts import Launcher
+from hpcai500.system.process import cores_check, memory_check, memory_limit
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.system.check_log import CheckLog, Told, read_log
-from hpcai500.system.checks import Check
-from hpcai500.system.preflight import DISK, GEMM, MEASURED, RANKS, READING, concluded, in_order, plan
+from hpcai500.system.checks import (
+    DISK,
+    GEMM,
+    MEASURED,
+    RANKS,
+    READING,
+    Check,
+    CheckLog,
+    Told,
+    concluded,
+    in_order,
+    plan,
+    read_log,
+)
 
 FINE = Check(RANKS, "pass", "2 ranks")
 NAMES = (RANKS, GEMM, DISK)

@@ -11,7 +11,7 @@ from recipes_of_tests import IMAGE, inside
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.interpreter import without_code
 from hpcai500.system.container import Container, find_container, short_image
-from hpcai500.system.container_checks import container_check, image_check, python_check
+from hpcai500.system.doctor import container_check, image_check, python_check
 
 STARTED = {
     "APPTAINER_CONTAINER": "/apps/hpcai500.sif",

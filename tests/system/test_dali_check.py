@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.recipe import load_recipe
-from hpcai500.system.dali_plugin import DaliPlugin, find_plugin, loader_check
+from hpcai500.system.software import DaliPlugin, find_plugin, loader_check
 
 PLUGIN = DaliPlugin(Path("libhpcai500_dali-2.4.0.so"), "2.4.0")
 DALI = load_recipe("ic/smoke", ["accelerator.loader=dali"])

@@ -9,11 +9,8 @@ import pytest
 from mock_nvml import MockNvml
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.system.describe.devices import describe_devices
-from hpcai500.system.describe.nvml_reading import pci_address, read_nvml
-from hpcai500.system.describe.part import Host
-from hpcai500.system.describe.tools import Answer
-from hpcai500.system.nvml import open_nvml
+from hpcai500.system.devices import describe_devices, open_nvml, pci_address, read_nvml
+from hpcai500.system.looking import Answer, Host
 
 
 def test_nvml_is_closed_also_after_an_error() -> None:

@@ -13,18 +13,25 @@ from typing import Any
 import pytest
 from machines_of_tests import answers, epyc_node, link, sample, tree
 
-from hpcai500.scratch import scratch
-from hpcai500.system.describe import environment
-from hpcai500.system.describe.hardware_rows import caches
-from hpcai500.system.describe.hwloc import parse_hwloc
-from hpcai500.system.describe.kernel import kernel_settings, performance_parameters, process_limits
-from hpcai500.system.describe.memory import describe_memory, edac_modules, parse_dmidecode
-from hpcai500.system.describe.network import describe_network, parse_ibstat
-from hpcai500.system.describe.node import describe_node
-from hpcai500.system.describe.part import Host
-from hpcai500.system.describe.processor import caches_of, describe_processor, parse_lscpu
-from hpcai500.system.describe.storage import describe_storage
-from hpcai500.system.describe.tools import Answer
+from hpcai500.files import scratch
+from hpcai500.system import software
+from hpcai500.system.looking import Answer, Host
+from hpcai500.system.network import describe_network, parse_ibstat
+from hpcai500.system.node import (
+    caches_of,
+    describe_memory,
+    describe_node,
+    describe_processor,
+    describe_storage,
+    edac_modules,
+    kernel_settings,
+    parse_dmidecode,
+    parse_hwloc,
+    parse_lscpu,
+    performance_parameters,
+    process_limits,
+)
+from hpcai500.system.tables import caches
 
 
 @pytest.fixture
@@ -286,9 +293,9 @@ def test_only_harmless_variables_are_kept(tmp_path: Path) -> None:
 
 def preloaded_by(library: Path | str) -> str:
     """What a Python that was started with `library` preloaded tells of itself."""
-    code = "from hpcai500.system.describe.environment import preloaded; print(preloaded())"
-    environment = {**os.environ, "LD_PRELOAD": str(library)}
-    return subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
+    code = "from hpcai500.system.software import preloaded; print(preloaded())"
+    software = {**os.environ, "LD_PRELOAD": str(library)}
+    return subprocess.check_output([sys.executable, "-c", code], env=software, text=True).strip()
 
 
 def test_a_library_that_was_loaded_before_pythons_own_is_named() -> None:
@@ -321,13 +328,13 @@ def test_a_static_python_loads_nothing_before_itself(monkeypatch: pytest.MonkeyP
     def refuse(name: object) -> None:
         raise OSError("Dynamic loading not supported")
 
-    monkeypatch.setattr(environment.ctypes, "CDLL", refuse)
-    assert environment.preloaded() == []
+    monkeypatch.setattr(software.ctypes, "CDLL", refuse)
+    assert software.preloaded() == []
 
 
 def test_of_a_linker_that_does_not_tell_what_it_would_load_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_asked_for", set)
-    assert environment.preloaded() is None
+    monkeypatch.setattr(software, "_asked_for", set)
+    assert software.preloaded() is None
 
 
 @pytest.mark.parametrize(
@@ -349,31 +356,31 @@ def test_of_a_linker_that_does_not_tell_what_it_would_load_nothing_is_known(monk
 )
 def test_what_changes_a_run_unseen_is_recorded_with_its_effect(effect: str, names: str) -> None:
     given = dict.fromkeys(names.split(), "1")
-    assert environment.recorded(given) == given
-    assert environment.effects(given) == dict.fromkeys(given, effect)
+    assert software.recorded(given) == given
+    assert software.effects(given) == dict.fromkeys(given, effect)
 
 
 def test_what_is_switched_off_has_no_effect() -> None:
     off = dict.fromkeys(("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TRITON_KERNEL_OVERRIDE"), "0")
-    assert environment.effects({**off, "NCCL_NET_PLUGIN": "none", "LD_PRELOAD": ""}) == {}
+    assert software.effects({**off, "NCCL_NET_PLUGIN": "none", "LD_PRELOAD": ""}) == {}
 
 
 def test_what_makes_runs_slower_or_faster_is_told_apart_from_what_only_describes_them() -> None:
     tuned = {"ATEN_CPU_CAPABILITY": "default", "TORCHINDUCTOR_JOINT_GRAPH_PASSES": "0", "NCCL_ALGO": "Ring"}
     others = {"HPCAI500_NOT_HEEDED": "PYTHONPATH", "HPCAI500_ISA": "avx2", "SLURM_JOB_ID": "1", "SLURM_NNODES": "2"}
     others |= {"PYTHONUNBUFFERED": "1", "LD_LIBRARY_PATH": "/lib"}
-    assert environment.recorded({**tuned, **others}) == {**tuned, **others}
-    assert environment.tuning({**tuned, **others, "LD_PRELOAD": "/x.so"}) == set(tuned)
+    assert software.recorded({**tuned, **others}) == {**tuned, **others}
+    assert software.tuning({**tuned, **others, "LD_PRELOAD": "/x.so"}) == set(tuned)
 
 
 def test_a_cache_of_compiled_code_is_told_unless_the_run_made_it_itself(tmp_path: Path) -> None:
     theirs = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "hpcai500-here-1-abcdefgh" / "torch")}
     with scratch(theirs, tmp_path):
-        assert environment.recorded(theirs).keys() == {"TORCHINDUCTOR_CACHE_DIR"}
+        assert software.recorded(theirs).keys() == {"TORCHINDUCTOR_CACHE_DIR"}
     ours: dict[str, str] = {}
     with scratch(ours, tmp_path):
         ours["TRITON_CACHE_DIR"] = f"{ours['TORCHINDUCTOR_CACHE_DIR']}/triton/0"
-        assert environment.recorded(ours) == {}
+        assert software.recorded(ours) == {}
 
 
 def test_a_device_of_an_interface_has_its_link(tmp_path: Path) -> None:

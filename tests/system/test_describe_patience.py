@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.system.describe.node import assembled
-from hpcai500.system.describe.part import Part
-from hpcai500.system.describe.together import Look, together
-from hpcai500.system.describe.tools import LONGEST_RAW_BYTES, ask, bounded
+from hpcai500.system.looking import LONGEST_RAW_BYTES, Look, Part, ask, bounded, together
+from hpcai500.system.node import assembled
 
 
 def script(folder: Path, body: str) -> str:

@@ -16,14 +16,13 @@ from recipes_of_tests import of_two, recipe
 from hpcai500 import cli
 from hpcai500.cli import commands
 from hpcai500.errors import DataError, EnvironmentLacksError
+from hpcai500.hosts import find_placement
 from hpcai500.launch import benchmark
 from hpcai500.launch.crew import crew_of
-from hpcai500.placement import find_placement
 from hpcai500.system import doctor
-from hpcai500.system.accelerator import Torch
+from hpcai500.system.accelerator import Driver, Torch, Traces
 from hpcai500.system.doctor import Subject, examine, require_healthy, why_no_device
-from hpcai500.system.driver import Driver, Traces
-from hpcai500.system.versions import installed_torch
+from hpcai500.system.software import installed_torch
 
 NAMES = ["container", "image", "python", "data", "out", "temporary", "backend", "loader", "launcher", "accelerator",
          "cores", "memory", "shared memory"]  # fmt: skip

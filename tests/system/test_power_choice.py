@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import UsageError
-from hpcai500.system.power.choice import Meter, PowerChoice, parse_power
+from hpcai500.system.power import Meter, PowerChoice, parse_power
 
 
 @pytest.mark.parametrize("word", ["auto", "none", "nvml", "rapl", "ipmi"])

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import DataError
-from hpcai500.methodology.energy import Sample, Window, integrate
-from hpcai500.system.power.choice import Meter
-from hpcai500.system.power.meter import await_meter, read_meter
+from hpcai500.methodology.power import Sample, Window, integrate
+from hpcai500.system.power import Meter
+from hpcai500.system.power_samples import await_meter, read_meter
 
 # 2026-11-21T12:00:00Z
 NOON = 1_795_262_400.0

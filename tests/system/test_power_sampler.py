@@ -11,11 +11,19 @@ import pytest
 from power_places import ScriptedSource
 
 from hpcai500.errors import RecordError
-from hpcai500.methodology.energy import Window
-from hpcai500.system.power.node import SampledNode, energy_of
-from hpcai500.system.power.sampler import Sampler
-from hpcai500.system.power.samples_file import Row, file_name, format_samples, open_samples, parse_samples, read_samples
-from hpcai500.system.power.source import Reading
+from hpcai500.methodology.power import Window
+from hpcai500.system.power import Reading
+from hpcai500.system.power_samples import (
+    Row,
+    SampledNode,
+    Sampler,
+    energy_of,
+    file_name,
+    format_samples,
+    open_samples,
+    parse_samples,
+    read_samples,
+)
 
 STEADY = Reading({"": 250.0})
 
@@ -82,7 +90,7 @@ def test_a_source_that_hangs_neither_keeps_the_run_nor_writes_afterwards(tmp_pat
 
 
 def test_a_disk_that_is_full_is_told_and_written_to_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpcai500.system.power import sampler as module
+    from hpcai500.system import power_samples as module
 
     answers = iter([OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
 

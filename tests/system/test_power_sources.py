@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 from power_places import IPMI_ANSWER, MockNvml, SyntheticPowercap, answering_ipmitool, fake_ipmitool
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.system.power import rapl
-from hpcai500.system.power.count import EnergyCount
-from hpcai500.system.power.finding import automatic_names, find_sources, openers
-from hpcai500.system.power.ipmi import IpmiSource, parse_reading
-from hpcai500.system.power.nvml import NvmlSource
-from hpcai500.system.power.rapl import RaplSource, find_domains
-from hpcai500.system.power.source import ReadingError
+from hpcai500.system import power
+from hpcai500.system.power import (
+    EnergyCount,
+    IpmiSource,
+    NvmlSource,
+    RaplSource,
+    ReadingError,
+    automatic_names,
+    find_domains,
+    find_sources,
+    openers,
+    parse_reading,
+)
 
 GIGA = 10**9
 
@@ -41,7 +47,7 @@ def powercap(tmp_path: Path) -> SyntheticPowercap:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that the next readings are taken at; the last stays."""
     moments = [0.0]
-    monkeypatch.setattr(rapl, "machine_seconds", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
+    monkeypatch.setattr(power, "machine_seconds", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
     return moments
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from pythons import python_with
 
-from hpcai500.system.preflight import MEASURED
+from hpcai500.system.checks import MEASURED
 
 DOCTOR = [sys.executable, "-c", "import sys; from hpcai500.cli import main; sys.exit(main())", "doctor"]
 ON_CPU = ["--set", "accelerator.device=cpu"]

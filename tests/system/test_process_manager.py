@@ -10,7 +10,7 @@ from recipes_of_tests import inside, of_two, recipe
 from hpcai500.layers import Recipe
 from hpcai500.system.checks import Check
 from hpcai500.system.container import Container
-from hpcai500.system.process_manager import Ranks, outer_series, process_manager_check
+from hpcai500.system.mpi import Ranks, outer_series, process_manager_check
 
 OPEN_MPI = "Open MPI 4.1.4"
 STEP = {

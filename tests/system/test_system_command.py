@@ -12,8 +12,7 @@ import pytest
 from tiny_runs import train_arguments
 
 from hpcai500 import train
-from hpcai500.chain import iterate
-from hpcai500.record import read_record
+from hpcai500.record import iterate, read_record
 
 KEYS = {"cpu", "processor", "caches", "numa", "memory", "machine", "devices", "accelerators", "device_links", "driver",
         "network", "infiniband", "file_systems", "disks", "kernel_settings", "limits", "container", "software", "host",

@@ -10,12 +10,10 @@ import pytest
 from machines_of_tests import epyc_node
 from mock_nvml import MockNvml
 
-from hpcai500.methodology.node_differences import node_differences
-from hpcai500.system.describe.mlperf import mlperf_description
-from hpcai500.system.describe.node import describe_node
-from hpcai500.system.describe.nvml_reading import read_nvml
-from hpcai500.system.describe.report import system_lines
-from hpcai500.system.nvml import open_nvml
+from hpcai500.methodology.nodes import node_differences
+from hpcai500.system.devices import open_nvml, read_nvml
+from hpcai500.system.node import describe_node
+from hpcai500.system.tables import mlperf_description, system_lines
 
 PARTS = [
     "1. CPUs and AI accelerators of a node",

@@ -15,13 +15,13 @@ from recipes_of_tests import IMAGE, inside
 
 import hpcai500
 from hpcai500 import _core
-from hpcai500.system import mpi, versions
+from hpcai500.system import mpi, software
 
 PACKAGE = Path(hpcai500.__file__).parent
 
 
 def test_every_hash_is_that_of_the_file() -> None:
-    document = versions.version_document(None, None)
+    document = software.version_document(None, None)
     assert document["image"] is None
     assert document["package"]["version"] == hpcai500.__version__
     assert document["package"]["core_sha256"] == hashlib.sha256(Path(_core.__file__).read_bytes()).hexdigest()
@@ -31,7 +31,7 @@ def test_every_hash_is_that_of_the_file() -> None:
 
 def test_torch_is_known_without_its_import() -> None:
     code = (
-        "import sys; from hpcai500.system.versions import version_document; document = version_document(None, None); "
+        "import sys; from hpcai500.system.software import version_document; document = version_document(None, None); "
         "assert not {'torch', 'horovod', 'numpy'} & set(sys.modules); print(document['software']['torch'])"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
@@ -41,7 +41,7 @@ def test_torch_is_known_without_its_import() -> None:
 def test_what_torch_says_of_its_cuda_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    found = versions.installed_torch()
+    found = software.installed_torch()
     assert found is not None
     assert (found.version, found.cuda) == (torch.__version__, torch.version.cuda)
     # As a build with CUDA writes it, in the two forms that there have been.
@@ -52,21 +52,21 @@ def test_what_torch_says_of_its_cuda_is_what_is_read(tmp_path: Path, monkeypatch
         (tmp_path / "torch-2.13.0.dist-info").mkdir(exist_ok=True)
         (tmp_path / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0\n")
         monkeypatch.syspath_prepend(str(tmp_path))
-        found = versions.installed_torch()
+        found = software.installed_torch()
         assert found is not None
         assert (found.version, found.cuda) == ("2.13.0+cu130", "13.0")
 
 
 def test_what_is_not_installed_is_none() -> None:
-    assert versions.installed("no-such-distribution-of-ours") is None
+    assert software.installed("no-such-distribution-of-ours") is None
 
 
 @pytest.mark.parametrize("change", ["content", "name", "new file"])
 def test_any_change_of_the_code_changes_its_hash(tmp_path: Path, change: str) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    before = versions.code_hash(copy)
-    assert before == versions.package_code_hash()
+    before = software.code_hash(copy)
+    assert before == software.package_code_hash()
     victim = copy / "comm" / "identity.py"
     match change:
         case "content":
@@ -75,42 +75,42 @@ def test_any_change_of_the_code_changes_its_hash(tmp_path: Path, change: str) ->
             victim.rename(victim.with_name("sameness.py"))
         case _:
             victim.with_name("more.py").touch()
-    assert versions.code_hash(copy) != before
+    assert software.code_hash(copy) != before
 
 
 def test_an_image_is_named_by_its_description_and_the_hash_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "image.sif"
     file.write_bytes(b"an image")
-    document = versions.version_document(inside(file=file), "Open MPI 4.1.4")
+    document = software.version_document(inside(file=file), "Open MPI 4.1.4")
     image = document["image"]
     assert image["file_sha256"] == hashlib.sha256(b"an image").hexdigest()
     assert (image["content_sha256"], image["path"], image["note"]) == ("ca" * 32, "/apps/hpcai500.sif", None)
-    text = "\n".join(versions.version_lines(document))
+    text = "\n".join(software.version_lines(document))
     assert f"image     hpcai500-cpu 0.1.0\ncontent   {'ca' * 32}\n" in text
     assert f"file      /apps/hpcai500.sif {image['file_sha256']}" in text
 
 
 def test_an_image_whose_file_cannot_be_seen_says_what_to_bind() -> None:
-    document = versions.version_document(inside(), None)
+    document = software.version_document(inside(), None)
     assert document["image"]["file_sha256"] is None
     assert document["image"]["note"].endswith("add --bind /apps/hpcai500.sif:/image.sif:ro")
-    assert document["image"]["note"] in "\n".join(versions.version_lines(document))
-    folder = versions.version_document(inside(is_sandbox=True), None)
+    assert document["image"]["note"] in "\n".join(software.version_lines(document))
+    folder = software.version_document(inside(is_sandbox=True), None)
     assert folder["image"]["note"] == "the image is a folder, which has no SHA-256 of its own"
 
 
 def test_an_image_of_somebody_else_is_known_by_its_file(tmp_path: Path) -> None:
     file = tmp_path / "image.sif"
     file.write_bytes(b"a site's own")
-    document = versions.version_document(inside(description=None, file=file), None)
+    document = software.version_document(inside(description=None, file=file), None)
     assert (document["image"]["name"], document["image"]["version"]) == ("hpcai500.sif", None)
     assert document["image"]["file_sha256"] == hashlib.sha256(b"a site's own").hexdigest()
-    assert "image     hpcai500.sif\ncontent   unknown\n" in "\n".join(versions.version_lines(document))
+    assert "image     hpcai500.sif\ncontent   unknown\n" in "\n".join(software.version_lines(document))
 
 
 def test_an_image_that_lacks_a_field_has_it_as_null() -> None:
     partial = {name: value for name, value in IMAGE.items() if name != "content_sha256"}
-    assert versions.version_document(inside(description=partial), None)["image"]["content_sha256"] is None
+    assert software.version_document(inside(description=partial), None)["image"]["content_sha256"] is None
 
 
 def test_the_revision_is_the_checkouts_and_says_if_files_were_changed(tmp_path: Path) -> None:
@@ -119,15 +119,15 @@ def test_the_revision_is_the_checkouts_and_says_if_files_were_changed(tmp_path: 
         command = ["git", "-C", str(tmp_path), *identity, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    assert versions._revision(tmp_path) is None
+    assert software._revision(tmp_path) is None
     git("init")
     (tmp_path / "a").write_text("1")
     git("add", "a")
     git("commit", "-m", "one")
     head = git("rev-parse", "HEAD")
-    assert versions._revision(tmp_path) == head
+    assert software._revision(tmp_path) == head
     (tmp_path / "a").write_text("2")
-    assert versions._revision(tmp_path) == f"{head}+dirty"
+    assert software._revision(tmp_path) == f"{head}+dirty"
 
 
 def test_the_mpi_that_a_program_would_load_is_asked(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_mpi_is_named_in_few_words(text: str, name: str) -> None:
 
 
 def test_the_document_is_plain_json() -> None:
-    document = versions.version_document(inside(), "Open MPI 4.1.4")
+    document = software.version_document(inside(), "Open MPI 4.1.4")
     assert json.loads(json.dumps(document)) == document
 
 
@@ -167,6 +167,6 @@ def test_an_installed_package_and_a_checkout_of_it_are_the_same_code(tmp_path: P
             path = tmp_path / name / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("x = 1\n", encoding="utf-8")
-    assert versions.code_hash(tmp_path / "installed") == versions.code_hash(tmp_path / "checkout")
+    assert software.code_hash(tmp_path / "installed") == software.code_hash(tmp_path / "checkout")
     (tmp_path / "installed" / "engine" / "job.py").write_text("x = 2\n", encoding="utf-8")
-    assert versions.code_hash(tmp_path / "installed") != versions.code_hash(tmp_path / "checkout")
+    assert software.code_hash(tmp_path / "installed") != software.code_hash(tmp_path / "checkout")

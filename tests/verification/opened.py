@@ -11,17 +11,15 @@ from typing import Any
 
 from written_campaign import SHORT, write_campaign
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.results.submission import claim as facts
 from hpcai500.results.submission.archive import Submission, open_submission
 from hpcai500.results.submission.manifest import FileEntry
 from hpcai500.results.submission.pack import SubmitRequest, pack
 from hpcai500.results.verification.checks import CHECKS
-from hpcai500.results.verification.context import Context, Question
-from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import guarded
-from hpcai500.results.verification.reading import read_context
-from hpcai500.system.versions import package_code_hash
+from hpcai500.results.verification.context import Context, Question, read_context
+from hpcai500.results.verification.finding import Finding, guarded
+from hpcai500.system.software import package_code_hash
 
 Change = Callable[[Path], object]
 

@@ -11,17 +11,14 @@ import pytest
 from opened import all_findings, changed, evidence, failed, honest
 from written_campaign import SHORT, edit_journal, edit_record, heads_given, values, write_campaign, write_heads
 
-from hpcai500.campaign.heads import Head, heads_of, last_head, read_heads
-from hpcai500.campaign.reading import read_campaign
-from hpcai500.chain import Event, line_hash
+from hpcai500.campaign.journal import Head, heads_of, last_head, read_campaign, read_heads
 from hpcai500.errors import UsageError
+from hpcai500.record import Event, line_hash
 from hpcai500.results.submission.archive import Submission, open_submission
 from hpcai500.results.submission.pack import SubmitRequest, pack
-from hpcai500.results.verification.checks.heads import check_heads
-from hpcai500.results.verification.context import Context, Question
-from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import guarded
-from hpcai500.results.verification.reading import read_context
+from hpcai500.results.verification.context import Context, Question, read_context
+from hpcai500.results.verification.dates import check_heads
+from hpcai500.results.verification.finding import Finding, guarded
 
 A_DAY_S = 86_400.0
 # Of images a second: so that three epochs take twenty minutes.

@@ -11,15 +11,13 @@ import pytest
 from opened import all_findings, changed, evidence, failed, honest
 from written_campaign import edit_journal, edit_record, sum_steps, values
 
-from hpcai500.campaign.reading import NO_EVENTS
-from hpcai500.chain import Event
+from hpcai500.campaign.journal import NO_EVENTS
 from hpcai500.methodology.passes import lost_evaluations
+from hpcai500.record import Event
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import Anonymised
 from hpcai500.results.verification.context import Context, Question
-from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.folding import folded
-from hpcai500.results.verification.guard import fail, note
+from hpcai500.results.verification.finding import Finding, fail, folded, note
 from hpcai500.results.verification.records import RECORD_CHECKS
 
 

@@ -11,13 +11,11 @@ import pytest
 from member_runs import member_recipe, train_member
 from written_campaign import edit_record, rewrite_recipe, values
 
-from hpcai500.chain import Event
-from hpcai500.methodology.bootstrap import drawn_digest, draws
-from hpcai500.methodology.coverage import Coverage
 from hpcai500.methodology.result import derive
-from hpcai500.record import read_record
+from hpcai500.methodology.sampling import Coverage, drawn_digest, draws
+from hpcai500.recipe import rulebook
+from hpcai500.record import Event, read_record
 from hpcai500.results.verification.records import RECORD_CHECKS
-from hpcai500.rulebook import rulebook
 
 SEED = 3
 Change = Callable[[list[Event]], None]

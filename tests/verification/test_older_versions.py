@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcai500.campaign.reading import read_campaign
+from hpcai500.campaign.journal import read_campaign
 from hpcai500.campaign.standing import standing
 from hpcai500.record import json_object
 from hpcai500.results.score import score_record

@@ -13,13 +13,11 @@ import pytest
 from opened import changed, evidence, failed, honest
 from written_campaign import values
 
-from hpcai500.chain import iterate
 from hpcai500.errors import EnvironmentLacksError, WrongAnswerError
-from hpcai500.record import Record
+from hpcai500.record import Record, iterate
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.verification.context import Context
-from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import guarded
+from hpcai500.results.verification.finding import Finding, guarded
 from hpcai500.results.verification.replay import Replay, replay_check, tolerances_of
 
 Change = Callable[[dict[str, Any], Record], object]

@@ -13,9 +13,9 @@ from opened import changed, evidence, honest
 from written_campaign import edit_record, values
 
 from hpcai500.results.submission.archive import Submission
-from hpcai500.results.verification.checks.accounting import check_accounting
+from hpcai500.results.verification.dates import check_accounting
+from hpcai500.results.verification.facts import names_of_list, short_names
 from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.host_names import names_of_list, short_names
 
 Job = dict[str, Any]
 

@@ -12,7 +12,7 @@ import pytest
 from opened import all_findings, changed, evidence, failed, honest
 from written_campaign import edit_journal, edit_record, rewrite_recipe, values
 
-from hpcai500.chain import line_hash
+from hpcai500.record import line_hash
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.verification.context import Question
 

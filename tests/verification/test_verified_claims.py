@@ -13,7 +13,7 @@ from written_campaign import edit_record, rechain_campaign, values
 
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import Metric
-from hpcai500.results.verification.checks.levels import level_of
+from hpcai500.results.verification.campaign import level_of
 from hpcai500.results.verification.context import Question
 
 

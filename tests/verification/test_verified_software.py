@@ -15,11 +15,11 @@ from written_campaign import edit_journal, edit_record, values
 import hpcai500
 from hpcai500.results.submission.archive import Submission
 from hpcai500.results.submission.manifest import LeftOut
-from hpcai500.results.verification.checks.levels import level_of, not_compared
-from hpcai500.results.verification.code_changes import LAYERS, TRUSTED, layer_of
+from hpcai500.results.verification.campaign import level_of, not_compared
+from hpcai500.results.verification.context import LAYERS, TRUSTED, layer_of
 from hpcai500.results.verification.finding import Finding
 from hpcai500.results.verification.records import RECORD_CHECKS
-from hpcai500.system.versions import code_hash
+from hpcai500.system.software import code_hash
 
 PACKAGE = Path(hpcai500.__file__).parent
 TRIALS = ("trial-01", "trial-02", "trial-03")
@@ -83,12 +83,12 @@ def _with_code(base: Submission, folder: Path, file: str, **claim: Any) -> Any:
 @pytest.mark.parametrize(
     ("file", "layer", "level"),
     [
-        ("optim/lars.py", 8, "free"),
+        ("optim/optimizers.py", 8, "free"),
         ("workloads/ic.py", 7, "free"),
         ("engine/updates.py", 6, "free"),
         ("data/samplers.py", 4, "hardware"),
         ("comm/reducer.py", 3, "hardware"),
-        ("launch/affinity.py", 2, "hardware"),
+        ("launch/launchers.py", 2, "hardware"),
         ("comm/of_my_own.py", 3, "hardware"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_run_that_began_with_other_code_has_no_level(reference: Submission, tm
 
 
 @pytest.mark.parametrize(
-    "file", ["measure/flops.py", "engine/tally.py", "methodology/score.py", "record.py", "workloads/quality/top1.py"]
+    "file", ["measure/flops.py", "engine/journal.py", "methodology/trials.py", "record.py", "workloads/quality.py"]
 )
 def test_changed_measuring_code_is_refused_at_any_level(reference: Submission, tmp_path: Path, file: str) -> None:
     found = all_findings(_with_code(reference, tmp_path, file, level="free"))
@@ -136,7 +136,7 @@ def test_every_file_of_the_table_of_layers_is_there() -> None:
 
 def test_what_no_line_names_is_trusted_to_measure() -> None:
     assert layer_of("a_file_of_tomorrow.py") is None
-    assert layer_of("comm/timeline/clocks.py") is None
+    assert layer_of("comm/timeline.py") is None
     assert layer_of("engine/precision.py") == 4
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hpcai500.errors import WrongAnswerError
-from hpcai500.workloads.voting.arrays_file import read_arrays, write_arrays
+from hpcai500.workloads.voting import read_arrays, write_arrays
 
 FORM = {"samples": ("<i8", 1), "logits": ("<f4", 2)}
 ARRAYS = {"samples": np.arange(3), "logits": np.arange(6, dtype=np.float32).reshape(3, 2)}

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcai500.errors import WrongAnswerError
-from hpcai500.workloads.operators.nms import nms
-from hpcai500.workloads.quality.average_precision import AveragePrecision
-from hpcai500.workloads.voting import pooled_boxes
-from hpcai500.workloads.voting.detections import Image, Seen, flat
-from hpcai500.workloads.voting.fusing import best_boxes, weighted_boxes
-from hpcai500.workloads.voting.pooled_boxes import PooledBoxes
+from hpcai500.workloads import voting
+from hpcai500.workloads.operators import nms
+from hpcai500.workloads.quality import AveragePrecision
+from hpcai500.workloads.voting import Image, PooledBoxes, Seen, best_boxes, flat, weighted_boxes
 
 CLASSES = ("storm", "river")
 IOU = 0.5
@@ -156,7 +154,7 @@ def test_several_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) 
     votes.add(member(FIRST))
     votes.add(member(SECOND))
     alone = votes.evaluation()
-    monkeypatch.setattr(pooled_boxes, "_BOXES_FOR_ONE_PROCESS", 0)
+    monkeypatch.setattr(voting, "_BOXES_FOR_ONE_PROCESS", 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert votes.evaluation() == alone
 

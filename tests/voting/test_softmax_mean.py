@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 from torch.nn import functional as F
 
 from hpcai500.errors import WrongAnswerError
-from hpcai500.workloads.voting.softmax_mean import MOST_MEMBERS, SoftmaxMean, softmax
+from hpcai500.workloads.voting import MOST_MEMBERS, SoftmaxMean, softmax
 
 Member = dict[str, Any]
 

@@ -12,10 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpcai500.workloads.models.boxes import DETECTION_WEIGHTS, PROPOSAL_WEIGHTS, area, at_least, clip, decode, encode
-from hpcai500.workloads.models.faster_rcnn import FasterRCNN
-from hpcai500.workloads.models.roi_heads import Detections
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.detector import (
+    DETECTION_WEIGHTS,
+    PROPOSAL_WEIGHTS,
+    Detections,
+    FasterRCNN,
+    Targets,
+    area,
+    at_least,
+    clip,
+    decode,
+    encode,
+)
 from hpcai500.workloads.operators import batched_nms, roi_align
 
 BACKGROUND, IGNORED = -1, -2

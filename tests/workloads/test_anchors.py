@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hpcai500.workloads.models.anchors import Anchors
-from hpcai500.workloads.models.pyramid import Backbone, FeaturePyramid
+from hpcai500.workloads.models.detector import Anchors, Backbone, FeaturePyramid
 from hpcai500.workloads.models.resnet import BasicBlock, ResNetStages
 
 

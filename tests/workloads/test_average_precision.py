@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pycocotools import mask
 
-from hpcai500.workloads.quality.average_precision import AveragePrecision
+from hpcai500.workloads.quality import AveragePrecision
 
 CLASSES = ("depression", "cyclone", "river")
 NOTHING = (np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.workloads.models.boxes import DETECTION_WEIGHTS, PROPOSAL_WEIGHTS, at_least, clip, decode, encode, iou
+from hpcai500.workloads.models.detector import DETECTION_WEIGHTS, PROPOSAL_WEIGHTS, at_least, clip, decode, encode, iou
 
 side = st.floats(1, 500)
 start = st.floats(-100, 1000)

@@ -11,14 +11,14 @@ from tiny_runs import TINY, TINY_WEATHER
 
 from hpcai500 import _core
 from hpcai500.data.climate.index import load_climate_index
-from hpcai500.data.device_images import convert_images
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.device_batches import convert_images
+from hpcai500.data.imagenet.index import load_index
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place
-from hpcai500.workloads.ewa_input import ClimateInput
-from hpcai500.workloads.ic_input import ImageInput
+from hpcai500.workloads.ewa import ClimateInput
+from hpcai500.workloads.ic import ImageInput
 
 CPU = torch.device("cpu")
 TINY_OF = {"ic": TINY, "ewa": TINY_WEATHER}

@@ -11,10 +11,8 @@ from asked import asked
 from tiny_detector import bright_squares, tiny_detector
 from torch import Tensor
 
-from hpcai500.workloads.ewa_targets import as_arrays
-from hpcai500.workloads.models.faster_rcnn import FasterRCNN
-from hpcai500.workloads.models.roi_heads import Detections
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.ewa import as_arrays
+from hpcai500.workloads.models.detector import Detections, FasterRCNN, Targets
 
 
 def step(images: int, **changes: object) -> tuple[FasterRCNN, Callable[[], None]]:

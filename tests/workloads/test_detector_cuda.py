@@ -10,7 +10,7 @@ import torch
 from tiny_detector import bright_squares, tiny_detector
 
 from hpcai500 import _core
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.detector import Targets
 from hpcai500.workloads.operators import roi_align_levels, sorted_nms
 
 pytestmark = [

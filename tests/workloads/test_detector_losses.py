@@ -10,10 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcai500.workloads.models.anchors import Anchors, PlacedAnchors
-from hpcai500.workloads.models.proposals import ProposalHead, ProposalNetwork, ProposalOptions, Proposals
-from hpcai500.workloads.models.roi_heads import DetectionOptions, RegionHeads, RegionPooling
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.detector import (
+    Anchors,
+    DetectionOptions,
+    PlacedAnchors,
+    ProposalHead,
+    ProposalNetwork,
+    ProposalOptions,
+    Proposals,
+    RegionHeads,
+    RegionPooling,
+    Targets,
+)
 
 ALL = 10_000
 PROPOSALS = ProposalOptions(

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tiny_detector import bright_squares, tiny_detector
 from torch import Tensor
 
-from hpcai500.workloads.models.faster_rcnn import FasterRCNN
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.detector import FasterRCNN, Targets
 
 SIZE = (48, 64)
 

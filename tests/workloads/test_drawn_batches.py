@@ -13,9 +13,9 @@ import torch
 from member_runs import member_recipe
 from tiny_runs import TINY, TINY_WEATHER
 
-from hpcai500.data.climate.weather.synthetic import SyntheticYears, make_years
+from hpcai500.data.climate.synthetic import SyntheticYears, make_years
 from hpcai500.layers import Recipe
-from hpcai500.methodology.bootstrap import draws
+from hpcai500.methodology.sampling import draws
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import Place, TrainingBatch
 from hpcai500.workloads.ewa import ExtremeWeatherWorkload

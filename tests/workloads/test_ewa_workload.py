@@ -12,12 +12,12 @@ import pytest
 import torch
 from tiny_runs import TINY_WEATHER
 
-from hpcai500.data.climate.layout import CHANNELS, file_name
-from hpcai500.methodology.coverage import Coverage
+from hpcai500.data.climate.years import CHANNELS, file_name
+from hpcai500.methodology.sampling import Coverage
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.base import Place
 from hpcai500.workloads.ewa import ExtremeWeatherWorkload
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.detector import Targets
 
 
 @contextmanager

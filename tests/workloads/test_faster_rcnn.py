@@ -11,10 +11,8 @@ from hpcai500.layers import ExtremeWeather
 from hpcai500.measure.flops import count_flops
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads import model_of
-from hpcai500.workloads.ewa_model import build_model, example_inputs
-from hpcai500.workloads.models.boxes import iou
-from hpcai500.workloads.models.faster_rcnn import CountedDetector, FasterRCNN
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.ewa import build_model, example_inputs
+from hpcai500.workloads.models.detector import CountedDetector, FasterRCNN, Targets, iou
 
 GIGA = 1e9
 

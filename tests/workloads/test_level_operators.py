@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hpcai500 import _core
-from hpcai500.workloads.models.draws import _uniform
-from hpcai500.workloads.operators import batched_nms, nms, roi_align, roi_align_levels, sorted_nms
-from hpcai500.workloads.operators.roi_align_levels import _pool_on_cuda, _spread_on_cuda
-from hpcai500.workloads.operators.sorted_nms import _sorted_nms_on_cuda
+from hpcai500.workloads.models.detector import _uniform
+from hpcai500.workloads.operators import (
+    _pool_on_cuda,
+    _sorted_nms_on_cuda,
+    _spread_on_cuda,
+    batched_nms,
+    nms,
+    roi_align,
+    roi_align_levels,
+    sorted_nms,
+)
 
 NAN = float("nan")
 SCALES = [0.5, 0.25, 0.125]

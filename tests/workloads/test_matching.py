@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcai500.workloads.models.matching import BACKGROUND, IGNORED, match, sample
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.models.detector import BACKGROUND, IGNORED, Targets, match, sample
 
 TRUTH = torch.tensor([[0.0, 0, 10, 10], [20, 20, 40, 40]])
 

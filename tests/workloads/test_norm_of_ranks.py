@@ -11,13 +11,12 @@ from tiny_detector import tiny_options
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.comm.base import Communicator
+from hpcai500.comm.communicator import Communicator
 from hpcai500.layers import ImageClassification
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.ewa_model import build_model as build_detector
+from hpcai500.workloads.ewa import build_model as build_detector
 from hpcai500.workloads.ic import build_model
-from hpcai500.workloads.models.normalisation import norm_factory
-from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d
+from hpcai500.workloads.models.normalisation import SyncBatchNorm2d, norm_factory
 
 SHARES = (5, 3)
 

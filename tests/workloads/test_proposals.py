@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcai500.workloads.models.anchors import Anchors, PlacedAnchors
-from hpcai500.workloads.models.proposals import ProposalHead, ProposalNetwork, ProposalOptions
+from hpcai500.workloads.models.detector import Anchors, PlacedAnchors, ProposalHead, ProposalNetwork, ProposalOptions
 
 SIZE = (48, 64)
 OPTIONS = ProposalOptions((40, 25), (24, 12), 0.4, 0.7, 0.3, samples=8, positive_fraction=0.5)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.ewa_model import build_model
-from hpcai500.workloads.models.roi_heads import RegionPooling
+from hpcai500.workloads.ewa import build_model
+from hpcai500.workloads.models.detector import RegionPooling
 
 
 def level_of(pooling: RegionPooling, regions: torch.Tensor) -> list[float]:

@@ -8,9 +8,8 @@ import torch
 
 from hpcai500.layers import ExtremeWeather
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.ewa_model import build_model
-from hpcai500.workloads.models.faster_rcnn import FasterRCNN
-from hpcai500.workloads.models.targets import Targets
+from hpcai500.workloads.ewa import build_model
+from hpcai500.workloads.models.detector import FasterRCNN, Targets
 
 TINY: dict[str, Any] = {
     "block": "basic",

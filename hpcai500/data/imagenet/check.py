@@ -2,24 +2,122 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hpcai500.data.imagenet.content_fingerprint import ContentDigest, store_content_fingerprint
-from hpcai500.data.imagenet.file_check import FileCheck, Verdict, check_file
-from hpcai500.data.imagenet.image_index import ImageIndex, Split
-from hpcai500.data.imagenet.listing import load_index
-from hpcai500.data.imagenet.seek_index import FoundIndex, SeekCounts, find_seek_index
+from hpcai500._core import JpegError, SeekIndex, check_jpeg, probe_jpeg, seek_points
+from hpcai500.data.imagenet.index import (
+    ContentDigest,
+    ImageIndex,
+    Split,
+    load_index,
+    read_image,
+    store_content_fingerprint,
+)
+from hpcai500.data.imagenet.loader import decode_odd
+from hpcai500.data.imagenet.seek_index import NO_COUNTS, FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.staging.reading import require_all_files
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
+from hpcai500.text import text_table
+
+# ----------------------------------------------------------------------------------------------------
+# Decides whether one file can be trained on, by decoding all of it as a run would.
+
+
+_KIND_OF_COMPONENTS = {1: "grey", 3: "colour", 4: "cmyk"}
+
+
+class Verdict(Enum):
+    """What became of a file. A damaged one decodes, with warnings (a marker out of place, a lost block)."""
+
+    GOOD = "good"
+    DAMAGED = "damaged"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What one file turned out to be. `reason` is empty for a good one; `sha256` is None when it cannot be read.
+
+    `kind` is "grey", "colour" or "cmyk" for a JPEG, "other" for another format, "unknown" for a broken file. `seek` is
+    what a seek index says of this one file.
+    """
+
+    path: str
+    verdict: Verdict
+    reason: str
+    kind: str
+    pixels: int
+    size_bytes: int
+    sha256: bytes | None
+    seek: SeekCounts = NO_COUNTS
+
+
+def check_file(root: Path, path: str, index: SeekIndex | None = None) -> FileCheck:
+    """Read and fully decode `root / path`, and compare what a seek `index` says of it.
+
+    Raises nothing for a bad file: the result says what is wrong with it.
+    """
+    try:
+        content = read_image(root / path)
+    except OSError as error:
+        return FileCheck(path, Verdict.BROKEN, f"unreadable: {error.strerror}", "unknown", 0, 0, None)
+    checked = _check(path, content)
+    return checked if index is None else replace(checked, seek=_compare(index, content))
+
+
+def _check(path: str, content: bytes) -> FileCheck:
+    sha256 = hashlib.sha256(content).digest()
+    try:
+        kind, pixels, warnings = _decode(content)
+    except ValueError as error:
+        return FileCheck(path, Verdict.BROKEN, str(error), "unknown", 0, len(content), sha256)
+    if warnings:
+        reason = f"{warnings} decoder warning{'s' if warnings > 1 else ''}"
+        return FileCheck(path, Verdict.DAMAGED, reason, kind, pixels, len(content), sha256)
+    return FileCheck(path, Verdict.GOOD, "", kind, pixels, len(content), sha256)
+
+
+def _decode(content: bytes) -> tuple[str, int, int]:
+    """Return kind, pixels and warnings; raise ValueError with the reason when a run could not use the file."""
+    try:
+        width, height, warnings = check_jpeg(content)
+    except JpegError as error:
+        # The loader leaves the same files to Pillow.
+        if error.kind != "unsupported":
+            raise
+        height, width, _ = decode_odd(content).shape
+        return "other", width * height, 0
+    components = probe_jpeg(content).components
+    return _KIND_OF_COMPONENTS.get(components, f"{components} components"), width * height, warnings
+
+
+def _compare(index: SeekIndex, content: bytes) -> SeekCounts:
+    """Whether the index says what is so: the points of a file are computed anew."""
+    try:
+        found = index.find(content)
+    except ValueError:
+        return SeekCounts(false=1)
+    if found is None:
+        return SeekCounts(unknown=1)
+    is_true = found == (seek_points(content) or b"")
+    return SeekCounts(used=1 if is_true and found else 0, false=0 if is_true else 1)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reads every file of an image set and says whether it can be trained on.
+
 
 # Upper bounds, included; larger ones are counted under None.
 PIXEL_BOUNDS = tuple(2**k for k in range(10, 27))
@@ -194,3 +292,112 @@ def _bound(value: int, bounds: tuple[int, ...]) -> int | None:
 def _counts(split: Split, classes: int) -> list[int]:
     counts: list[int] = np.bincount(split.labels, minlength=classes).tolist()
     return counts
+
+
+# ----------------------------------------------------------------------------------------------------
+# A check of an image set, shown to people and to programs.
+
+
+# Files and classes listed for people; --json lists all.
+_LISTED = 20
+
+
+def as_document(report: CheckReport) -> dict[str, Any]:
+    """Return the report as `data check --json` prints it. Bytes, seconds and rates are plain numbers."""
+
+    def histogram(counts: dict[int | None, int]) -> list[dict[str, int | None]]:
+        return [{"up_to": bound, "files": files} for bound, files in counts.items()]
+
+    return {
+        "verdict": "pass" if report.passed else "fail",
+        "root": str(report.root),
+        "fingerprint": report.fingerprint,
+        "content_fingerprint": report.content_fingerprint,
+        "samples": {"train": report.train_samples, "val": report.val_samples},
+        "classes": len(report.classes),
+        "per_class": [{"name": c.name, "train": c.train, "val": c.val} for c in report.classes],
+        "classes_absent_in_val": list(report.classes_absent_in_val),
+        "broken": [{"path": f.path, "reason": f.reason} for f in report.broken],
+        "damaged": [{"path": f.path, "reason": f.reason} for f in report.damaged],
+        "not_jpeg": list(report.odd),
+        "kinds": report.kinds,
+        "pixel_histogram": histogram(report.pixel_histogram),
+        "byte_histogram": histogram(report.byte_histogram),
+        "ignored_files": report.ignored_files,
+        "total_bytes": report.total_bytes,
+        "seek_index": _seek_document(report.seek_index),
+        "seconds": report.seconds,
+        "bytes_per_second": report.bytes_per_second,
+    }
+
+
+def _seek_document(check: SeekCheck | None) -> dict[str, Any] | None:
+    if check is None:
+        return None
+    counts = check.counts
+    return {"path": str(check.path), "with_points": counts.used, "unknown": counts.unknown, "false": counts.false}
+
+
+def report_lines(report: CheckReport) -> list[str]:
+    """The report: aligned columns for people, and a last line with the verdict."""
+    sections = [text_table("", [("set", str(report.root)), *_summary(report)])]
+    if len(report.classes) <= _LISTED:
+        sections.append(
+            text_table("images per class", [(c.name, f"{c.train} train, {c.val} val") for c in report.classes])
+        )
+    sections.append(text_table("files by size in pixels", _histogram(report.pixel_histogram)))
+    sections.append(text_table("files by size in bytes", _histogram(report.byte_histogram)))
+    sections.append(text_table("damaged, but decoded", _findings(report.damaged)))
+    sections.append(text_table("broken", _findings(report.broken)))
+    sections += [[f"note: {note}"] for note in _notes(report)]
+    verdict = "PASS: every file can be trained on" if report.passed else f"FAIL: broken files: {len(report.broken)}"
+    return [line for section in filter(None, sections) for line in (*section, "")] + [verdict]
+
+
+def _summary(report: CheckReport) -> list[tuple[str, str]]:
+    counts = [c.train for c in report.classes]
+    least, most = min(counts), max(counts)
+    return [
+        ("images", f"{report.train_samples} train, {report.val_samples} val"),
+        ("classes", f"{len(counts)} of {least if least == most else f'{least} to {most}'} training images"),
+        ("bytes", f"{report.total_bytes}"),
+        ("kinds", ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())),
+        ("read and decoded", f"{report.bytes_per_second / 1e6:.1f} MB/s in {report.seconds:.1f} s"),
+        *([("seek index", f"{report.seek_index.counts.used} images with seek points")] if report.seek_index else []),
+        ("fingerprint", report.fingerprint),
+        ("content fingerprint", report.content_fingerprint or "none: a file is broken"),
+    ]
+
+
+def _histogram(counts: dict[int | None, int]) -> list[tuple[str, str]]:
+    return [
+        (f"up to {bound}" if bound is not None else "larger", str(files)) for bound, files in counts.items() if files
+    ]
+
+
+def _findings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    rows = [(finding.path, finding.reason) for finding in findings[:_LISTED]]
+    if len(findings) > _LISTED:
+        rows.append((f"and {len(findings) - _LISTED} more", "--json lists all"))
+    return rows
+
+
+def _notes(report: CheckReport) -> list[str]:
+    notes = []
+    if report.classes_absent_in_val:
+        names = ", ".join(report.classes_absent_in_val[:_LISTED])
+        notes.append(
+            f"val/ has no folder for {len(report.classes_absent_in_val)} of the classes, so quality is measured on "
+            f"the others only: {names}"
+        )
+    if report.odd:
+        notes.append(f"{len(report.odd)} files are no JPEG and are decoded by Pillow, slower: {report.odd[0]}")
+    seek = report.seek_index
+    if seek and (seek.counts.unknown or seek.counts.false):
+        notes.append(
+            f"the seek index {seek.path} does not know {seek.counts.unknown} files, and is false for "
+            f"{seek.counts.false}: `hpcai500 data index ic {report.root}` makes it anew"
+        )
+    if report.ignored_files:
+        notes.append(f"{report.ignored_files} files in class folders are no images by their name and are ignored")
+    return notes

@@ -9,7 +9,7 @@ from hpcai500.data.staging.digests import Digests
 from hpcai500.data.staging.layout import FOLDER, NAMES, PART, StagedSet, read_set, state_folder, write_set
 from hpcai500.data.staging.pieces import Source
 from hpcai500.errors import DataError
-from hpcai500.system.process_token import boot
+from hpcai500.system.process import boot
 
 # A file system has it at its top, and it holds no data.
 _NO_DATA = {"lost+found"}

@@ -13,21 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from hpcai500.data.atomic_file import write_unsynced
-from hpcai500.data.imagenet.content_fingerprint import CONTENT, load_content_fingerprint, store_content_fingerprint
-from hpcai500.data.imagenet.image_index import ImageIndex
-from hpcai500.data.imagenet.index_cache import INDEX_FILE, pack_index, unpack_index
-from hpcai500.data.imagenet.listing import load_index
+from hpcai500.data.derived import MANIFEST
+from hpcai500.data.imagenet.index import (
+    CONTENT,
+    INDEX_FILE,
+    ImageIndex,
+    load_content_fingerprint,
+    load_index,
+    pack_index,
+    store_content_fingerprint,
+    unpack_index,
+)
 from hpcai500.data.imagenet.seek_index import SEEK_INDEX
+from hpcai500.data.samplers import training_samples
 from hpcai500.data.staging.copying import Original, changed, copy_extents, digest_extents
 from hpcai500.data.staging.digests import Digests, Marks, Pieces
 from hpcai500.data.staging.layout import INDEX, state_folder
 from hpcai500.data.staging.pieces import Sizes, Watch
-from hpcai500.data.synthetic_manifest import MANIFEST
-from hpcai500.data.training_samples import training_samples
 from hpcai500.errors import DataError, RunError
+from hpcai500.files import write_unsynced
 from hpcai500.layers import Recipe
-from hpcai500.methodology.bootstrap import probe
+from hpcai500.methodology.sampling import probe
 from hpcai500.progress import Tracker
 
 # Files that one thread takes at a time, of one folder.

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.data.atomic_file import write_unsynced
 from hpcai500.errors import DataError
+from hpcai500.files import write_unsynced
 
 FOLDER = ".hpcai500-staging"
 LOCK, SET, INDEX, YEARS, DIGESTS = "lock", "set.json", "index.npz", "years.json", "digests.bin"

@@ -16,7 +16,7 @@ import numpy as np
 from hpcai500.data.staging.digests import Marks
 from hpcai500.data.staging.layout import NAMES, state_folder, write_document
 from hpcai500.errors import DataError, UsageError
-from hpcai500.system.process_token import is_gone
+from hpcai500.system.process import is_gone
 
 _MOST_CHARACTERS = 200
 

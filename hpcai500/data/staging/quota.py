@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hpcai500.data.staging.digests import Marks
 from hpcai500.data.staging.pieces import Sizes
-from hpcai500.data.text_table import size
 from hpcai500.errors import EnvironmentLacksError
+from hpcai500.text import size
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from hpcai500.data.staging.copying import Original, copy_extents
 from hpcai500.data.staging.layout import PART, state_folder
 from hpcai500.data.staging.meter import Meter, megabytes
 from hpcai500.data.staging.pieces import Say
-from hpcai500.data.text_table import size
 from hpcai500.errors import DataError, RunError
 from hpcai500.progress import Tracker
+from hpcai500.text import size
 
 # It is of the whole set. Beside a small part of that, one of what is staged is made sooner than the whole is copied.
 _LEAST_IMAGE_TO_INDEX_BYTES = 10

@@ -31,7 +31,7 @@ from hpcai500.data.staging.year_pieces import YearSource
 from hpcai500.layers import Recipe
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import recipe_hash
-from hpcai500.system.process_token import boot
+from hpcai500.system.process import boot
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hpcai500.errors import ExitCode, HpcAi500Error, RunError, error_kind
-from hpcai500.placement import Placement
+from hpcai500.hosts import Placement
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -29,7 +29,7 @@ def together(placement: Placement) -> Iterator[None]:
     if placement.local_size == placement.size:
         yield
         return
-    from hpcai500.comm.rendezvous import meet  # noqa: PLC0415 - torch: one node does without
+    from hpcai500.comm.connect import meet  # torch: one node does without
 
     store, _ = meet(placement)
     try:

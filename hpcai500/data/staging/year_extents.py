@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hpcai500.data.climate.storage import ABSENT, Storage
+from hpcai500.data.climate.years import ABSENT, Storage
 from hpcai500.data.staging.copying import Extent
 
 Addresses = npt.NDArray[np.int64]

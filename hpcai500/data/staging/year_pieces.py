@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcai500.data.atomic_file import write_unsynced
-from hpcai500.data.climate import storage_cache
+from hpcai500.data.climate import index, values
 from hpcai500.data.climate.index import load_climate_index
-from hpcai500.data.climate.values import content
-from hpcai500.data.climate.values.statistics import measure
-from hpcai500.data.climate.year_file import YearFile, open_year
+from hpcai500.data.climate.values import measure
+from hpcai500.data.climate.years import YearFile, open_year
+from hpcai500.data.derived import MANIFEST
+from hpcai500.data.samplers import training_samples
 from hpcai500.data.staging.copying import Original, changed, copy_extents, digest_extents
 from hpcai500.data.staging.digests import Digests, Marks, Pieces
 from hpcai500.data.staging.holes import punch
@@ -29,13 +29,12 @@ from hpcai500.data.staging.pieces import Sizes, Watch
 from hpcai500.data.staging.reading import DAMAGED, damaged
 from hpcai500.data.staging.staged_years import StagedYear, read_years, write_years
 from hpcai500.data.staging.year_extents import YearExtents
-from hpcai500.data.synthetic_manifest import MANIFEST
-from hpcai500.data.training_samples import training_samples
+from hpcai500.files import write_unsynced
 from hpcai500.layers import ClimateProblem, Recipe
-from hpcai500.methodology.bootstrap import probe
+from hpcai500.methodology.sampling import probe
 from hpcai500.progress import Tracker
 
-_DERIVED = (storage_cache.FILE, content.FILE, MANIFEST)
+_DERIVED = (index.FILE, values.FILE, MANIFEST)
 
 
 class StagedYears:
@@ -248,12 +247,12 @@ class YearSource:
     def finish(self, recipes: Sequence[Recipe]) -> None:
         """What is known of the values, measured here where a run would have to: of a part it could not be."""
         wanted = {year.year: year for recipe in recipes for year in self._years_of(recipe)}
-        known = content.load_contents(self._index.years)
+        known = values.load_contents(self._index.years)
         if missing := [year for year in wanted.values() if year.year not in known]:
             known |= measure(missing, progress=self._progress)
         staged = load_climate_index(self._root)
         if known:
-            content.store_contents(self._root, staged.years, known)
+            values.store_contents(self._root, staged.years, known)
 
     def _years_of(self, recipe: Recipe) -> tuple[YearFile, ...]:
         problem = recipe.problem

@@ -6,22 +6,176 @@ only where its code is the one that is installed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from hpcai500.campaign.reading import Campaign, is_campaign, read_campaign
+from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
 from hpcai500.campaign.standing import standing
-from hpcai500.chain import last_hash
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
 from hpcai500.methodology.result import Result
-from hpcai500.record import Record, read_record
-from hpcai500.results.acceptance.submissions import Verified
-from hpcai500.results.report.words import count
-from hpcai500.results.score import expand, score_record
-from hpcai500.results.verification.software import other_code
-from hpcai500.system.versions import package_code_hash
+from hpcai500.progress import Tracker, silent
+from hpcai500.recipe import benchmark_rules, tables_hash
+from hpcai500.record import Record, iterate, last_hash, read_record
+from hpcai500.results.acceptance.contract import RequireTable
+from hpcai500.results.given_files import GivenFile
+from hpcai500.results.score import expand, score_record, why_no_mean
+from hpcai500.results.submission.manifest import ACCOUNTING
+from hpcai500.results.verification.facts import other_code
+from hpcai500.results.verification.finding import Finding, Severity, Verification
+from hpcai500.system.software import package_code_hash
+from hpcai500.text import UNKNOWN, count, short, table, tables
+
+if TYPE_CHECKING:
+    from hpcai500.results.verification.context import Context
+
+
+# ----------------------------------------------------------------------------------------------------
+# Submission files as what is judged: each is verified first, and its campaign is read only where that holds.
+
+
+_SEVERITIES: dict[Severity, str] = {
+    "fail": "failed",
+    "warning": "to be judged",
+    "note": "hold",
+    "skipped": "not looked at",
+}
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What a submission is held against.
+
+    Attributes:
+        signers: OpenSSH file of keys that are vouched for.
+        registered: identity of the campaign as it was registered before its first run.
+    """
+
+    signers: Path | None = None
+    registered: str | None = None
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A submission that holds.
+
+    Attributes:
+        path: the ZIP file.
+        campaign: folder where its campaign lies open.
+        manifest_sha256: hash of the manifest, which holds those of all other files.
+        verification: all that was found.
+        not_checked: what nobody has looked at, a sentence each.
+    """
+
+    path: Path
+    campaign: Path
+    manifest_sha256: str
+    verification: Verification
+    not_checked: tuple[str, ...]
+
+    @property
+    def counts(self) -> dict[Severity, int]:
+        """How many findings there are of each severity."""
+        found = Counter(finding.severity for finding in self.verification.findings)
+        return {severity: found[severity] for severity in _SEVERITIES}
+
+    @property
+    def implausible(self) -> tuple[str, ...]:
+        """Findings that no honest run has shown, each in a line."""
+        return tuple(f"{one.name}: {one.evidence}" for one in self.verification.doubts)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        told = ", ".join(f"{self.counts[severity]} {words}" for severity, words in _SEVERITIES.items())
+        return f"{self.path}: {self.verification.verdict} ({told}); signed by {self.verification.signer}"
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        manifest = self.verification.manifest
+        return {
+            "path": str(self.path),
+            "verdict": self.verification.verdict,
+            "signer": self.verification.signer,
+            "manifest_sha256": self.manifest_sha256,
+            "campaign": manifest.campaign if manifest else None,
+            "findings": dict(self.counts),
+            "warnings": [one.evidence for one in self.verification.findings if one.severity == "warning"],
+            "implausible": list(self.implausible),
+            "not_checked": list(self.not_checked),
+        }
+
+
+def is_submission(path: Path) -> bool:
+    """Whether `path` is a file that says that it is a submission."""
+    return path.is_file() and (path.suffix.lower() == ".zip" or zipfile.is_zipfile(path))
+
+
+def open_verified(path: Path, folder: Path, trust: Trust, tracker: Tracker = silent) -> Verified:
+    """Verify the submission in the file `path`, and lay its campaign open in `folder`, which is made.
+
+    Raises:
+        WrongAnswerError: it is refused; with the first thing that does not hold.
+        UsageError: the file of signers cannot be read.
+        EnvironmentLacksError: there is no ssh-keygen here.
+    """
+    from hpcai500.results.verification.verify import verify_submission  # only submissions need it
+
+    collector = _Collector(folder)
+    verification = verify_submission(
+        path, signers=trust.signers, registered=trust.registered, more_checks=(collector,), tracker=tracker
+    )
+    failed = next((one for one in verification.findings if one.severity == "fail"), None)
+    if failed:
+        raise WrongAnswerError(f"{path}: refused: {failed.name}: {failed.evidence} (all of it: hpcai500 verify {path})")
+    not_checked = tuple(_not_checked(trust, collector.accounting))
+    return Verified(path, folder, collector.manifest_sha256, verification, not_checked)
+
+
+class _Collector:
+    """Goes along with the checks while the files lie open: what is judged is, byte for byte, what was verified."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.manifest_sha256 = ""
+        self.accounting = False
+
+    def __call__(self, context: Context) -> Iterable[Finding]:
+        self.manifest_sha256 = hashlib.sha256(context.submission.manifest_bytes).hexdigest()
+        self.accounting = any(name.startswith(f"{ACCOUNTING}/") for name in context.submission.entries)
+        shutil.copytree(context.submission.campaign, self._folder)
+        return ()
+
+
+def _not_checked(trust: Trust, accounting: bool) -> Iterator[str]:
+    if trust.signers is None:
+        yield "whose the key is: give --signers ALLOWED_SIGNERS"
+    if trust.registered is None:
+        yield "no registration was compared, so the plan may have been made after its runs: give --registered HASH"
+    yield "no heads were compared, so another copy may have been run and dropped: hpcai500 verify FILE --heads HEADS"
+    yield "no checkpoint was evaluated again: hpcai500 verify FILE --replay DATA"
+    if not accounting:
+        yield "no Slurm accounting is in it: nobody but the records tells when and where they ran"
+
+
+def paths_shown(submissions: Sequence[Verified]) -> dict[Path, Path]:
+    """By the folder where a campaign lies open, the file that it is of: the folder is gone when anybody reads of it."""
+    return {one.campaign: one.path for one in submissions}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The runs that a system is judged by: their records, scored again from their events, and what is wrong with others.
+#
+# Level and rank of a submission are those that its verification found. Of a bare record the recipe alone tells them,
+# and only where its code is the one that is installed here.
+
 
 _NONE = "of no level"
 
@@ -202,3 +356,372 @@ def _ending(path: Path) -> str:
 def _told(path: Path, error: Exception) -> str:
     """The message without the name of what it is about, which stands before it."""
     return str(error).removeprefix(f"{path}: ").replace(f"{path}/", "")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What was judged: which work, on which data, by which recipe, on what, so that nobody signs for another thing.
+
+
+_MOST_NAME = 80
+_MADE = {"real": "real", "synthetic": "SYNTHETIC", "memory": "NO DATA: from memory"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Runs of one kind. Unknown is None.
+
+    Attributes:
+        benchmark: its name.
+        edition: of the rules.
+        dataset: its name in the recipe.
+        input: `real` or `synthetic` files, or `memory` where nothing was read.
+        training_samples: that the data set has.
+        evaluation_samples: that the data set has.
+        fingerprint: of the data set.
+        recipe_hash: of the resolved recipe, with the seed of the first trial of a campaign, or of the first run.
+        metric: of quality.
+        target: that the recipe aims at.
+        edition_target: that the edition fixes.
+        achieved: quality of each run.
+        precision: that the recipe asks for.
+        accelerators: of all nodes, by name.
+        ranks: of each run.
+        nodes: of each run.
+        runs: how many.
+        campaign: identity of the campaign, which can be registered before its first run; None outside of one.
+        path: of the campaign.
+    """
+
+    benchmark: str
+    edition: str
+    dataset: str
+    input: str
+    training_samples: int | None
+    evaluation_samples: int | None
+    fingerprint: str | None
+    recipe_hash: str
+    metric: str
+    target: float
+    edition_target: float | None
+    achieved: tuple[float | None, ...]
+    precision: str | None
+    accelerators: tuple[tuple[str, int], ...]
+    ranks: int
+    nodes: int
+    runs: int
+    campaign: str | None
+    path: Path | None
+
+    @property
+    def sentence(self) -> str:
+        """For people, but for the hashes."""
+        samples = f"{_counted(self.training_samples)} + {_counted(self.evaluation_samples)} samples"
+        devices = ", ".join(f"{number} x {name}" for name, number in self.accelerators) or "no accelerator"
+        return (
+            f"{self.benchmark}, edition {self.edition}, on {short(self.dataset, _MOST_NAME)} "
+            f"({_MADE.get(self.input, self.input)}, {samples}); {self.quality}; "
+            f"{self.precision or UNKNOWN}, {devices}, {count(self.ranks, 'rank')} on {count(self.nodes, 'node')}, "
+            f"{count(self.runs, 'run')}"
+        )
+
+    @property
+    def quality(self) -> str:
+        """`top1 0.7631 to 0.7649, target 0.763`, with the edition's target where the recipe has another one."""
+        known = [value for value in self.achieved if value is not None]
+        ends = list(dict.fromkeys(f"{value:.4f}" for value in (min(known), max(known)))) if known else [UNKNOWN]
+        other = self.edition_target not in (None, self.target)
+        fixed = f" (edition {self.edition} fixes {self.edition_target:g})" if other else ""
+        return f"{short(self.metric, 30)} {' to '.join(ends)}, target {self.target:g}{fixed}"
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        plain = {name: getattr(self, name) for name in self.__annotations__}
+        return plain | {
+            "achieved": list(self.achieved),
+            "accelerators": dict(self.accelerators),
+            "path": None if self.path is None else str(self.path),
+        }
+
+
+def edition_target(edition: str, benchmark: str) -> float | None:
+    """The target quality that an edition fixes; None for a benchmark that it does not know."""
+    target = benchmark_rules(edition, benchmark).get("target_quality")
+    return None if target is None else float(target)
+
+
+def subjects(evidence: Evidence) -> tuple[Subject, ...]:
+    """What was judged, by campaign and by what the runs have in common."""
+    campaigns = {campaign.path: campaign for campaign in evidence.campaigns}
+    found: dict[str, Subject] = {}
+    for run in evidence.runs:
+        one = _subject(run, campaigns.get(run.record.path.parent))
+        key = json.dumps([_without_seed(run.record.tables), one.document() | {"achieved": 0, "recipe_hash": 0}])
+        first = found.get(key)
+        both = first and replace(first, achieved=(*first.achieved, *one.achieved), runs=first.runs + 1)
+        found[key] = both or one
+    return tuple(found.values())
+
+
+def _subject(run: Run, campaign: Campaign | None) -> Subject:
+    result, recipe = run.result, run.record.tables
+    last = next(iterate(reversed(run.record.events), "dataset"), None)
+    data = table(last["value"]) if last else {}
+    precision = table(recipe.get("accelerator")).get("precision")
+    return Subject(
+        benchmark=result.benchmark,
+        edition=result.edition,
+        dataset=str(table(recipe.get("problem")).get("dataset")),
+        input=result.input,
+        training_samples=_whole(data.get("training_samples")),
+        evaluation_samples=_whole(data.get("evaluation_samples")),
+        fingerprint=None if data.get("fingerprint") is None else str(data["fingerprint"]),
+        recipe_hash=str(campaign.start["recipe_hash"]) if campaign else tables_hash(recipe),
+        metric=result.quality.metric,
+        target=result.quality.target,
+        edition_target=edition_target(result.edition, result.benchmark),
+        achieved=(result.quality.achieved,),
+        precision=None if precision is None else short(precision, _MOST_NAME),
+        accelerators=tuple(_accelerators(run.record.system)),
+        ranks=result.world_size,
+        nodes=result.nodes,
+        runs=1,
+        campaign=campaign.identity if campaign else None,
+        path=campaign.path if campaign else None,
+    )
+
+
+def _accelerators(system: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    devices = (device for node in tables(system.get("nodes")) for device in tables(node.get("accelerators")))
+    yield from sorted(Counter(short(device.get("name"), _MOST_NAME) for device in devices).items())
+
+
+def _without_seed(recipe: Mapping[str, Any]) -> str:
+    return tables_hash({**recipe, "hyperparameters": {**table(recipe.get("hyperparameters")), "seed": None}})
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _counted(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What must hold of every run before its speed is worth a word: whole records, right answers, the rules.
+
+
+# The strictest first.
+LEVELS = ("hardware", "system", "free")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One demand, what was found, and whether it is kept.
+
+    Attributes:
+        name: of the demand.
+        required: what is demanded.
+        found: what the records say.
+        verdict: `missing` where more runs would do; it counts as a failure of speed, not of answers.
+        detail: the first thing that breaks it, and what to do.
+    """
+
+    name: str
+    required: str
+    found: str
+    verdict: Literal["pass", "fail", "missing"]
+    detail: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self), "detail": self.detail or None}
+
+
+def judge_requirements(
+    require: RequireTable,
+    evidence: Evidence,
+    reasons: Sequence[str] = (),
+    trust: Trust | None = None,
+    sources: Sequence[GivenFile] = (),
+) -> list[Requirement]:
+    """Each demand of a contract; whole records, right answers and runs that belong together are always demanded.
+
+    Args:
+        require: what the contract demands.
+        evidence: the runs.
+        reasons: why they are not rankable (`not_rankable`).
+        trust: what the submissions were held against.
+        sources: files of figures that were measured outside of the runs.
+    """
+    found = [_requirements_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
+    if require.verified:
+        found.append(_verified(evidence))
+    if trust and trust.registered:
+        found.append(_registered(trust.registered, evidence))
+    if require.signed:
+        found.append(_signed(sources))
+    if require.edition:
+        found.append(_edition(require.edition, evidence.runs))
+    if require.level:
+        found.append(_level(require.level, evidence.runs))
+    if require.rankable:
+        found.append(_rankable(evidence, reasons))
+    if require.nodes:
+        found.append(_nodes(require.nodes, evidence.runs))
+    if require.runs > 1:
+        found.append(_runs(require.runs, require.nodes, evidence))
+    return found
+
+
+def _of_all(name: str, required: str, broken: Sequence[str], runs: int) -> Requirement:
+    """A demand that each run keeps or breaks by itself."""
+    kept = runs - len(broken)
+    verdict: Literal["pass", "fail"] = "fail" if broken or not runs else "pass"
+    return Requirement(name, required, f"{kept} of {count(runs, 'run')}", verdict, short(broken[0]) if broken else "")
+
+
+def _requirements_whole(evidence: Evidence) -> Requirement:
+    whole, broken = len(evidence.runs), len(evidence.faults)
+    detail = "; ".join(f"{fault.path}: {fault.problem}" for fault in evidence.faults[:3])
+    verdict: Literal["pass", "fail"] = "fail" if broken or not whole else "pass"
+    return Requirement(
+        "records", "complete, unchanged", f"{whole} of {count(whole + broken, 'record')}", verdict,
+        short(detail) if whole or broken else "there is no finished run",
+    )  # fmt: skip
+
+
+def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
+    """The recipe's own target is anybody's to choose, so it counts only where the contract goes without the rules."""
+    broken = []
+    for run in runs:
+        quality = run.result.quality
+        fixed = edition_target(run.result.edition, run.result.benchmark) if by_edition else None
+        target = quality.target if fixed is None else fixed
+        whose = "target" if fixed is None else f"target of edition {run.result.edition}"
+        if quality.achieved is None or quality.achieved < target:
+            achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
+            broken.append(f"{run.name}: {quality.metric} is {achieved}, the {whose} is {target:g}")
+    required = "target quality reached" if by_edition else "the recipe's own target quality reached"
+    return _of_all("right answers", required, broken, len(runs))
+
+
+def _verified(evidence: Evidence) -> Requirement:
+    """Whatever is no submission was signed by nobody."""
+    broken = [
+        f"{run.name}: of no submission: give the file that `hpcai500 submit` wrote"
+        for run in evidence.runs
+        if not evidence.is_verified(run)
+    ]
+    return _of_all("verified", "submission files that are verified", broken, len(evidence.runs))
+
+
+def _signed(sources: Sequence[GivenFile]) -> Requirement:
+    broken = [one.sentence for one in sources if one.signer is None]
+    found = f"{len(sources) - len(broken)} of {count(len(sources), 'file')}" if sources else "no such file"
+    verdict: Literal["pass", "fail"] = "fail" if broken else "pass"
+    return Requirement("signed", "files of micro and scale", found, verdict, short(broken[0]) if broken else "")
+
+
+def _registered(identity: str, evidence: Evidence) -> Requirement:
+    """Verification has compared those of submissions, also where names of hosts were replaced in them."""
+    good = {one.campaign for one in evidence.submissions}
+    good |= {campaign.path for campaign in evidence.campaigns if campaign.identity == identity}
+    own = {campaign.path: campaign.identity for campaign in evidence.campaigns}
+    broken = [
+        f"{run.name}: of {'campaign ' + own[folder] if folder in own else 'no campaign'}, not of the registered one"
+        for run in evidence.runs
+        if (folder := run.record.path.parent) not in good
+    ]
+    return _of_all("registered", f"campaign {identity[:12]}…", broken, len(evidence.runs))
+
+
+def _alike(evidence: Evidence) -> Requirement:
+    groups = [group for group in evidence.alike() if len(group) > 1]
+    reasons = [reason for group in groups if (reason := why_no_mean([run.record.path for run in group]))]
+    found = "they differ in more, or two are the same" if reasons else "so they do"
+    return Requirement(
+        "runs belong together", "they differ in the seed only", found, "fail" if reasons else "pass",
+        short(reasons[0]) if reasons else "",
+    )  # fmt: skip
+
+
+def _edition(edition: str, runs: Sequence[Run]) -> Requirement:
+    broken = [f"{run.name}: edition {run.result.edition}" for run in runs if run.result.edition != edition]
+    return _of_all("edition", edition, broken, len(runs))
+
+
+def _level(level: str, runs: Sequence[Run]) -> Requirement:
+    allowed = LEVELS[: LEVELS.index(level) + 1]
+    broken = [f"{run.name}: {run.level_told}" for run in runs if run.level not in allowed]
+    return _of_all("level", level if level == LEVELS[0] else f"{level}, or stricter", broken, len(runs))
+
+
+def _rankable(evidence: Evidence, reasons: Sequence[str]) -> Requirement:
+    broken = [f"{run.name}: {run.reasons[0]}" for run in evidence.runs if run.reasons]
+    kept = _of_all("rankable", "yes", broken, len(evidence.runs))
+    if reasons and not broken:
+        return Requirement(kept.name, kept.required, "the campaign is not", "fail", short(reasons[0]))
+    return kept
+
+
+def _nodes(nodes: int, runs: Sequence[Run]) -> Requirement:
+    there = [run for run in runs if run.result.nodes == nodes]
+    others = sorted({run.result.nodes for run in runs} - {nodes})
+    found = f"{count(len(there), 'run')}" + (f"; others on {', '.join(map(str, others))}" if others else "")
+    verdict: Literal["pass", "missing"] = "pass" if there else "missing"
+    return Requirement("nodes", f"runs on {nodes}", found, verdict, "" if there else f"run on {count(nodes, 'node')}")
+
+
+def _runs(least: int, nodes: int | None, evidence: Evidence) -> Requirement:
+    """So many runs of each benchmark on the nodes that are judged."""
+    found = {benchmark: len(evidence.on_nodes(benchmark, nodes)) for benchmark in evidence.benchmarks}
+    fewest = min(found.values(), default=0)
+    detail = ""
+    if fewest < least:
+        benchmark = next((name for name, runs in found.items() if runs == fewest), "ic")
+        how = f"hpcai500 campaign init, or hpcai500 {benchmark} --trials {least}"
+        detail = f"make {least - fewest} more, each with a seed of its own: {how}"
+    said = ", ".join(f"{runs} of {name}" for name, runs in found.items()) or "none"
+    return Requirement("runs", f"{least} or more", said, "pass" if fewest >= least else "missing", detail)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Names of files in place of the scratch folders that they were read in, which mean nothing to anyone.
+
+
+Places = Mapping[Path, Path]
+
+
+def renamed_text(text: str, places: Places) -> str:
+    """`text` with each folder of `places` by its other name."""
+    for folder, name in places.items():
+        text = text.replace(str(folder), str(name))
+    return text
+
+
+def renamed_path(path: Path, places: Places) -> Path:
+    """`path`, which may be in one of the folders."""
+    for folder, name in places.items():
+        if path.is_relative_to(folder):
+            return name / path.relative_to(folder)
+    return path
+
+
+def renamed(value: Any, places: Places) -> Any:
+    """`value` with the names of texts and paths in it, through tuples and data classes; other things stay as they are.
+
+    What records say is in mappings and lists, and is not touched.
+    """
+    if isinstance(value, str):
+        return renamed_text(value, places)
+    if isinstance(value, Path):
+        return renamed_path(value, places)
+    if isinstance(value, tuple):
+        return tuple(renamed(one, places) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        old = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
+        new = {name: renamed(one, places) for name, one in old.items()}
+        changed = {name: one for name, one in new.items() if one is not old[name] and one != old[name]}
+        return replace(value, **changed) if changed else value
+    return value

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import os
+import re
+import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from hpcai500 import __version__
+from hpcai500.campaign.journal import Campaign
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.files import scratch_folder
 from hpcai500.progress import Tracker, silent
-from hpcai500.results.acceptance.baseline import judge_against
-from hpcai500.results.acceptance.ceilings import read_ceilings
-from hpcai500.results.acceptance.criteria import Judged, judge_criteria
-from hpcai500.results.acceptance.evidence import Evidence, not_rankable, read_evidence
-from hpcai500.results.acceptance.measuring import Sources
-from hpcai500.results.acceptance.naming import renamed, renamed_text
-from hpcai500.results.acceptance.requirements import Requirement, judge_requirements
-from hpcai500.results.acceptance.spec import Contract, RequireTable
-from hpcai500.results.acceptance.subjects import Subject, subjects
-from hpcai500.results.acceptance.submissions import Trust, Verified, is_submission, open_verified, paths_shown
-from hpcai500.results.acceptance.worst_node import WorstNode, worst_node
+from hpcai500.results.acceptance.contract import Contract, RequireTable, shown
+from hpcai500.results.acceptance.evidence import (
+    Evidence,
+    Requirement,
+    Subject,
+    Trust,
+    Verified,
+    is_submission,
+    judge_requirements,
+    not_rankable,
+    open_verified,
+    paths_shown,
+    read_evidence,
+    renamed,
+    renamed_text,
+    subjects,
+)
+from hpcai500.results.acceptance.measured import (
+    Judged,
+    Sources,
+    WorstNode,
+    judge_against,
+    judge_criteria,
+    read_ceilings,
+    worst_node,
+)
 from hpcai500.results.given_files import GivenFile, given_file
-from hpcai500.results.report.words import short
-from hpcai500.scratch import scratch_folder
+from hpcai500.text import UNKNOWN, aligned, count, legible, short
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 accept`: the verdict on a system, with all that it rests on.
 
 
 @dataclass(frozen=True)
@@ -260,3 +281,257 @@ def _accept(
         worst=worst_node([run for runs in judged for run in runs], files),
         made=now,
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The verdict for a terminal, and the stable lines for test harnesses.
+
+
+_HALF = 6
+# Margin at either end of a bar: the same on every page, so that bars can be compared.
+_WIDEST = 0.10
+_WORDS = {"pass": "pass", "fail": "FAIL", "missing": "MISSING"}
+_HEADINGS = ("criterion", "contracted", "measured", "margin", "95 % interval", "worse | better", "verdict")
+# A run each is evidence for `every`; of many, the first ones and the worst.
+_MOST_VALUES = 12
+_MOST_RECORDS = 20
+
+
+def acceptance_lines(acceptance: Acceptance) -> Iterator[str]:
+    """Everything, the verdict last."""
+    yield from _head(acceptance)
+    yield ""
+    yield "requirements"
+    names = max(len(one.name) for one in acceptance.requirements)
+    demands = max(len(one.required) for one in acceptance.requirements)
+    for one in acceptance.requirements:
+        yield f"  {one.name:{names}}  {one.required:{demands}}  {one.found:24}  {_WORDS[one.verdict]}".rstrip()
+        if one.detail:
+            yield f"    {one.detail}"
+    yield ""
+    yield from _table(acceptance.criteria)
+    yield ""
+    yield f"worst {acceptance.worst.of:6} {acceptance.worst.sentence}"
+    yield from (f"  {said}" for said in (*acceptance.worst.differences, *acceptance.worst.ceilings))
+    yield ""
+    if acceptance.loud:
+        yield f"HPCAI500 NOTE {acceptance.loud}"
+    yield acceptance.sentence
+    yield from figure_of_merit_lines(acceptance.criteria)
+    yield f"HPCAI500 RESULT {acceptance.verdict}"
+
+
+def figure_of_merit_lines(criteria: Sequence[Judged]) -> Iterator[str]:
+    """`HPCAI500 FOM accept_<criterion>=<measured> <unit>` and its margin, of each that was measured."""
+    for one in criteria:
+        if one.measured is not None and one.margin is not None:
+            name = f"accept_{re.sub(r'[^a-z0-9]+', '_', one.name.lower()).strip('_')}"
+            yield f"HPCAI500 FOM {name}={one.measured:.6g} {one.metric.unit}"
+            yield f"HPCAI500 FOM {name}_margin={one.margin:.6g} fraction"
+
+
+def contracted(one: Judged) -> str:
+    """`>= 950 TFLOPS`, or `9.5 to 10.5 s`: what is accepted."""
+    lowest, highest = one.limits.lowest, one.limits.highest
+    if lowest is not None and highest is not None:
+        return _span(one, lowest, highest)
+    if lowest is not None:
+        return f"≥ {shown(lowest, one.metric.unit, one.unit)}"
+    return "any" if highest is None else f"≤ {shown(highest, one.metric.unit, one.unit)}"
+
+
+def interval_text(one: Judged) -> str:
+    """`9.8 to 10.1 s`; a dash where there is none."""
+    if one.interval is None:
+        return "-"
+    return _span(one, *one.interval)
+
+
+def _span(one: Judged, low: float, high: float) -> str:
+    """Both ends, with the unit once where it is the same."""
+    first, last = (shown(end, one.metric.unit, one.unit) for end in (low, high))
+    number, _, unit = first.partition(" ")
+    return f"{number} to {last}" if unit == last.partition(" ")[2] else f"{first} to {last}"
+
+
+def margin_text(one: Judged) -> str:
+    """`+5.3 %`, with a sign always."""
+    if one.margin is None:
+        return "-"
+    percent = one.margin * 100
+    # Beside the limit, every digit tells on which side.
+    return f"{percent:+.1f} %" if abs(percent) >= 0.05 else f"{percent:+.2g} %"
+
+
+def reference_text(one: Judged) -> str:
+    """`950 TFLOPS, -5 %`: the value and the tolerance as the contract has them."""
+    tolerances = [f"{part * 100:+.4g} %" for part in (one.limits.lower, one.limits.upper) if part]
+    return ", ".join([shown(one.limits.reference, one.metric.unit, one.unit), *tolerances])
+
+
+def measured_text(one: Judged) -> str:
+    """In the contract's unit."""
+    return UNKNOWN if one.measured is None else shown(one.measured, one.metric.unit, one.unit)
+
+
+def bar(one: Judged) -> str:
+    """The limit in the middle, the measured value as far to the right of it as it is better, to the left as worse."""
+    if one.margin is None:
+        return ""
+    cells = ["·"] * (2 * _HALF + 1)
+    cells[_HALF] = "|"
+    place = round(min(1.0, max(-1.0, one.margin / _WIDEST)) * _HALF)
+    beyond = abs(one.margin) > _WIDEST
+    sign = ("»" if one.margin > 0 else "«") if beyond else "●"
+    # Beside the limit there is still a side.
+    if place == 0 and one.margin < 0:
+        place = -1
+    cells[_HALF + place] = sign
+    return "".join(cells)
+
+
+def _head(acceptance: Acceptance) -> Iterator[str]:
+    request = acceptance.request
+    yield acceptance.title
+    if request.contract:
+        spec = request.contract.spec
+        yield f"contract    {request.contract.path} (SHA-256 {request.contract.sha256[:12]}…)" + (
+            f", {spec.contract}" if spec.contract else ""
+        )
+        yield f"system      {spec.system.name}"
+        for party in spec.parties:
+            yield f"{short(party.role, 11):11} {party.name}"
+    if request.baseline:
+        yield f"baseline    {request.baseline}, at least {request.ratio:g} times as good"
+    for one in acceptance.subjects:
+        yield f"judged      {one.sentence}"
+        yield f"            recipe {one.recipe_hash}" + (f", campaign {one.campaign}" if one.campaign else "")
+    for submission in acceptance.evidence.submissions:
+        yield f"submission  {submission.sentence}"
+        yield from (f"            IMPLAUSIBLE: {said}" for said in submission.implausible)
+        yield from (f"            not checked: {said}" for said in submission.not_checked)
+    for source in acceptance.sources:
+        yield f"figures     {source.sentence}"
+    for campaign in acceptance.evidence.campaigns:
+        yield f"campaign    {campaign.path}: {attempts_text(campaign)} (journal {campaign.head[:12]}…)"
+    folders = [campaign.path for campaign in acceptance.evidence.campaigns]
+    alone = [run for run in acceptance.evidence.runs if run.record.path.parent not in folders]
+    for run in alone[:_MOST_RECORDS]:
+        yield f"record      {run.name} (last event {run.head[:12]}…)"
+    if len(alone) > _MOST_RECORDS:
+        yield f"            and {len(alone) - _MOST_RECORDS} more"
+
+
+def attempts_text(campaign: Campaign) -> str:
+    """`13 attempts: 10 done, 3 failed`: nothing that was begun is left out."""
+    states = Counter(attempt.status for attempt in campaign.attempts)
+    said = ", ".join(f"{number} {status}" for status, number in states.most_common())
+    return f"{count(len(campaign.attempts), 'attempt')}: {said}" if said else "no attempt"
+
+
+def _table(criteria: Sequence[Judged]) -> Iterator[str]:
+    rows = [
+        (
+            one.name,
+            contracted(one),
+            measured_text(one),
+            margin_text(one),
+            interval_text(one),
+            bar(one),
+            _WORDS[one.verdict],
+        )
+        for one in criteria
+    ]
+    heading, *lines = aligned([_HEADINGS, *rows], right=range(1, 5))
+    yield heading
+    for one, line in zip(criteria, lines, strict=True):
+        yield line
+        if one.note:
+            yield f"  {one.note}"
+        if one.statistic == "every" and len(one.values) > 1:
+            yield f"  each: {', '.join(_values(one))}"
+    yield f"(bars: | is the limit, the dot what was measured, either end {_WIDEST * 100:.0f} % of what is contracted)"
+
+
+def _values(one: Judged) -> Iterator[str]:
+    worst = min(one.values, key=one.limits.margin)
+    for value in one.values[:_MOST_VALUES]:
+        yield shown(value, one.metric.unit, one.unit) + (" (worst)" if value == worst else "")
+    if len(one.values) > _MOST_VALUES:
+        yield f"and {len(one.values) - _MOST_VALUES} more"
+
+
+# ----------------------------------------------------------------------------------------------------
+# The verdict as JUnit XML, which Jenkins and GitLab show: a test case for each requirement and each criterion.
+
+
+def junit_xml(acceptance: Acceptance) -> bytes:
+    """The document, in UTF-8; `legible` leaves nothing that XML 1.0 cannot hold.
+
+    A test case fails where a criterion is missed, and also where it is missing: skipped tests would pass for good ones.
+    """
+    requirements, criteria = acceptance.requirements, acceptance.criteria
+    made = acceptance.made.strftime("%Y-%m-%dT%H:%M:%S")
+    root = ET.Element("testsuites", _counts("hpcai500 accept", [*requirements, *criteria]))
+    for name, ones in (("requirements", requirements), ("criteria", criteria)):
+        suite = ET.SubElement(root, "testsuite", {**_counts(name, ones), "timestamp": made})
+        properties = ET.SubElement(suite, "properties")
+        for key, value in _properties(acceptance).items():
+            ET.SubElement(properties, "property", {"name": key, "value": legible(value)})
+        for one in ones:
+            _case(suite, f"hpcai500.accept.{name}", one)
+    ET.indent(root)
+    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"
+
+
+def _counts(name: str, ones: Sequence[Requirement | Judged]) -> dict[str, str]:
+    failures = sum(one.verdict != "pass" for one in ones)
+    return {
+        "name": legible(name), "tests": str(len(ones)), "failures": str(failures), "errors": "0", "skipped": "0",
+        "time": "0",
+    }  # fmt: skip
+
+
+def _properties(acceptance: Acceptance) -> dict[str, str]:
+    contract = acceptance.request.contract
+    return {
+        "title": acceptance.title,
+        "verdict": acceptance.verdict,
+        "contract_sha256": contract.sha256 if contract else "",
+        "system": contract.spec.system.name if contract else "",
+        "judged": "; ".join(one.sentence for one in acceptance.subjects),
+        "not_rankable": acceptance.loud,
+        "implausible": "; ".join(said for one in acceptance.evidence.submissions for said in one.implausible),
+        "hpcai500": __version__,
+    }
+
+
+def _case(suite: ET.Element, group: str, one: Requirement | Judged) -> None:
+    case = ET.SubElement(suite, "testcase", {"classname": group, "name": legible(one.name), "time": "0"})
+    said = _of_requirement(one) if isinstance(one, Requirement) else _of_criterion(one)
+    text = "\n".join(f"{key}: {value}" for key, value in said.items() if value)
+    if one.verdict == "pass":
+        ET.SubElement(case, "system-out").text = legible(text)
+        return
+    brief = ", ".join(f"{key} {value}" for key, value in list(said.items())[:3] if value and value != "-")
+    failure = ET.SubElement(case, "failure", {"message": legible(brief), "type": one.verdict})
+    failure.text = legible(text)
+
+
+def _of_requirement(one: Requirement) -> dict[str, str]:
+    return {"required": one.required, "found": one.found, "detail": one.detail}
+
+
+def _of_criterion(one: Judged) -> dict[str, str]:
+    values = ", ".join(f"{value:.6g}" for value in one.values)
+    return {
+        "contracted": contracted(one),
+        "measured": measured_text(one),
+        "margin": margin_text(one),
+        "95 % interval": interval_text(one),
+        "statistic": one.statistic or "",
+        f"values in {one.metric.unit}": values,
+        "clause": one.clause,
+        "note": one.note,
+    }

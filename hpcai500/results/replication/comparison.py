@@ -2,28 +2,403 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from textwrap import wrap
 from typing import Any, Literal, NoReturn
 
-from hpcai500.errors import ExitCode, UsageError
-from hpcai500.methodology.equivalence import (
+from hpcai500.campaign.journal import Campaign, is_campaign, read_campaign
+from hpcai500.campaign.standing import ODD, SEED, Outcome, company, read_outcome, standing
+from hpcai500.errors import ExitCode, RecordError, UsageError, WrongAnswerError
+from hpcai500.methodology.result import DEFAULT_EXPONENT, Result, system_identity
+from hpcai500.methodology.statistics import (
+    CONFIDENCE,
     INCONCLUSIVE,
     NOT_REPLICATED,
     REPLICATED,
     Equivalence,
+    Spread,
     Verdict,
     equivalence,
     quality_tolerance,
 )
-from hpcai500.methodology.intervals import CONFIDENCE
-from hpcai500.methodology.result import DEFAULT_EXPONENT
+from hpcai500.progress import Tracker, silent
+from hpcai500.recipe import Difference, rulebook, table_differences
+from hpcai500.record import Record, iterate
 from hpcai500.results.compare import Metric, metrics_of
-from hpcai500.results.replication.likeness import likeness
-from hpcai500.results.replication.side import Side
-from hpcai500.results.same_runs import shared_runs
+from hpcai500.results.global_batch import global_batch
 from hpcai500.results.score import TRIAL_METRICS
-from hpcai500.rulebook import rulebook
+from hpcai500.results.submission.claim import level_of
+from hpcai500.results.submission.manifest import Manifest
+from hpcai500.results.verification.campaign import not_compared
+from hpcai500.results.verification.context import Context
+from hpcai500.results.verification.copies import Runs, run_facts, shared_runs
+from hpcai500.results.verification.facts import other_code
+from hpcai500.results.verification.finding import Finding, Verification
+from hpcai500.results.verification.verify import verify_submission
+from hpcai500.system.software import package_code_hash
+from hpcai500.text import UNKNOWN, aligned, quantity, share, short
+
+# ----------------------------------------------------------------------------------------------------
+# One side of a replication: a verified submission, or a campaign on disk.
+
+
+@dataclass(frozen=True)
+class Side:
+    """Finished runs of one campaign.
+
+    Attributes:
+        path: the submission, or the campaign's folder.
+        campaign: as its journal tells.
+        records: of the runs that came to their end, in order of their trials.
+        results: theirs, computed from their events.
+        reasons: why the campaign cannot be ranked.
+        level: the lowest level that allows all runs: as verification found it in a submission, of a campaign on disk by
+            its recipes; None where none does, or where nobody can tell.
+        no_level: why nobody can tell; None where the code of the runs was compared with that of this installation.
+        verification: what was found in the submission; None for a campaign on disk, which is one's own.
+        manifest: of the submission.
+    """
+
+    path: Path
+    campaign: Campaign
+    records: tuple[Record, ...]
+    results: tuple[Result, ...]
+    reasons: tuple[str, ...]
+    level: str | None
+    no_level: str | None = None
+    verification: Verification | None = None
+    manifest: Manifest | None = None
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """The recipe, with the seed of the first trial."""
+        return self.campaign.tables
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the finished runs."""
+        return tuple(int(record.tables["hyperparameters"]["seed"]) for record in self.records)
+
+    @property
+    def runs(self) -> Runs:
+        """What the finished runs tell that no others do, by the names of their records."""
+        return {record.path.name: run_facts(record) for record in self.records}
+
+
+def read_side(path: Path, signers: Path | None = None, tracker: Tracker = silent) -> Side:
+    """The submission, or the campaign, at `path`.
+
+    Raises:
+        UsageError: it is neither, or has no finished run.
+        RecordError: the campaign's journal, or a record of a finished run, cannot be read.
+        WrongAnswerError: the submission does not hold when it is verified.
+    """
+    if is_campaign(path):
+        return _of_campaign(read_campaign(path))
+    if path.is_dir():
+        raise UsageError(f"{path}: neither a submission nor a campaign: a campaign's folder holds campaign.jsonl")
+    return read_submission(path, signers, tracker)
+
+
+def read_submission(path: Path, signers: Path | None = None, tracker: Tracker = silent) -> Side:
+    """The submission in the file `path`, verified.
+
+    Raises:
+        UsageError: there is no such file.
+        WrongAnswerError: it does not hold; nothing of it can be repeated then.
+    """
+    kept: list[Context] = []
+
+    def keep(context: Context) -> Iterable[Finding]:
+        kept.append(context)
+        return ()
+
+    verification = verify_submission(path, signers=signers, more_checks=[keep], tracker=tracker)
+    if verification.verdict != "verified" or not kept:
+        failed = [finding for finding in verification.findings if finding.severity == "fail"]
+        first = f"{failed[0].name}: {failed[0].evidence}" if failed else "it cannot be read"
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise WrongAnswerError(f"{path}: refused: {first}{more}; see `hpcai500 verify {path}`")
+    context = kept[0]
+    results = verification.results
+    scored = [(record, results[name]) for name, record in context.done.items() if name in results]
+    return _side(path, context.campaign, scored, verification.reasons, not_compared(context), verification)
+
+
+def _of_campaign(campaign: Campaign) -> Side:
+    rules = rulebook(campaign.edition, campaign.benchmark)
+    outcomes = [read_outcome(campaign, attempt, rules) for attempt in campaign.done()]
+    scored = [_scored(one) for one in outcomes]
+    level, ours = level_of([result for _, result in scored]), package_code_hash()
+    unknown = next((told for record, _ in scored if (told := other_code(record, level, ours))), None)
+    return _side(campaign.path, campaign, scored, standing(campaign).reasons, unknown)
+
+
+def _scored(outcome: Outcome) -> tuple[Record, Result]:
+    if outcome.record is None or outcome.result is None:
+        raise RecordError(f"{outcome.attempt.name}: {outcome.error or 'its record is not complete'}")
+    return outcome.record, outcome.result
+
+
+def _side(
+    path: Path,
+    campaign: Campaign,
+    scored: Sequence[tuple[Record, Result]],
+    reasons: Sequence[str],
+    no_level: str | None,
+    verification: Verification | None = None,
+) -> Side:
+    if not scored:
+        raise UsageError(f"{path}: no run has come to its end: there is nothing to compare")
+    records, results = (tuple(one) for one in zip(*scored, strict=True))
+    manifest = verification.manifest if verification else None
+    level = verification.level if verification else level_of(results)
+    known = None if no_level else level
+    side = Side(path, campaign, records, results, tuple(reasons), known, no_level, verification, manifest)
+    try:
+        # What is looked at later: a recipe that is read as plain tables may hold anything.
+        for record in records:
+            global_batch(record.tables)
+        _ = side.seeds, global_batch(side.tables)
+    except ODD as error:
+        raise RecordError(f"{path}: its recipe lacks something: {type(error).__name__} {error}") from error
+    return side
+
+
+# ----------------------------------------------------------------------------------------------------
+# The data of an original: what they are known by, and whether `hpcai500 data make` makes them again.
+
+
+_KINDS = {"content_fingerprint": "content", "fingerprint": "list of files"}
+
+
+def data_facts(record: Record) -> Mapping[str, Any]:
+    """What the run said of its data set; empty where it said nothing."""
+    last = next(iterate(reversed(record.events), "dataset"), None)
+    value = last["value"] if last else None
+    return value if isinstance(value, dict) else {}
+
+
+def fingerprints_of(record: Record) -> dict[str, str]:
+    """What the fingerprint is of (content, list of files) -> it; the content has one only where it was checked."""
+    facts = data_facts(record)
+    return {kind: str(facts[key]) for key, kind in _KINDS.items() if facts.get(key)}
+
+
+def require_data(original: Side, data: Path | None) -> str | None:
+    """A warning where the data are not known yet, but can be made.
+
+    Raises:
+        UsageError: only the user can know where they are.
+    """
+    record = original.records[0]
+    name = original.tables["problem"]["dataset"]
+    if data is not None:
+        if data.exists() and not data.is_dir():
+            raise UsageError(f"--data {data}: not a folder; give the folder of {name}")
+        return None if data.exists() else f"--data {data}: no such folder here: it must be on the nodes of the runs"
+    known_by = next(iter(fingerprints_of(record).values()), "unknown")[:16]
+    if not data_facts(record).get("synthetic"):
+        raise UsageError(
+            f"the original trained on {name} (fingerprint {known_by}…), which hpcai500 does not make: give the folder "
+            "of the same data with --data DIR"
+        )
+    line = make_line(record, original.tables, "DATA") or "hpcai500 data make"
+    return (
+        f"without --data: the original trained on made data (fingerprint {known_by}…). Any others are no repetition: "
+        f"make these by `{line}`, and name them to every run (`--data DATA`), as the guide says"
+    )
+
+
+def make_line(record: Record, tables: Mapping[str, Any], folder: str) -> str | None:
+    """The line that makes the synthetic set of `record` in `folder`, if it was one of the first seed.
+
+    Seed and layout are not in a record: the fingerprint tells whether it is the same set.
+    """
+    facts = data_facts(record)
+    makers = {"ic": _images, "ewa": _years}
+    benchmark = tables.get("benchmark")
+    if not facts.get("synthetic") or benchmark not in makers:
+        return None
+    try:
+        options = dict(makers[benchmark](facts, tables["problem"]))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+    words = (f"{option} {shlex.quote(str(value))}" for option, value in options.items())
+    return " ".join([f"hpcai500 data make {benchmark} {folder}", *words])
+
+
+def _images(facts: Mapping[str, Any], problem: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    del problem
+    classes = int(facts["classes"])
+    yield "--classes", classes
+    for option, key in (("--train-per-class", "training_samples"), ("--val-per-class", "evaluation_samples")):
+        yield option, _each(facts[key], classes)
+
+
+def _years(facts: Mapping[str, Any], problem: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    spans = [_span(problem[key]) for key in ("training_years", "evaluation_years")]
+    height, width = map(int, facts["grid"])
+    yield "--years", f"{min(first for first, _ in spans)}-{max(last for _, last in spans)}"
+    yield "--images-per-year", _each(facts["training_samples"], spans[0][1] - spans[0][0] + 1)
+    yield "--height", height
+    yield "--width", width
+
+
+def _span(years: Any) -> tuple[int, int]:
+    first, last = str(years).split("-") if isinstance(years, str) else (years[0], years[-1])
+    return int(first), int(last)
+
+
+def _each(samples: Any, groups: int) -> int:
+    whole, rest = divmod(int(samples), groups)
+    if rest or not whole:
+        raise ValueError("not as many in each: no set that is made so")
+    return whole
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether two campaigns did the same work, and whether on systems of one kind.
+
+
+# A recipe's fields up to this layer describe the system: hardware, operating system, communication, accelerators.
+HIGHEST_SYSTEM_LAYER = 4
+# On other numbers of accelerators these keep the global batch, and so the mathematics of an update.
+BATCH_FIELDS = ("hyperparameters.batch_size", "hyperparameters.accumulation_steps")
+_SOFTWARE = ("image", "code", "plug-in", "software versions")
+_COMPANY = {"world_size": "ranks", "nodes": "nodes", "backend": "backend"}
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What two sides have in common.
+
+    Attributes:
+        obstacles: why one is no repetition of the other, a sentence each.
+        same_system: whether speed must come out the same.
+        notes: what else differs, a sentence each.
+    """
+
+    obstacles: tuple[str, ...]
+    same_system: bool
+    notes: tuple[str, ...]
+
+
+def likeness(one: Side, other: Side) -> Likeness:
+    """How alike the work and the systems of two sides are."""
+    found = [one for one in table_differences(other.tables, one.tables) if one.field != SEED]
+    other_system = [*_hardware_differences(one.records[0], other.records[0]), *_company_differences(one, other)]
+    allowed = [difference for difference in found if _is_of_the_system(difference)]
+    obstacles = [
+        *(_sentence(difference) for difference in found if not _is_of_the_system(difference)),
+        *_batch_obstacle(one.tables, other.tables),
+        *_data_obstacles(one.records, other.records),
+    ]
+    notes = [
+        *(_sentence(difference) for difference in allowed),
+        *other_system,
+        *_software_differences(one.records[0], other.records[0]),
+        *_seed_notes(one, other),
+        *_rank_notes(one, other),
+    ]
+    return Likeness(tuple(obstacles), not allowed and not other_system, tuple(notes))
+
+
+def _is_of_the_system(difference: Difference) -> bool:
+    return 0 < difference.layer <= HIGHEST_SYSTEM_LAYER or difference.field in BATCH_FIELDS
+
+
+def _sentence(difference: Difference) -> str:
+    return f"{difference.field} is {difference.reference} in the original, {difference.value} in the repetition"
+
+
+def _batch_obstacle(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    ours, theirs = global_batch(one), global_batch(other)
+    if ours != theirs:
+        yield (
+            f"an update is over {ours} samples in the original, over {theirs} in the repetition: choose "
+            f"{' and '.join(BATCH_FIELDS)} so that batch x accumulation x accelerators is {ours}"
+        )
+
+
+def _data_obstacles(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[str]:
+    kinds = [dict.fromkeys(kind for record in side for kind in fingerprints_of(record)) for side in (ours, theirs)]
+    # The content decides; whoever has not checked it has a fingerprint of the list of files only.
+    for kind in (kind for kind in kinds[0] if kind in kinds[1]):
+        left, right = (
+            {found[kind] for record in side if kind in (found := fingerprints_of(record))} for side in (ours, theirs)
+        )
+        if left != right:
+            yield f"other data: the fingerprint is {_listed(left)} in the original, {_listed(right)} in the repetition"
+        return
+
+
+def _listed(fingerprints: set[str]) -> str:
+    return ", ".join(f"{one[:16]}…" for one in sorted(fingerprints))
+
+
+def _hardware_differences(one: Record, other: Record) -> Iterator[str]:
+    left, right = (system_identity(record.system) for record in (one, other))
+    for what in ("processors", "accelerators"):
+        ours, theirs = (_counted(side[what]) for side in (left, right))
+        if ours != theirs:
+            yield f"{what}: {_told(ours)} in the original, {_told(theirs)} in the repetition"
+
+
+def _counted(names: Sequence[Any]) -> Counter[str]:
+    flat = [name for names_of in names for name in (names_of if isinstance(names_of, list) else [names_of])]
+    return Counter(map(str, flat))
+
+
+def _told(names: Counter[str]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in names.items()) or "none"
+
+
+def _company_differences(one: Side, other: Side) -> Iterator[str]:
+    left, right = company(one.records[0]), company(other.records[0])
+    for key, word in _COMPANY.items():
+        if key in left and key in right and left[key] != right[key]:
+            yield f"{word}: {left[key]} in the original, {right[key]} in the repetition"
+
+
+def _software_differences(one: Record, other: Record) -> Iterator[str]:
+    left, right = (system_identity(record.system) for record in (one, other))
+    for what in _SOFTWARE:
+        if _first(left[what]) != _first(right[what]):
+            yield f"{what}: {_first(left[what])} in the original, {_first(right[what])} in the repetition"
+    ours, theirs = (company(record).get("library") for record in (one, other))
+    if None not in (ours, theirs) and ours != theirs:
+        yield f"library: {ours} in the original, {theirs} in the repetition"
+
+
+def _first(found: Any) -> Any:
+    """Versions are listed for each node; they are the same on all."""
+    return found[0] if isinstance(found, list) and found and isinstance(found[0], list) else found
+
+
+def _seed_notes(one: Side, other: Side) -> Iterator[str]:
+    shared = len(set(one.seeds) & set(other.seeds))
+    if shared:
+        yield (
+            f"{shared} seeds are the same on both sides: such runs begin alike, and are no independent draws; the "
+            "intervals are then wider than they need be"
+        )
+
+
+def _rank_notes(one: Side, other: Side) -> Iterator[str]:
+    for reason in dict.fromkeys([*one.reasons, *other.reasons]):
+        both = reason in one.reasons and reason in other.reasons
+        who = "neither is" if both else f"the {'original' if reason in one.reasons else 'repetition'} is not"
+        yield f"{who} rankable: {reason}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# A repetition held against its original: one table, one verdict (V2.0 section 3.3; docs/replication.md).
+
 
 SCHEMA = "hpcai500-replication-1"
 NO_REPETITION: Literal["not a repetition"] = "not a repetition"
@@ -220,3 +595,80 @@ def _side_document(side: Side) -> dict[str, Any]:
         "attempts": len(side.campaign.attempts),
         "seeds": list(side.seeds),
     }
+
+
+# ----------------------------------------------------------------------------------------------------
+# A replication for a terminal.
+
+
+_HEAD = ("", "original", "repetition", "ratio", "verdict")
+_DIFFERENCES = ("", "difference", "95 % interval", "allowed")
+_WIDTH = 100
+_INDENT = " " * 12
+_LONGEST_NOTE = 300
+
+
+def replication_lines(replication: Replication) -> Iterator[str]:
+    """Both sides, what differs, the table, the verdict."""
+    yield from _side_lines("original", replication.one)
+    yield from _side_lines("repetition", replication.other)
+    yield f"system      {'the same' if replication.same_system else 'another one: quality decides, speed is told'}"
+    for note in replication.notes:
+        yield from _wrapped("note", note)
+    yield ""
+    yield from aligned([_HEAD, *map(_cells, replication.rows)], right={1, 2, 3})
+    yield ""
+    yield from aligned([_DIFFERENCES, *map(_difference, replication.rows)], right={1, 2, 3})
+    yield ""
+    yield "(variation: standard deviation / mean of all runs; verdicts in brackets do not decide)"
+    yield ""
+    yield f"verdict     {replication.verdict}"
+    for reason in replication.reasons:
+        yield from _wrapped("", reason)
+
+
+def _wrapped(name: str, text: str) -> list[str]:
+    line, first = short(text, _LONGEST_NOTE), f"{name:12}"
+    return wrap(
+        line, _WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _side_lines(name: str, side: Side) -> list[str]:
+    who = f"{side.manifest.organisation}, {side.manifest.system}" if side.manifest else "a campaign on disk"
+    runs = f"{len(side.results)} of {len(side.campaign.trials)} runs, {len(side.campaign.attempts)} attempts"
+    level = "unknown" if side.no_level else (side.level or "none") + ("" if side.verification else " by its recipe")
+    return _wrapped(name, f"{side.path}: {who}; {runs}; level {level}")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    found, unit = row.found, row.metric.unit
+    return (
+        row.metric.name,
+        _spread(found.one, unit),
+        _spread(found.other, unit),
+        UNKNOWN if found.ratio is None else f"{found.ratio:.4f}",
+        found.verdict if row.decides else f"({found.verdict})",
+    )
+
+
+def _spread(spread: Spread, unit: str) -> str:
+    varies = "" if spread.variation is None else f" ±{spread.variation:.2%}".replace("%", " %")
+    return f"{_number(spread.mean, unit)}{varies}"
+
+
+def _difference(row: Row) -> tuple[str, ...]:
+    found, unit = row.found.difference, row.metric.unit
+    allowed = f"±{_number(row.found.limit, unit)}"
+    if found is None:
+        return row.metric.name, UNKNOWN, "fewer than two runs", allowed
+    interval = f"[{_number(found.low, unit)}, {_number(found.high, unit)}]"
+    return row.metric.name, _number(found.mean, unit), interval, allowed
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "s":
+        return f"{value:.6g} s"
+    if unit == "fraction":
+        return share(value)
+    return quantity(value, unit) if unit else f"{value:.4f}"

@@ -7,27 +7,275 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcai500.errors import HpcAi500Error, RecordError, UsageError
+from hpcai500.files import write_atomically
 from hpcai500.machine import Machine
+from hpcai500.methodology.result import Result
 from hpcai500.results.given_files import GivenFile, given_machine
-from hpcai500.results.report.banner import banner, score_tiles
-from hpcai500.results.report.blocks import Part, Section, Text
-from hpcai500.results.report.communication import communication_section
-from hpcai500.results.report.happened import event_section
-from hpcai500.results.report.hashes import hash_section, last_event_hash
-from hpcai500.results.report.numbers import number_section
-from hpcai500.results.report.overview import overview_sections
-from hpcai500.results.report.pictures import picture_section
-from hpcai500.results.report.power import power_section
-from hpcai500.results.report.profile import given_profile, profile_section
+from hpcai500.results.report.blocks import (
+    Banner,
+    Block,
+    Cell,
+    Chart,
+    Charts,
+    Key,
+    Part,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    render,
+)
+from hpcai500.results.report.drawing import Axis, Line, Plot, Spot
 from hpcai500.results.report.reading import Subject, read_subject
-from hpcai500.results.report.recipe import recipe_section
-from hpcai500.results.report.rendering import render
-from hpcai500.results.report.roofline import roofline_section
-from hpcai500.results.report.steps import step_section, straggler_section
-from hpcai500.results.report.system import system_section
-from hpcai500.results.report.training import training_section
-from hpcai500.results.report.words import count, moment, short
-from hpcai500.results.score import expand
+from hpcai500.results.report.sections import (
+    event_section,
+    hash_section,
+    last_event_hash,
+    number_section,
+    picture_section,
+    recipe_section,
+    system_section,
+    training_section,
+)
+from hpcai500.results.report.speed import (
+    communication_section,
+    given_profile,
+    power_section,
+    profile_section,
+    roofline_section,
+    step_section,
+    straggler_section,
+)
+from hpcai500.results.scaling import Scaling, read_scaling
+from hpcai500.results.score import expand, summarise_trials, why_no_mean
+from hpcai500.text import UNKNOWN, count, duration, is_number, moment, number, plain, quantity, share, short, table
+
+# ----------------------------------------------------------------------------------------------------
+# Several records on one page: a line each, the mean of a series, the scaling of several sizes.
+
+
+_MOST_ROWS = 200
+_UNITS = {"vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s"}
+
+
+def overview_sections(subjects: Sequence[Subject]) -> list[Section]:
+    """The summary of all records of a page; nothing for one."""
+    if len(subjects) < 2:
+        return []
+    sections = [Section("All records", [_table(subjects)])]
+    sizes = {subject.world_size for subject in subjects}
+    good = [subject for subject in subjects if subject.result]
+    if len(sizes) > 1:
+        benchmarks = {str(subject.record.tables.get("benchmark")) for subject in good}
+        return [*sections, _scaling(good)] if len(good) > 1 and len(benchmarks) == 1 else sections
+    return [*sections, _series(good)] if len(good) > 1 else sections
+
+
+def _table(subjects: Sequence[Subject]) -> Table:
+    rows: list[Row] = []
+    for index, subject in enumerate(subjects[:_MOST_ROWS]):
+        result = subject.result
+        rankable = Cell("yes", "good") if result and result.rankable else Cell("no", "flag")
+        tables = subject.record.tables
+        rows.append(
+            (
+                f"{index + 1}. {short(subject.path.name, 60)}",
+                Cell(subject.verdict, "good" if subject.verdict == "PASS" else "bad"),
+                rankable,
+                short(tables.get("benchmark", ""), 20),
+                f"{subject.world_size:,}",
+                quantity(result.vflops, "FLOPS") if result else "",
+                quantity(result.flops, "FLOPS") if result else "",
+                plain(result.quality.achieved, ".4f") if result else "",
+                duration(result.seconds) if result else "",
+                quantity(result.energy_joules, "J") if result else "",
+            )
+        )
+    return Table(
+        "One line a record",
+        ("record", "verdict", "rankable", "benchmark", "ranks", "VFLOPS", "FLOPS", "quality", "time", "energy"),
+        rows,
+        numeric=(4, 5, 6, 7, 8, 9),
+        left_out=len(subjects) - len(rows),
+    )
+
+
+def _series(subjects: Sequence[Subject]) -> Section:
+    """Mean and variation of runs that belong together, or why there is none."""
+    reason = why_no_mean([subject.path for subject in subjects])
+    results = [subject.result for subject in subjects if subject.result]
+    if reason:
+        return Section("Mean", [Text(f"No mean: {short(reason)}.", "flag")])
+    rows = [
+        (name.replace("_", " "), _metric(name, summary.mean), share(summary.variation), str(summary.runs))
+        for name, summary in summarise_trials(results).items()
+    ]
+    said = (
+        "The mean is that without the highest and the lowest run (V2.0 section 5.3.2); the variation, standard "
+        "deviation over mean, is that of all."
+    )
+    caption = f"Mean of {count(len(results), 'run')} of one recipe"
+    return Section("Mean", [Text(said), Table(caption, ("metric", "mean", "variation", "runs"), rows, (1, 2, 3))])
+
+
+def _metric(name: str, value: float) -> str:
+    if name.endswith("seconds"):
+        return duration(value)
+    return quantity(value, _UNITS[name]) if name in _UNITS else plain(value, ".4f")
+
+
+def _scaling(subjects: Sequence[Subject]) -> Section:
+    """FLOPS over processes below the ideal line (V2.0 Fig. 12), or why these records give none."""
+    try:
+        scaling = read_scaling([subject.path for subject in subjects])
+    except HpcAi500Error as error:
+        return Section("Scaling", [Text(short(error), "flag")])
+    rows = [
+        (
+            f"{point.processes:,}",
+            f"{point.nodes:,}",
+            f"{plain(point.images_per_second)} images/s",
+            quantity(point.flops, "FLOPS"),
+            plain(point.speedup, ".2f"),
+            plain(point.parallel_efficiency, ".2f"),
+            share(point.communication_fraction) if point.communication_fraction is not None else "",
+        )
+        for point in scaling.points
+    ]
+    table = Table(
+        f"Weak scaling of {scaling.benchmark}: the same batch a process; efficiency against the smallest",
+        ("processes", "nodes", "rate", "FLOPS", "speed-up", "efficiency", "communication wait"),
+        rows,
+        numeric=range(7),
+    )
+    blocks: list[Block] = [Charts([_scaling_chart(scaling)]), table]
+    return Section("Scaling", blocks)
+
+
+def _scaling_chart(scaling: Scaling) -> Chart:
+    points = [(float(point.processes), point.flops) for point in scaling.points]
+    base = points[0][1] / points[0][0]
+    ideal = [(processes, base * processes) for processes, _ in points]
+    heights = [flops for _, flops in (*points, *ideal)]
+    axis = Axis("processes", points[0][0] / 1.15, points[-1][0] * 1.25, log=True, ticks=[at for at, _ in points])
+    said = "; ".join(
+        f"{point.processes} processes: efficiency {point.parallel_efficiency:.2f}" for point in scaling.points
+    )
+    drawing = Plot(
+        "Weak scaling",
+        said,
+        axis,
+        Axis("FLOPS", min(heights) / 1.4, max(heights) * 1.4, log=True),
+        [Line(ideal, 6, dashed=True), Line(points, 1, marked=True)],
+        spots=[
+            Spot(point.processes, point.flops, f"{point.parallel_efficiency:.2f}", is_above=True)
+            for point in scaling.points[1:]
+        ],
+    ).draw()
+    return Chart(
+        "Weak scaling",
+        drawing,
+        "FLOPS of the training steps; the numbers are the parallel efficiency",
+        [Key("measured", 1, "line"), Key("ideal", 6, "dashes")],
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The verdict, and the numbers that a reader looks for first.
+
+
+def banner(subject: Subject) -> Banner:
+    """PASS, FAIL or INVALID, whether it can be ranked, and why."""
+    result = subject.result
+    return Banner(
+        verdict=subject.verdict,
+        rankable=result.rankable if result else None,
+        sentence=_capital(short(subject.problem or _passed(result))),
+        reasons=[short(reason) for reason in result.reasons] if result else [],
+    )
+
+
+def score_tiles(subject: Subject) -> Tiles:
+    """VFLOPS, quality, time, FLOPS, energy; of a run without a result, how far it has come."""
+    result = subject.result
+    return Tiles(list(_of_result(subject, result) if result else _of_unfinished(subject)))
+
+
+def _passed(result: Result | None) -> str:
+    if result is None or result.quality.achieved is None:
+        return ""
+    quality = result.quality
+    return f"The quality {quality.metric} is {quality.achieved:.4f}; the target is {quality.target:g}."
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _of_result(subject: Subject, result: Result) -> Iterator[Tile]:
+    quality = result.quality
+    reached = quality.achieved is not None and quality.achieved >= quality.target
+    valid = f"valid FLOPS: penalty coefficient {plain(result.penalty_coefficient)}"
+    yield Tile("VFLOPS", quantity(result.vflops, "FLOPS"), result.why_no_vflops or valid)
+    yield Tile(
+        f"Quality, {quality.metric}",
+        plain(quality.achieved, ".4f"),
+        f"target {quality.target:g}: {'reached' if reached else 'missed'}",
+        "good" if reached else "bad",
+    )
+    to_quality = duration(result.time_to_quality_seconds) if result.time_to_quality_seconds is not None else "never"
+    yield Tile("Time", duration(result.seconds), f"to target quality: {to_quality}")
+    yield Tile(
+        "FLOPS",
+        quantity(result.flops, "FLOPS"),
+        f"{quantity(result.flops_per_image, 'FLOP')} an image, {result.flops_convention}",
+    )
+    yield Tile("Rate", f"{plain(result.images_per_second)} images/s", count(result.images, "image"))
+    yield _energy(subject, result)
+    if result.vflops_per_watt is not None:
+        yield Tile("Efficiency", quantity(result.vflops_per_watt, "FLOPS/W"), "VFLOPS per watt")
+    yield _size(subject)
+
+
+def _energy(subject: Subject, result: Result) -> Tile:
+    if result.energy_joules is None:
+        reason = result.power_note or subject.last("power").get("reason")
+        return Tile("Energy", UNKNOWN, short(reason, 50) if reason else "power was not measured", "soft")
+    source = f" by {result.power_source}" if result.power_source else ""
+    watts = f"{quantity(result.watts, 'W')} mean{source}" if is_number(result.watts) else source.strip()
+    return Tile("Energy", quantity(result.energy_joules, "J"), watts)
+
+
+def _size(subject: Subject) -> Tile:
+    start = subject.last("run_start")
+    backend, library = start.get("backend"), start.get("library")
+    talk = f"{backend} ({library})" if backend and library not in (None, "none") else backend
+    nodes = start.get("nodes")
+    detail = ", ".join(
+        part for part in (count(nodes, "node") if nodes else "", short(talk, 40) if talk else "") if part
+    )
+    return Tile("Size", count(subject.world_size, "rank"), detail)
+
+
+def _of_unfinished(subject: Subject) -> Iterator[Tile]:
+    problem = table(subject.record.tables.get("problem"))
+    target, epochs = problem.get("target_quality"), problem.get("epochs")
+    done = max(
+        (int(epoch) for value in subject.values("epoch_stop") if (epoch := number(value.get("epoch")))), default=0
+    )
+    last = subject.last("eval_accuracy")
+    yield Tile("VFLOPS", UNKNOWN, "no score before the last epoch", "soft")
+    metric = short(last.get("metric") or problem.get("metric") or "", 30)
+    yield Tile(f"Quality so far, {metric}", plain(last.get("value"), ".4f"), f"target {plain(target)}")
+    yield Tile("Epochs trained", f"{done} of {plain(epochs, '.0f')}", f"ended as: {subject.record.status}")
+    yield _size(subject)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 report`: from records to the page.
+
 
 # Beyond these, a page has the summary of each record and the sections of the first ones only.
 _MOST_PARTS = 20
@@ -125,3 +373,20 @@ def _name(subject: Subject) -> str:
     tables = subject.record.tables
     benchmark, edition = short(tables.get("benchmark", "?"), 40), short(tables.get("edition", "?"), 40)
     return f"HPC AI500 {benchmark.upper()}, edition {edition}, {count(subject.world_size, 'rank')}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a page goes.
+
+
+def write_page(target: Path, html: str) -> None:
+    """Write `html` to `target`, whole or not at all.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    try:
+        # A record may hold half a character that UTF-8 cannot have.
+        write_atomically(target, html.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}; give another -o FILE") from error

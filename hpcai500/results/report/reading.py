@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcai500.chain import Event, iterate
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.methodology.passes import Timeline
 from hpcai500.methodology.result import Result, derive
-from hpcai500.methodology.timeline import Timeline
-from hpcai500.record import Record, read_record
-from hpcai500.results.report.words import table
+from hpcai500.recipe import rulebook
+from hpcai500.record import Event, Record, iterate, read_record
 from hpcai500.results.score import score_record
-from hpcai500.rulebook import rulebook
+from hpcai500.text import table
 
 Verdict = Literal["PASS", "FAIL", "INVALID"]
 

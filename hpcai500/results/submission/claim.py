@@ -8,13 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from hpcai500.campaign.outcome import FOLDER_MISSING
-from hpcai500.campaign.reading import Campaign
-from hpcai500.campaign.standing import standing
-from hpcai500.chain import iterate
+from hpcai500.campaign.journal import Campaign
+from hpcai500.campaign.standing import FOLDER_MISSING, standing
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.methodology.result import Result
-from hpcai500.record import Record, read_record
+from hpcai500.record import Record, iterate, read_record
 from hpcai500.results.score import summarise_trials
 from hpcai500.results.submission.manifest import Claim, Metric
 

@@ -12,9 +12,24 @@ SUBMISSION.zip
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
+
+# ----------------------------------------------------------------------------------------------------
+# What a submission says of itself: `manifest.json`, the one file that is signed; it holds the hashes of all others.
+#
+# SUBMISSION.zip
+#     manifest.json        this
+#     manifest.json.sig    its SSH signature, namespace `hpcai500`
+#     campaign/            the campaign's folder: recipe, journal, records with checkpoints to be replayed
+#     code/hpcai500/       the Python sources that ran
+#     accounting/JOB.json  what Slurm's accounting says of each job
+#     logs/                logs that were given by hand
+#     README.txt           how a person checks all this
+
 
 SCHEMA: Final = "hpcai500-submission-1"
 MANIFEST = "manifest.json"
@@ -109,3 +124,142 @@ class Manifest(_Part):
     anonymised: Anonymised | None = Field(description="null: nothing was replaced")
     left_out: Annotated[list[LeftOut], FailFast()] = Field(description="files that are not here")
     files: Annotated[list[FileEntry], FailFast()] = Field(description="all other files, in order of their paths")
+
+
+# ----------------------------------------------------------------------------------------------------
+# How much of a submission is read: it comes from strangers, and no honest one is near these numbers.
+#
+# What is counted before it is read costs nothing, so each number bounds memory and time, whatever a file says of
+# itself.
+
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+MOST_ENTRIES = 65_535
+"""Files: what ZIP counts without its 64-bit form; ten runs on 6,000 metered nodes have fewer."""
+LONGEST_PATH = 500
+"""Characters of a path: the manifest's own limit."""
+MOST_EXTRACTED_BYTES = 4 * GIB
+"""All files but checkpoints: ten records of a thousand nodes take 1 GB."""
+HIGHEST_RATIO = 400
+"""Of extracted to packed bytes, over all deflated files: descriptions of a thousand equal nodes reach 136."""
+RATIO_FREE_BYTES = 16 * MIB
+"""So little is no bomb at whatever ratio."""
+
+MANIFEST_BYTES = 16 * MIB
+"""256 bytes for each of the most files."""
+MANIFEST_VALUES = 1_000_000
+"""Seven for each of the most files, and as many as that again for what was left out."""
+SIGNATURE_BYTES = 64 * KIB
+"""An RSA signature of 16,384 bits is 6 KB."""
+TEXT_BYTES = 1 * MIB
+"""The longest source file has 20 KB."""
+RECIPE_BYTES = 64 * KIB
+"""A recipe has 3 KB."""
+SYSTEM_BYTES = 64 * MIB
+"""`system.json`: 1,024 nodes of 60 KB each, indented."""
+LOG_BYTES = 128 * MIB
+"""A log of events: twice the description of such a system (a resumed run tells it again), and 40 MB of the rest."""
+LINE_BYTES = 64 * MIB
+"""One event: that description."""
+MOST_EVENTS = 100_000
+"""Of one log: 90 epochs of 9 events, and a hundred resumptions, make fewer than 10,000."""
+POWER_BYTES = 128 * MIB
+"""A day of samples, ten a second, of eight devices."""
+POWER_ROWS = 2_000_000
+"""The same: 864,000 rows; twice that and more for a run of two days."""
+CELL_BYTES = 64 * KIB
+"""A row of samples: 8 devices take 200 bytes."""
+PICTURE_BYTES = 64 * MIB
+"""A picture of detections has 2 MB."""
+PREDICTION_BYTES = 512 * MIB
+"""What a member says of the 50,000 images of ImageNet's evaluation set: 200 MB."""
+TRACE_BYTES = 512 * MIB
+"""A timeline of 4,096 ranks."""
+ATTACHED_LOG_BYTES = 256 * MIB
+"""A log given by hand."""
+
+MOST_VALUES = 4_000_000
+"""JSON values of one file: 1,024 nodes of 1,500 values each, twice; so many take about 0.5 GB of memory in Python."""
+MOST_VALUES_IN_ALL = 40_000_000
+"""JSON values of all files: ten such records."""
+DEEPEST = 60
+"""Levels of JSON: an honest event has 8."""
+LARGEST_INTEGER = 2**64
+"""No counter of a computer has more; beyond 2**1024 an integer is no float."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which files a submission may hold, by their paths, and how large each may be. What is not named here is refused.
+
+
+Form = Literal["json", "json lines", "toml", "csv", "text", "bytes", "checkpoint"]
+
+# ASCII only, and nothing that a shell or a file system could take for something else.
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+=@,-]{0,199}"
+_RECORD = r"trial-[0-9]{1,6}(?:-attempt-[0-9]{1,6})?"
+RECORD_NAME = re.compile(_RECORD)
+FILE_NAME = re.compile(_NAME)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Files of one sort.
+
+    Attributes:
+        shown: their paths, for people.
+        pattern: of their paths.
+        form: what they hold.
+        most_bytes: how large one may be; None for checkpoints, which are stored as they are.
+        meaning: one line for docs/submission-format.md.
+    """
+
+    shown: str
+    pattern: re.Pattern[str]
+    form: Form
+    most_bytes: int | None
+    meaning: str
+
+
+def _kind(shown: str, form: Form, most_bytes: int | None, meaning: str, **parts: str) -> Kind:
+    """`RECORD` and `NAME` in `shown` stand for what such names may be, and each of `parts` for its pattern."""
+    pattern = re.escape(shown)
+    for word, part in {"RECORD": _RECORD, "NAME": _NAME, **parts}.items():
+        pattern = pattern.replace(word, part)
+    return Kind(shown, re.compile(pattern), form, most_bytes, meaning)
+
+
+_RUN = f"{CAMPAIGN}/RECORD"
+# Not so long or deep that a file system here could not hold it, or would fill with folders.
+_MODULES = r"(?:[A-Za-z0-9_]{1,100}/){0,9}[A-Za-z0-9_]{1,100}"
+KINDS = (
+    _kind(MANIFEST, "json", MANIFEST_BYTES, "what is claimed, and the hash of every file; the one that is signed"),
+    _kind(SIGNATURE, "text", SIGNATURE_BYTES, "its signature; not there where nobody signed"),
+    _kind(README, "text", TEXT_BYTES, "how a person checks it with standard tools"),
+    _kind(f"{CAMPAIGN}/recipe.toml", "toml", RECIPE_BYTES, "the recipe, resolved"),
+    _kind(f"{CAMPAIGN}/campaign.jsonl", "json lines", LOG_BYTES, "the journal: plan, attempts, ends"),
+    _kind(f"{_RUN}/recipe.toml", "toml", RECIPE_BYTES, "the recipe of this run"),
+    _kind(f"{_RUN}/system.json", "json", SYSTEM_BYTES, "each node, as the job saw it"),
+    _kind(f"{_RUN}/events.jsonl", "json lines", LOG_BYTES, "what happened, line by line, chained"),
+    _kind(f"{_RUN}/result.json", "json", TEXT_BYTES, "derived from the events"),
+    _kind(f"{_RUN}/DONE", "text", TEXT_BYTES, "hash of the last event of a run that is complete"),
+    _kind(f"{_RUN}/ERROR", "text", TEXT_BYTES, "why a run ended without a result"),
+    _kind(f"{_RUN}/power/NAME", "csv", POWER_BYTES, "power samples of a node"),
+    _kind(f"{_RUN}/pictures/NAME", "bytes", PICTURE_BYTES, "what the last evaluation saw"),
+    _kind(f"{_RUN}/predictions/NAME", "bytes", PREDICTION_BYTES, "what a member of an ensemble says"),
+    _kind(f"{_RUN}/trace/NAME", "bytes", TRACE_BYTES, "timeline of the communication"),
+    _kind(
+        f"{_RUN}/checkpoints/NAME",
+        "checkpoint",
+        None,
+        "the last and the first at the target, of a run that is done; stored",
+    ),
+    _kind(f"{CODE}/MODULE.py", "text", TEXT_BYTES, "the Python sources that ran", MODULE=_MODULES),
+    _kind(f"{ACCOUNTING}/JOB.json", "json", TEXT_BYTES, "Slurm's accounting of a job", JOB="[A-Za-z0-9_.+-]{1,60}"),
+    _kind(f"{LOGS}/NAME", "text", ATTACHED_LOG_BYTES, "logs that the submitter added"),
+)
+
+
+def kind_of(path: str) -> Kind | None:
+    """What sort of file `path` is; None if a submission may not hold it."""
+    return next((kind for kind in KINDS if kind.pattern.fullmatch(path)), None)

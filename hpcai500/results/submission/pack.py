@@ -4,46 +4,374 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import io
 import json
 import os
+import re
 import shlex
+import shutil
 import socket
 import stat
+import subprocess
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
 
 import hpcai500
-from hpcai500.campaign.reading import Campaign, is_campaign, read_campaign
-from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAnswerError
+from hpcai500.campaign.journal import JOURNAL, RECIPE, Attempt, Campaign, is_campaign, read_campaign
+from hpcai500.errors import EnvironmentLacksError, RecordError, RunError, UsageError, WrongAnswerError
 from hpcai500.files import sync_folder
+from hpcai500.methodology.passes import target_checkpoint
 from hpcai500.progress import Progress, Tracker, silent
-from hpcai500.record import Record
+from hpcai500.record import Record, iterate, read_record
 from hpcai500.results.submission import claim as facts
-from hpcai500.results.submission.accounting import accounting_bytes, ask_accounting
 from hpcai500.results.submission.archive import open_submission, read_manifest
-from hpcai500.results.submission.gathering import Content, Gathered, gather_campaign, gather_code, gather_logs
+from hpcai500.results.submission.claim import plain
 from hpcai500.results.submission.manifest import (
     ACCOUNTING,
     CAMPAIGN,
     CODE,
+    FILE_NAME,
+    LOGS,
     MANIFEST,
+    NAMESPACE,
     README,
+    RECORD_NAME,
     SCHEMA,
     SIGNATURE,
     Anonymised,
     Claim,
     Code,
     FileEntry,
+    LeftOut,
     Manifest,
+    kind_of,
 )
-from hpcai500.results.submission.readme import readme
 from hpcai500.results.submission.signature import Signer, check_signature, sign
-from hpcai500.results.submission.zip_writing import ZipWriter
-from hpcai500.system.versions import code_hash
+from hpcai500.system.software import code_files, code_hash
+
+# ----------------------------------------------------------------------------------------------------
+# Writes a submission's ZIP: the same content gives the same bytes, and each file is hashed on its way.
+
+
+# The first moment that ZIP knows.
+_TIME = (1980, 1, 1, 0, 0, 0)
+_MODE = 0o100644
+_CHUNK = 1 << 20
+# zipfile reserves room for 64-bit sizes only where it is told to; the file may still grow.
+_WIDE_BYTES = 1 << 30
+
+
+class ZipWriter:
+    """Adds files to the new ZIP in `stream`, which can be sought in. A context manager: leaving it ends the ZIP."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True)
+
+    def __enter__(self) -> ZipWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What failed is on its way already; a ZipFile that is not closed complains once more when it is collected.
+        with contextlib.suppress(OSError, ValueError) if error else contextlib.nullcontext():
+            self._zip.close()
+
+    def add(self, path: str, source: Path | bytes, told: Callable[[int], object] = lambda _: None) -> FileEntry:
+        """Add `source`, a file or its content, as `path`; `told` is called with the length of each piece."""
+        info = zipfile.ZipInfo(path, _TIME)
+        info.create_system, info.external_attr = 3, _MODE << 16
+        kind = kind_of(path)
+        # Weights do not become smaller, and are read in place when they are stored.
+        is_text = kind is not None and kind.form != "checkpoint"
+        info.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
+        digest, length = hashlib.sha256(), 0
+        with _opened(source) as stream:
+            size = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            with self._zip.open(info, "w", force_zip64=size > _WIDE_BYTES) as target:
+                while chunk := stream.read(_CHUNK):
+                    digest.update(chunk)
+                    length += len(chunk)
+                    target.write(chunk)
+                    told(len(chunk))
+        return FileEntry(path=path, bytes=length, sha256=digest.hexdigest())
+
+
+def _opened(source: Path | bytes) -> IO[bytes]:
+    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+
+
+# ----------------------------------------------------------------------------------------------------
+# README.txt of a submission: for whoever has the file and not yet this program.
+
+
+def readme(system: str, organisation: str, version: str) -> bytes:
+    """The text."""
+    return f"""HPC AI500 submission
+====================
+
+System:        {system}
+Organisation:  {organisation}
+Written by:    hpcai500 {version}, `hpcai500 submit`
+
+{MANIFEST} says what is claimed, and holds length and SHA-256 of every other file. It is the one file that is signed,
+so that its signature vouches for all of them.
+
+To check everything, down to the recomputation of each number from the events of the runs:
+
+    hpcai500 verify SUBMISSION.zip
+
+With standard tools alone:
+
+    unzip SUBMISSION.zip -d submission && cd submission
+    # each file is the one that the manifest names (prints nothing that is not OK)
+    python3 -I -c 'import json, hashlib; [print(f["path"], "DIFFERS") for f in json.load(open("{MANIFEST}"))["files"]
+      if hashlib.sha256(open(f["path"], "rb").read()).hexdigest() != f["sha256"]]'
+    # who signed it: compare the fingerprint with the one that the submitter tells you
+    ssh-keygen -Y check-novalidate -n {NAMESPACE} -s {SIGNATURE} < {MANIFEST}
+    # or, with a file of keys that you trust (man ssh-keygen, ALLOWED SIGNERS)
+    ssh-keygen -Y find-principals -s {SIGNATURE} -f ALLOWED_SIGNERS
+    ssh-keygen -Y verify -n {NAMESPACE} -f ALLOWED_SIGNERS -I WHO -s {SIGNATURE} < {MANIFEST}
+
+campaign/    the plan, its journal, and the record of every run that was begun, failed ones included
+code/        the Python sources that ran
+accounting/  what Slurm says of the jobs
+logs/        logs that the submitter added
+
+docs/submission-format.md of hpcai500 explains every field.
+""".encode()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What goes into a submission, from a campaign's folder and this installation; and what stays out, with the reason.
+
+
+Content = Path | bytes
+
+_CHECKPOINTS = "checkpoints"
+_FOLDERS = ("pictures", "power", "predictions", "trace")
+_FOREIGN = "no file of a record or a campaign"
+NOT_NEEDED = "of checkpoints only the last one of a run that is done is needed, and the first at its target quality"
+
+
+@dataclass
+class Gathered:
+    """Files by their path in the submission, and what was left out."""
+
+    files: dict[str, Content] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def leave(self, path: str, reason: str) -> None:
+        """Leave `path` out, and say why."""
+        self.left_out.append(LeftOut(path=plain(path), reason=plain(reason)))
+
+
+def gather_campaign(campaign: Campaign, *, with_checkpoints: bool) -> Gathered:
+    """Recipe, journal and records of `campaign`, those of failed and stopped attempts too."""
+    found = Gathered()
+    for name in (RECIPE, JOURNAL):
+        found.files[f"{CAMPAIGN}/{name}"] = campaign.path / name
+    attempts = {attempt.record: attempt for attempt in campaign.attempts}
+    for entry in _listed(campaign.path):
+        if entry.is_dir() and RECORD_NAME.fullmatch(entry.name):
+            _gather_record(found, entry, attempts.get(entry.name), with_checkpoints=with_checkpoints)
+        elif entry.name not in (RECIPE, JOURNAL):
+            found.leave(f"{CAMPAIGN}/{entry.name}", _FOREIGN)
+    return found
+
+
+def gather_code(package: Path) -> dict[str, Content]:
+    """The Python sources below `package`: what a code hash is computed over.
+
+    They are read at once: what is hashed is what is packed.
+    """
+    return {f"{CODE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in code_files(package)}
+
+
+def gather_logs(logs: Sequence[Path]) -> dict[str, Content]:
+    """Logs that were given by hand, as text in UTF-8.
+
+    Raises:
+        UsageError: one is missing, or two have one name.
+    """
+    found: dict[str, Content] = {}
+    for log in logs:
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", log.name).lstrip(".-") or "log"
+        path = f"{LOGS}/{name[:200]}"
+        if path in found:
+            raise UsageError(f"--log {log}: two logs are named {name}: rename one")
+        try:
+            content = log.read_bytes()
+        except OSError as error:
+            raise UsageError(f"--log {log}: cannot be read: {error.strerror}") from error
+        _require_room(path, len(content), f"--log {log}")
+        # Programs print what is no text at times; what is packed must be.
+        found[path] = content.decode("utf-8", errors="replace").replace("\0", "\ufffd").encode()
+    return found
+
+
+def _gather_record(found: Gathered, folder: Path, attempt: Attempt | None, *, with_checkpoints: bool) -> None:
+    for entry in _listed(folder):
+        path = f"{CAMPAIGN}/{folder.name}/{entry.name}"
+        if entry.is_dir() and entry.name == _CHECKPOINTS:
+            _gather_checkpoints(found, folder, attempt, with_checkpoints=with_checkpoints)
+        elif entry.is_dir() and entry.name in _FOLDERS:
+            for file in _listed(entry):
+                _take(found, f"{path}/{file.name}", file)
+        else:
+            _take(found, path, entry)
+
+
+def _take(found: Gathered, path: str, file: Path) -> None:
+    kind = kind_of(path)
+    if kind is None or not file.is_file():
+        found.leave(path, _FOREIGN)
+        return
+    _require_room(path, file.stat().st_size, str(file))
+    found.files[path] = file
+
+
+def _require_room(path: str, size: int, name: str) -> None:
+    kind = kind_of(path)
+    if kind and kind.most_bytes is not None and size > kind.most_bytes:
+        raise UsageError(f"{name}: {size} bytes; a submission holds at most {kind.most_bytes} of such a file")
+
+
+def _gather_checkpoints(found: Gathered, record: Path, attempt: Attempt | None, *, with_checkpoints: bool) -> None:
+    needed = _needed_checkpoints(record) if attempt and attempt.status == "done" else set()
+    for file in _listed(record / _CHECKPOINTS):
+        path = f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{file.name}"
+        if file.name not in needed:
+            found.leave(path, NOT_NEEDED)
+        elif not with_checkpoints:
+            found.leave(path, "--no-checkpoints")
+        elif file.is_file() and FILE_NAME.fullmatch(file.name):
+            found.files[path] = file
+    for name in sorted(needed):
+        if not (record / _CHECKPOINTS / name).is_file():
+            found.leave(f"{CAMPAIGN}/{record.name}/{_CHECKPOINTS}/{name}", "its file is missing")
+
+
+def _needed_checkpoints(record: Path) -> set[str]:
+    """Names of those that a replay evaluates again."""
+    try:
+        read = read_record(record)
+        saved = [event["value"] for event in iterate(read.events, "checkpoint")]
+        target = target_checkpoint(read.events, read.tables["problem"]["target_quality"])
+        names = [told["file"] for told in (target, *saved[-1:]) if told]
+    except (RecordError, KeyError, TypeError):
+        # What is wrong with the record, the campaign's standing says.
+        return set()
+    return {name for name in names if isinstance(name, str) and FILE_NAME.fullmatch(name)}
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    """What lies in `folder` in the order of names; files that a crash or an editor left there begin with a dot."""
+    if not folder.is_dir():
+        return iter(())
+    return iter(sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda one: one.name))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What Slurm's accounting says of the jobs of a campaign: a second witness of when and where they ran.
+
+
+# As `sacct --helpformat` names them; nothing of users and accounts.
+_FIELDS = ("JobIDRaw", "Submit", "Start", "End", "ElapsedRaw", "NNodes", "NodeList", "State", "ExitCode")
+_PATIENCE_SECONDS = 60.0
+_JOB = re.compile(r"[0-9]{1,18}(?:[_+.][0-9]{1,9})?")
+_UNKNOWN = ("", "Unknown", "None", "None assigned")
+
+
+def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The accounting of `job`, by `sacct`.
+
+    Raises:
+        EnvironmentLacksError: it is not to be had here; the reason.
+    """
+    environment = os.environ if environment is None else environment
+    program = shutil.which("sacct", path=environment.get("PATH"))
+    if program is None:
+        raise EnvironmentLacksError("no sacct here: call `hpcai500 submit` where Slurm's commands are")
+    if not _JOB.fullmatch(job):
+        raise EnvironmentLacksError(f"no id of a Slurm job: {job[:40]!r}")
+    # All runs of a job that went back to the queue; times in UTC.
+    options = ["-j", job, "--duplicates", "--parsable2", "--noheader", f"--format={','.join(_FIELDS)}"]
+    try:
+        ended = subprocess.run(
+            [program, *options],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**environment, "TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentLacksError(f"sacct did not answer within {_PATIENCE_SECONDS:g} s") from error
+    except OSError as error:
+        raise EnvironmentLacksError(f"{program} cannot be started: {error.strerror}") from error
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
+        raise EnvironmentLacksError(f"sacct: {said[0].removeprefix('sacct: ')[:200]}")
+    return parse_accounting(ended.stdout, job)
+
+
+def parse_accounting(text: str, job: str) -> dict[str, Any]:
+    """What `sacct --parsable2 --noheader` printed of `job`, as the submission holds it.
+
+    {job_id, submit, start, end, elapsed_seconds, nodes, node_list, state, exit_code, steps: [the same], earlier: [the
+    same]}: `earlier` are the runs of a job that went back to the queue. Times are UTC, null where they are not known.
+
+    Raises:
+        EnvironmentLacksError: it tells nothing of this job.
+    """
+    rows = [_row(line.split("|")) for line in text.splitlines() if line.count("|") == len(_FIELDS) - 1]
+    runs = [row for row in rows if row["job_id"] == job]
+    if not runs:
+        raise EnvironmentLacksError("sacct knows no such job")
+    steps = [row for row in rows if row["job_id"].startswith(f"{job}.")]
+    return {**runs[-1], "steps": steps, "earlier": runs[:-1]}
+
+
+def accounting_bytes(document: Mapping[str, Any]) -> bytes:
+    """The file of one job."""
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _row(cells: Sequence[str]) -> dict[str, Any]:
+    number, submit, start, end, elapsed, nodes, node_list, state, exit_code = (cell.strip() for cell in cells)
+    return {
+        "job_id": number,
+        "submit": _time(submit),
+        "start": _time(start),
+        "end": _time(end),
+        "elapsed_seconds": int(elapsed) if elapsed.isdecimal() else None,
+        "nodes": int(nodes) if nodes.isdecimal() else None,
+        "node_list": None if node_list in _UNKNOWN else node_list,
+        "state": state or None,
+        "exit_code": exit_code or None,
+    }
+
+
+def _time(text: str) -> str | None:
+    """`2026-11-22T03:00:00Z`."""
+    return None if text in _UNKNOWN else f"{text}Z"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Packs a campaign into one signed file, and opens that file again before it is called done.
+
 
 _PACKAGE = Path(hpcai500.__file__).parent
 # A file that may not grow is as good as a disk that is full.
@@ -226,7 +554,7 @@ def _add_accounting(gathered: Gathered, campaign: Campaign) -> None:
 
 
 def _anonymised(request: SubmitRequest, material: _Material, folder: Path) -> _Material:
-    from hpcai500.results.submission.anonymising import anonymise  # noqa: PLC0415 - most submissions do without
+    from hpcai500.results.submission.anonymise import anonymise  # most submissions do without
 
     anonymised = anonymise(material.campaign, material.gathered, folder, here=socket.getfqdn())
     campaign = read_campaign(folder / CAMPAIGN)

@@ -20,8 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAnswerError
-from hpcai500.results.submission.limits import SIGNATURE_BYTES
-from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE
+from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE, SIGNATURE_BYTES
 from hpcai500.streams import spelt_out
 
 # A key on a token waits for a finger; without anybody there, this ends it.

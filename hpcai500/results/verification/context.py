@@ -4,21 +4,112 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from hpcai500.campaign.heads import GivenHeads
-from hpcai500.campaign.reading import Attempt, Campaign
-from hpcai500.campaign.standing import Standing
-from hpcai500.methodology.result import Result
-from hpcai500.methodology.rules import Judgement
+import hpcai500
+from hpcai500 import __version__
+from hpcai500.campaign.journal import Attempt, Campaign, GivenHeads, read_campaign
+from hpcai500.campaign.standing import Standing, standing
+from hpcai500.errors import RecipeError, RecordError
+from hpcai500.methodology.events import Log
+from hpcai500.methodology.integrity import Pass, last_passes
+from hpcai500.methodology.result import Result, derive
+from hpcai500.methodology.rules import Judgement, judge
 from hpcai500.methodology.trials import TrialSummary
-from hpcai500.record import Record
-from hpcai500.results.verification.code_changes import Changed
-from hpcai500.results.verification.finding import Finding
+from hpcai500.recipe import rulebook
+from hpcai500.record import Record, read_record
+from hpcai500.results.verification.facts import metrics_of
+from hpcai500.results.verification.finding import Finding, one_line
+from hpcai500.system.software import code_files
 
 if TYPE_CHECKING:
     from hpcai500.results.submission.archive import Submission
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which files of the package were changed before it ran, and what layer each belongs to.
+
+
+# Longest prefix wins. What is in no line measures, records or judges: whoever changes it changes the measuring itself.
+LAYERS: dict[str, int] = {
+    "optim/": 8,
+    "workloads/": 7,
+    "engine/": 6,
+    "data/": 4,
+    "engine/precision.py": 4,
+    "side_stream.py": 4,
+    "comm/": 3,
+    "cli/": 2,
+    "launch/": 2,
+    "hosts.py": 2,
+    "streams.py": 2,
+}
+# In folders of a layer, what takes times, counts, evaluates, or writes down.
+TRUSTED = (
+    "comm/timeline.py",
+    "engine/checkpoints.py",
+    "engine/evidence.py",
+    "engine/job.py",
+    "engine/journal.py",
+    "engine/measurement.py",
+    "engine/power.py",
+    "engine/replay_command.py",
+    "engine/trainer.py",
+    "workloads/quality.py",
+)
+
+How = Literal["changed", "added", "missing"]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One Python file that is not that of this version.
+
+    Attributes:
+        path: within the package.
+        how: what became of it.
+        layer: that it belongs to; None for what measures, records or judges.
+    """
+
+    path: str
+    how: How
+    layer: int | None
+
+
+def layer_of(path: str) -> int | None:
+    """Number of the layer of a file of the package; None for what measures, records or judges."""
+    if path.startswith(TRUSTED):
+        return None
+    prefixes = [prefix for prefix in LAYERS if path.startswith(prefix)]
+    return LAYERS[max(prefixes, key=len)] if prefixes else None
+
+
+def code_changes(folder: Path, version: str) -> tuple[Changed, ...] | None:
+    """Files of the package in `folder` that are not as in the one that is installed here.
+
+    None where that one is of another version than `version`, so that nothing can be said.
+    """
+    if version != __version__:
+        return None
+    ours = Path(hpcai500.__file__).parent
+    names = sorted({path.relative_to(one).as_posix() for one in (folder, ours) for path in code_files(one)})
+    found = ((name, _how(folder / name, ours / name)) for name in names)
+    return tuple(Changed(name, how, layer_of(name)) for name, how in found if how)
+
+
+def _how(theirs: Path, ours: Path) -> How | None:
+    if not theirs.is_file():
+        return "missing"
+    if not ours.is_file():
+        return "added"
+    return "changed" if theirs.read_bytes() != ours.read_bytes() else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a check looks at: one submission, opened and read, with all that was computed from it again.
+
 
 Metrics = Mapping[str, TrialSummary]
 
@@ -104,3 +195,154 @@ def done_records(campaign: Campaign, records: Mapping[str, Record]) -> dict[str,
 
 
 Check = Callable[[Context], Iterable[Finding]]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reads what was extracted from a submission into a Context, whatever of it can be read.
+
+
+_Value = TypeVar("_Value")
+# All of them are compared with each other.
+_MOST_RUNS = 300
+
+
+def read_context(submission: Submission, question: Question, told: Callable[[], None]) -> Context:
+    """All that a check needs.
+
+    Args:
+        submission: the opened file.
+        question: what is asked for.
+        told: is called for each record that is read.
+
+    Raises:
+        RecordError: the campaign cannot be read, so that there is nothing to look at.
+        RecipeError: there is no such edition as is asked for.
+    """
+    campaign = _read_campaign(submission)
+    read = {}
+    for attempt in campaign.attempts:
+        if campaign.record(attempt).is_dir():
+            read[attempt.record] = _attempted(read_record, campaign.record(attempt))
+        told()
+    records, unreadable = _parted(read)
+    claimed = _scored(campaign, records, campaign.edition)
+    asked = _scored(campaign, records, question.edition) if question.edition else claimed
+    changes = code_changes(submission.code, submission.manifest.code.version)
+    return Context(submission, campaign, records, unreadable, asked, claimed, changes, question)
+
+
+def _read_campaign(submission: Submission) -> Campaign:
+    try:
+        campaign = read_campaign(submission.campaign)
+        rulebook(campaign.edition, campaign.benchmark)
+    except RecordError:
+        raise
+    except RecipeError as error:
+        raise RecordError(f"campaign: {error}") from error
+    except Exception as error:
+        raise RecordError(f"campaign: not what hpcai500 writes: {type(error).__name__}: {error}") from error
+    if max(len(campaign.trials), len(campaign.attempts)) > _MOST_RUNS:
+        raise RecordError(
+            f"campaign: {len(campaign.trials)} trials and {len(campaign.attempts)} attempts; more than {_MOST_RUNS} "
+            "are no campaign"
+        )
+    return campaign
+
+
+def _scored(campaign: Campaign, records: Mapping[str, Record], edition: str) -> Scored:
+    rules = rulebook(edition, campaign.benchmark)
+    done = done_records(campaign, records)
+    results, unscored = _parted({name: _attempted(_score, record, rules, edition) for name, record in done.items()})
+    judgements, _ = _parted({name: _attempted(judge, record.tables, rules) for name, record in done.items()})
+    metrics = _attempted(metrics_of, results)
+    stands = _attempted(standing, campaign, edition)
+    return Scored(
+        edition=edition,
+        rules=rules,
+        results=results,
+        unscored=unscored,
+        judgements=judgements,
+        metrics=None if isinstance(metrics, str) else metrics,
+        standing=None if isinstance(stands, str) else stands,
+    )
+
+
+def _score(record: Record, rules: Mapping[str, Any], edition: str) -> Result:
+    return derive({**record.tables, "edition": edition}, rules, record.events)
+
+
+def _attempted(function: Callable[..., _Value], *arguments: Any) -> _Value | str:
+    """What `function` returns, or in words why it cannot."""
+    try:
+        return function(*arguments)
+    except Exception as error:  # noqa: BLE001 - the types of all that is read are the submitter's choice
+        kind = "" if isinstance(error, RecordError) else f"{type(error).__name__}: "
+        return one_line(f"{kind}{error}")
+
+
+def _parted(read: Mapping[str, _Value | str]) -> tuple[dict[str, _Value], dict[str, str]]:
+    values = {name: value for name, value in read.items() if not isinstance(value, str)}
+    return values, {name: value for name, value in read.items() if isinstance(value, str)}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a check of one run looks at.
+
+
+_MOST_TOLD = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that came to its end, its events with typed values.
+
+    Attributes:
+        record: as it was read.
+        log: its events.
+        rules: of the edition; empty for a benchmark that it does not know.
+        result: what its events give; None where they give none.
+    """
+
+    record: Record
+    log: Log
+    rules: Mapping[str, Any]
+    result: Result | None
+
+    @cached_property
+    def passes(self) -> dict[int, Pass]:
+        """Each epoch as it was trained last."""
+        return last_passes(self.log)
+
+    @property
+    def epochs(self) -> list[Pass]:
+        """The same, in order."""
+        return [self.passes[number] for number in sorted(self.passes)]
+
+    def field(self, table: str, key: str) -> Any:
+        """A field of the recipe.
+
+        Raises:
+            KeyError: it has no such.
+        """
+        return self.record.tables[table][key]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that the recipe asks for."""
+        return int(self.field("hardware", "nodes")) * int(self.field("hardware", "accelerators_per_node"))
+
+
+RunCheck = Callable[[Run], Iterable[Finding]]
+
+
+def few(faults: Iterable[str]) -> str | None:
+    """The first of `faults` in one line, and how many more there are; None where there is none."""
+    found = list(faults)
+    more = f" (and {len(found) - _MOST_TOLD} more)" if len(found) > _MOST_TOLD else ""
+    return "; ".join(found[:_MOST_TOLD]) + more if found else None
+
+
+def judged(name: str, faults: Iterable[str], make: Callable[[str, str], Finding]) -> Iterable[Finding]:
+    """One finding that `make` makes of all `faults`; none where there is none."""
+    told = few(faults)
+    return [make(name, told)] if told else []

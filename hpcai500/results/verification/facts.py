@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcai500.chain import Event, iterate
-from hpcai500.record import Record
+from hpcai500 import __version__
+from hpcai500.hosts import expand_hosts
+from hpcai500.methodology.result import Result
+from hpcai500.methodology.trials import TrialSummary
+from hpcai500.record import Event, Record, iterate
+from hpcai500.results.score import summarise_trials
+
+if TYPE_CHECKING:
+    from hpcai500.results.verification.context import Context
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a record says of the software and the nodes that it ran on. Anything may be missing.
+
 
 Facts = Mapping[str, Any]
 
@@ -87,3 +101,116 @@ def _package(system: Facts) -> Facts:
 
 def _table(value: Any) -> Facts:
     return value if isinstance(value, dict) else {}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which version of the software, and which code, a record says that it was written by.
+
+
+def versions_of(record: Record) -> frozenset[str]:
+    """All versions that any place of the record names."""
+    started = {str(value.get("version")) for value in values(record, "init_start")}
+    return frozenset(started | {str(package(record).get("version"))})
+
+
+def is_of_our_version(record: Record) -> bool:
+    """Whether any place of it names the version that is installed here: such a record holds all that this writes.
+
+    Not the hash of its code: one comment that is changed in a file of a free layer gives another one.
+    """
+    return __version__ in versions_of(record)
+
+
+def is_campaign_of_our_version(context: Context) -> bool:
+    """Whether the version that is installed here planned it, or made one of its runs."""
+    runs = (is_of_our_version(record) for record in context.records.values())
+    return context.campaign.start.get("version") == __version__ or any(runs)
+
+
+def other_code(record: Record, level: str | None, ours: str) -> str | None:
+    """Why nobody can tell the level of a record without its sources; None where its code is what is installed here.
+
+    Args:
+        record: of a run.
+        level: that its recipe qualifies for.
+        ours: `package_code_hash`, which takes a while.
+    """
+    if codes_of(record) == {ours}:
+        return None
+    return (
+        f"its code is not that of this installation: level {level or 'none'} by its recipe alone; give the submission "
+        "(`hpcai500 submit`) and let verification compare the sources"
+    )
+
+
+def codes_of(record: Record) -> frozenset[str]:
+    """Hashes of the package's code that each process of the run names; `None` of one that names none."""
+    return frozenset(str(one.get("code_sha256")) for one in packages(record))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Names of hosts in lists of strangers: expanded only where that takes little.
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.,\[\]-]{1,100000}")
+_BRACKET = re.compile(r"\[([\d,-]*)\]")
+_PIECE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_HOSTS = 100_000
+
+
+def names_of_list(text: str) -> list[str] | None:
+    """The hosts of Slurm's `n[01-03],login`; None where it is no list that can be expanded here."""
+    if not _PLAIN.fullmatch(text):
+        return None
+    total = 0
+    for part in re.split(r",(?![^\[]*\])", text):
+        counts = [_count(inside) for inside in _BRACKET.findall(part)]
+        if None in counts or set("[]") & set(_BRACKET.sub("", part)) or part in ("", "-"):
+            return None
+        total += math.prod(count for count in counts if count is not None)
+    return expand_hosts(text) if total <= _MOST_HOSTS else None
+
+
+def short_names(hosts: Iterable[object]) -> set[str]:
+    """First labels: a node is `n1` to Slurm, and may call itself `n1.cluster`."""
+    return {str(host).partition(".")[0] for host in hosts}
+
+
+def _count(inside: str) -> int | None:
+    """How many numbers `01-03,7` are."""
+    found = [_PIECE.fullmatch(piece) for piece in inside.split(",")]
+    if None in found:
+        return None
+    ranges = [(int(piece.group(1)), int(piece.group(2) or piece.group(1))) for piece in found if piece]
+    return sum(last - first + 1 for first, last in ranges) if all(first <= last for first, last in ranges) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Metrics over the trials of a submission, and how near a written number must be to a computed one.
+
+
+# Another Python or C library may round the last digit of a sum or a power otherwise.
+_ROUNDING = 1e-9
+
+
+def metrics_of(results: Mapping[str, Result]) -> dict[str, TrialSummary]:
+    """Each metric over `results`; empty where there are none."""
+    return summarise_trials(list(results.values())) if results else {}
+
+
+def same_number(one: Any, other: Any) -> bool:
+    """Whether both are the same number but for its rounding, or both unknown."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_ROUNDING)
+
+
+def same_document(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal but for the rounding of their numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_document(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_document, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return same_number(one, other)
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, Literal
 
-from hpcai500.errors import ExitCode
+from hpcai500.errors import DataError, EnvironmentLacksError, ExitCode, RunError
 from hpcai500.methodology.result import Result
 from hpcai500.methodology.trials import TrialSummary
 from hpcai500.results.submission.manifest import Manifest
+from hpcai500.streams import spelt_out
+
+# ----------------------------------------------------------------------------------------------------
+# What verification found.
+
 
 # `fail` refuses the submission; `warning` is for people to judge; `note` holds; `skipped` could not be looked at, or
 # was not asked for: it says nothing for the submission and nothing against it.
@@ -86,3 +94,114 @@ class Verification:
             "metrics": {name: asdict(summary) for name, summary in self.metrics.items()},
             "findings": [asdict(finding) for finding in self.findings],
         }
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs what looks at strange data: no submission may end its verification, or do to a terminal what it likes.
+
+
+MALFORMED = "malformed"
+_MOST_CHARACTERS = 600
+# Of one name and severity, for one subject: what a hostile file could make a million of.
+_MOST_OF_A_KIND = 100
+
+
+def guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What `look` finds; where it stumbles over the data, one finding that says so.
+
+    Args:
+        subject: what is looked at, for that finding.
+        look: the check.
+
+    Raises:
+        EnvironmentLacksError, DataError, RunError: as `look`: this machine lacks something.
+    """
+    found: list[Finding] = []
+    kinds: Counter[tuple[str, str]] = Counter()
+    try:
+        for finding in look():
+            kinds[finding.name, finding.severity] += 1
+            if kinds[finding.name, finding.severity] <= _MOST_OF_A_KIND:
+                found.append(cleaned(finding))
+        return found
+    except (EnvironmentLacksError, DataError, RunError):
+        # What this machine lacks is nothing that the submission has done.
+        raise
+    except Exception as error:  # noqa: BLE001 - the types of all that is looked at are the submitter's choice
+        return [fail(MALFORMED, f"{subject}: not what hpcai500 writes: {type(error).__name__}: {error}")]
+
+
+def cleaned(finding: Finding) -> Finding:
+    """The finding with evidence of one line that moves no cursor and hides nothing."""
+    return Finding(finding.name, finding.severity, one_line(finding.evidence))
+
+
+def one_line(text: str) -> str:
+    """`text` for a terminal: what cannot be printed is spelt out, what is endless is cut."""
+    return spelt_out(text, _MOST_CHARACTERS)
+
+
+def fail(name: str, evidence: str) -> Finding:
+    """A finding that refuses the submission."""
+    return _finding(name, "fail", evidence)
+
+
+def warning(name: str, evidence: str) -> Finding:
+    """A finding for people to judge."""
+    return _finding(name, "warning", evidence)
+
+
+def note(name: str, evidence: str) -> Finding:
+    """What was looked at and holds."""
+    return _finding(name, "note", evidence)
+
+
+def skipped(name: str, evidence: str) -> Finding:
+    """What was not looked at, and why."""
+    return _finding(name, "skipped", evidence)
+
+
+def _finding(name: str, severity: Severity, evidence: str) -> Finding:
+    return cleaned(Finding(name, severity, evidence))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is alike in many runs in one line: what holds in each of them needs to be read once.
+
+
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
+
+
+def folded(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
+    """The findings of all runs: what holds or was not looked at as one where it says the same but for numbers.
+
+    Fails and warnings stay, each with the name of its run.
+
+    Args:
+        found: by the name of the run.
+    """
+    alike: dict[tuple[str, Severity, str], dict[str, str]] = {}
+    for name, findings in found.items():
+        for one in findings:
+            if one.severity in ("note", "skipped"):
+                alike.setdefault((one.name, one.severity, _NUMBER.sub("0", one.evidence)), {})[name] = one.evidence
+            else:
+                yield replace(one, evidence=f"{name}: {one.evidence}")
+    for (kind, severity, _), evidence in alike.items():
+        if len(evidence) == 1:
+            told = next(f"{name}: {text}" for name, text in evidence.items())
+        else:
+            told = f"{len(evidence)} runs: {_ranged(list(evidence.values()))}"
+        yield cleaned(Finding(kind, severity, told))
+
+
+def _ranged(texts: Sequence[str]) -> str:
+    """Sentences that differ in numbers alone as one, each number that differs as `lowest to highest`."""
+    words = _NUMBER.split(texts[0])
+    numbers = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    return "".join(word + number for word, number in zip_longest(words, map(_range, numbers), fillvalue=""))
+
+
+def _range(numbers: Iterable[str]) -> str:
+    ordered = sorted(numbers, key=float)
+    return ordered[0] if float(ordered[0]) == float(ordered[-1]) else f"{ordered[0]} to {ordered[-1]}"

@@ -16,12 +16,10 @@ from numpy.typing import ArrayLike
 from hpcai500.errors import WrongAnswerError
 from hpcai500.methodology.passes import first_reaching
 from hpcai500.record import Record
-from hpcai500.results.verification.checks.checkpoints import earlier_at_target, last_checkpoint, path_of
+from hpcai500.results.verification.campaign import earlier_at_target, last_checkpoint, path_of
 from hpcai500.results.verification.context import Check, Context
-from hpcai500.results.verification.facts import values
-from hpcai500.results.verification.finding import Finding
-from hpcai500.results.verification.guard import fail, note, skipped, warning
-from hpcai500.results.verification.software import is_of_our_version
+from hpcai500.results.verification.facts import is_of_our_version, values
+from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 
 Replay = Callable[[Path, Path, Path | None], Mapping[str, Any]]
 """`replay(recipe file, last checkpoint, that with which the target was reached where it is another one)`: what

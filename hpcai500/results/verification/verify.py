@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,26 +12,70 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from hpcai500.errors import RecordError, UsageError, WrongAnswerError
+from hpcai500.files import scratch_folder
+from hpcai500.methodology.trials import TrialSummary
 from hpcai500.progress import Progress, Tracker, silent
+from hpcai500.recipe import rulebook
 from hpcai500.results.submission.archive import open_submission
-from hpcai500.results.submission.signature import require_signers
+from hpcai500.results.submission.signature import check_signature, require_signers
+from hpcai500.results.verification.campaign import level_of, not_compared
 from hpcai500.results.verification.checks import CHECKS
-from hpcai500.results.verification.checks.levels import level_of, not_compared
-from hpcai500.results.verification.context import Check, Context, Question
-from hpcai500.results.verification.finding import DOUBTS, WORST_FIRST, Finding, Verification
-from hpcai500.results.verification.folding import folded
-from hpcai500.results.verification.guard import fail, guarded, one_line
-from hpcai500.results.verification.reading import read_context
+from hpcai500.results.verification.context import Check, Context, Question, read_context
+from hpcai500.results.verification.finding import (
+    DOUBTS,
+    WORST_FIRST,
+    Finding,
+    Verification,
+    fail,
+    folded,
+    guarded,
+    note,
+    one_line,
+    warning,
+)
 from hpcai500.results.verification.records import RECORD_CHECKS
 from hpcai500.results.verification.replay import replay_left_out
-from hpcai500.results.verification.signed import who_signed
-from hpcai500.rulebook import rulebook
-from hpcai500.scratch import scratch_folder
+from hpcai500.text import scaled
 
 if TYPE_CHECKING:
-    from hpcai500.campaign.heads import GivenHeads
+    from hpcai500.campaign.journal import GivenHeads
     from hpcai500.results.submission.archive import Submission
     from hpcai500.results.submission.signature import Signer
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who signed a submission, and who vouches for the key.
+
+
+_NAME = "signature"
+
+
+def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | None, list[Finding]]:
+    """The signer, None where there is no good signature; and what is to be said of it.
+
+    Raises:
+        EnvironmentLacksError: there is no ssh-keygen here.
+        UsageError: `signers` is no file of keys.
+    """
+    if submission.signature is None:
+        return None, [
+            fail(_NAME, "manifest.json.sig is missing: nobody stands for what is in here; ask for a signed one")
+        ]
+    try:
+        signer = check_signature(submission.manifest_bytes, submission.signature, signers)
+    except WrongAnswerError as error:
+        return None, [fail(_NAME, str(error))]
+    if signer.trusted:
+        return signer, [note(_NAME, f"manifest.json is signed by {signer.identity} with {signer.fingerprint}")]
+    if signers is not None:
+        why = signer.refused or f"a key that {signers} does not have"
+        return signer, [fail(_NAME, f"signed with {signer.fingerprint}, {why}")]
+    told = f"signed with {signer.fingerprint}, a key that nobody here vouches for"
+    return signer, [warning(_NAME, f"{told}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Verifies a submission: opens it in a scratch folder, computes all of it again, and says what does not hold.
 
 
 class _Stands(TypedDict):
@@ -54,7 +100,7 @@ def verify_submission(
         path: what `hpcai500 submit` wrote, or something that says so.
         signers: OpenSSH file of keys that are vouched for; without one, no key is trusted, and none refused.
         registered: identity of the campaign as it was registered before its first run.
-        heads: of journals, as they were given while campaigns ran (`campaign.heads.read_heads`).
+        heads: of journals, as they were given while campaigns ran (`campaign.journal.read_heads`).
         edition: rules to score under; those that are claimed where it is None.
         more_checks: looked at while the submission is open, after those that need nothing but it.
         replay: evaluates weights of the submission; made last, and only if nothing failed before.
@@ -158,3 +204,116 @@ def _named(signer: Signer | None) -> str | None:
 def _title(check: Callable[..., object]) -> str:
     """`check_dates` -> `dates`."""
     return getattr(check, "__name__", "check").removeprefix("check_").replace("_", " ")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What verification found, for people: the verdict, what was computed, then each finding, worst first.
+
+
+_SEVERITIES = {"fail": "failed", "warning": "to be judged", "note": "hold", "skipped": "not checked"}
+_MOST_TOLD = {"fail": 20, "warning": 10, "note": 2, "skipped": 5}
+_SHOWN = ("vflops", "vflops_per_watt", "time_to_quality_seconds")
+# Narrower, names and their evidence would not fit beside each other.
+_LEAST_WIDTH = 60
+_INDENT = " " * 12
+
+
+def verification_lines(
+    path: Path,
+    verification: Verification,
+    *,
+    replayed: bool = False,
+    registered: bool = False,
+    heads: bool = False,
+    width: int = 100,
+) -> Iterator[str]:
+    """The verdict first; then a table of findings by severity.
+
+    Args:
+        path: the submission.
+        verification: what was found in it.
+        replayed: whether a replay was asked for.
+        registered: whether it was compared with a registered identity.
+        heads: whether its journal was compared with heads that were given while it was written.
+        width: of a line, in characters.
+    """
+    width = max(width, _LEAST_WIDTH)
+    counts = Counter[str](finding.severity for finding in verification.findings)
+    told = ", ".join(f"{counts[severity]} {words}" for severity, words in _SEVERITIES.items() if counts[severity])
+    doubts = ", BUT IMPLAUSIBLE" if verification.verdict == "verified" and verification.doubts else ""
+    yield f"{verification.verdict.upper()}{doubts}  {path}: {told}"
+    yield from _facts(verification, width)
+    names = max((len(finding.name) for finding in verification.findings), default=0)
+    for severity, words in _SEVERITIES.items():
+        found = [finding for finding in verification.findings if finding.severity == severity]
+        if found:
+            yield ""
+            yield f"{words}:"
+            yield from _rows(found, names, width)
+    if verification.verdict == "verified":
+        yield ""
+        yield from _wrapped("", _not_shown(replayed=replayed, registered=registered, heads=heads), width)
+
+
+def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
+    """Whatever is in a file, its makers could have written it so: this much is left to people."""
+    made = "that the runs were made at all (watch one, or --replay DATA)"
+    open_questions = ["that these weights come from these runs (watch one)" if replayed else made]
+    if not registered:
+        open_questions.append(
+            "that the plan was made before the runs (register its identity before the first one, then "
+            "--registered HASH)"
+        )
+    if not heads:
+        open_questions.append(
+            "that no better copy of the campaign was chosen (collect heads while it runs, then --heads FILE)"
+        )
+    open_questions.append("that nothing was run outside of the campaign (ask the site for its accounting)")
+    return f"not shown by any file: {', '.join(open_questions)}: docs/verification.md"
+
+
+def _facts(verification: Verification, width: int) -> Iterator[str]:
+    manifest = verification.manifest
+    if manifest is None:
+        return
+    yield f"system      {one_line(manifest.system)} ({one_line(manifest.organisation)})"
+    yield f"benchmark   {one_line(manifest.benchmark)}, edition {one_line(manifest.edition)}"
+    yield f"level       {verification.level or 'none'}"
+    yield f"rankable    {'yes' if verification.rankable else 'no'}"
+    for reason in verification.reasons:
+        yield from _wrapped(_INDENT, reason, width)
+    yield f"signer      {verification.signer or 'nobody'}"
+    for name in _SHOWN:
+        if name in verification.metrics:
+            yield f"{name:24}{_summary(name, verification.metrics[name])}"
+
+
+def _summary(name: str, summary: TrialSummary) -> str:
+    spread = f", variation {summary.variation:.2%}" if summary.variation is not None else ""
+    return f"{_quantity(name, summary.mean)} (mean of {summary.runs} runs{spread})"
+
+
+def _quantity(name: str, value: float) -> str:
+    if name.endswith("seconds"):
+        return f"{value:.1f} s"
+    return scaled(value, "FLOPS") + ("/W" if name.endswith("per_watt") else "")
+
+
+def _rows(findings: Sequence[Finding], names: int, width: int) -> Iterator[str]:
+    """Each with its name; of many by one name the first ones, as each record is looked at for itself."""
+    for name in dict.fromkeys(finding.name for finding in findings):
+        found = [finding for finding in findings if finding.name == name]
+        most = _MOST_TOLD[found[0].severity]
+        for finding in found[:most]:
+            yield from _wrapped(f"  {name:{names}}  ", finding.evidence, width)
+        if len(found) > most:
+            yield f"  {'':{names}}  and {len(found) - most} more: --json has all of them"
+
+
+def _wrapped(beginning: str, text: str, width: int) -> list[str]:
+    """`text` after `beginning`, in lines that hang below its first word; hashes and paths stay in one piece."""
+    indent = " " * len(beginning)
+    lines = textwrap.wrap(
+        text, width, initial_indent=beginning, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return lines or [beginning.rstrip()]

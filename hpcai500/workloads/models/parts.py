@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from hpcai500.workloads.models.faster_rcnn import FasterRCNN
+from hpcai500.workloads.models.detector import FasterRCNN
 from hpcai500.workloads.models.resnet import ResNet, ResNetStages
 
 

@@ -1,0 +1,508 @@
+"""Writes a campaign: the plan before the first run, then a line for all that is begun and all that ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from hpcai500 import __version__
+from hpcai500.errors import RecordError, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.layers import Recipe
+from hpcai500.plugins import plugin_facts
+from hpcai500.recipe import recipe_hash, tables_hash, to_toml
+from hpcai500.record import FIRST_PREVIOUS, Event, event_line, iterate, last_hash, line_hash, new_event, parse_events
+from hpcai500.system.software import package_code_hash
+from hpcai500.toml_source import parse_toml
+
+# ----------------------------------------------------------------------------------------------------
+# What a campaign planned and what became of it, as its journal tells (V2.0 sections 3.3 and 5.3.2).
+#
+#     CAMPAIGN/
+#         recipe.toml          resolved, with the seed of the first trial
+#         campaign.jsonl       the journal: events in a chain, as a record's
+#         trial-01/            the record of the first attempt at trial 1
+#         trial-01-attempt-2/  the record of another one, where the first did not come to its end
+#
+# Keys of the journal, with their values:
+#
+#     campaign_start   {schema, benchmark, edition, recipe_hash, trials: [{trial, seed}], data, version, code_sha256,
+#                       [plugin: {name, package, version, code_sha256}], [ensemble: {id, member}]}
+#     attempt_start    {trial, attempt, record, command: [token], launcher, slurm_job_id}
+#     attempt_resume   {trial, attempt, command, launcher, slurm_job_id}
+#     attempt_stop     {trial, attempt, status: done|stopped|failed, exit_code, head, reason}
+#
+# `head` is the hash of the last whole event of the attempt's record (64 zeros where it holds none; null where its
+# folder was gone when the journal was written), so that the journal vouches for it. The record in its turn carries,
+# in `init_start`, {campaign: {id, trial, attempt, head}} with the hash of the line `attempt_start`: neither can be
+# made to fit another one later.
+
+
+SCHEMA = "hpcai500-campaign-1"
+JOURNAL = "campaign.jsonl"
+RECIPE = "recipe.toml"
+
+Status = Literal["done", "stopped", "failed", "running"]
+_ENDS: tuple[Status, ...] = ("done", "stopped", "failed")
+_OF_ATTEMPTS = ("attempt_start", "attempt_resume", "attempt_stop")
+# The head of a log without a line.
+NO_EVENTS = FIRST_PREVIOUS
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One planned run."""
+
+    trial: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run that was begun.
+
+    Attributes:
+        trial: which planned run (from 1).
+        attempt: the how manieth at it (from 1).
+        record: name of its folder within the campaign.
+        status: as the journal told last; `running` where it told no end: it runs still, or was killed.
+        commands: what started it and what went on with it, each as tokens.
+        slurm_jobs: ids of the Slurm jobs that it ran in.
+        head: hash of the last event of its record, once it ended; NO_EVENTS where it had none, None where its folder
+            was gone.
+        reason: why it ended without a result.
+        start_hash: hash of the journal's line `attempt_start`.
+        started_ms: when it was begun (UNIX time).
+    """
+
+    trial: int
+    attempt: int
+    record: str
+    status: Status
+    commands: tuple[tuple[str, ...], ...]
+    slurm_jobs: tuple[str, ...]
+    head: str | None
+    reason: str | None
+    start_hash: str
+    started_ms: int
+
+    @property
+    def name(self) -> str:
+        """For sentences: `trial 2, attempt 1`."""
+        return f"trial {self.trial}, attempt {self.attempt}"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign as it lies on disk, the chain of its journal checked.
+
+    Attributes:
+        path: its folder.
+        identity: hash of the journal's first line: the plan's.
+        head: hash of the journal's last line.
+        tables: the recipe, as plain tables, with the seed of the first trial.
+        start: value of `campaign_start`.
+        trials: the planned runs.
+        attempts: all runs that were begun, in order.
+        events: the journal.
+    """
+
+    path: Path
+    identity: str
+    head: str
+    tables: Mapping[str, Any]
+    start: Mapping[str, Any]
+    trials: tuple[Trial, ...]
+    attempts: tuple[Attempt, ...]
+    events: tuple[Event, ...] = field(repr=False)
+
+    @property
+    def benchmark(self) -> str:
+        """Its name."""
+        return str(self.start["benchmark"])
+
+    @property
+    def edition(self) -> str:
+        """Name of the edition of the rules that it was planned under."""
+        return str(self.start["edition"])
+
+    def attempts_at(self, trial: int) -> tuple[Attempt, ...]:
+        """All attempts at one planned run."""
+        return tuple(attempt for attempt in self.attempts if attempt.trial == trial)
+
+    def done(self) -> tuple[Attempt, ...]:
+        """The attempts that came to their end, in order of their trials."""
+        ended = (attempt for attempt in self.attempts if attempt.status == "done")
+        return tuple(sorted(ended, key=lambda attempt: attempt.trial))
+
+    def record(self, attempt: Attempt) -> Path:
+        """Folder of the record of an attempt."""
+        return self.path / attempt.record
+
+
+def is_campaign(folder: Path) -> bool:
+    """Whether `folder` holds a campaign."""
+    return (folder / JOURNAL).is_file()
+
+
+def read_campaign(folder: Path) -> Campaign:
+    """Read the campaign in `folder`.
+
+    Raises:
+        RecordError: it is none, its journal is broken, or its recipe is not the one that the journal names.
+    """
+    path = folder / JOURNAL
+    try:
+        content = path.read_bytes()
+        recipe = (folder / RECIPE).read_bytes()
+    except FileNotFoundError as error:
+        raise RecordError(
+            f"{folder}: not a campaign: {Path(str(error.filename)).name} is missing; make one with "
+            f"`hpcai500 campaign init {folder} --recipe NAME --trials N`"
+        ) from error
+    except OSError as error:
+        raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
+    # A line that a crash cut off told nothing that anyone has acted on.
+    whole = content[: content.rfind(b"\n") + 1]
+    events, _ = parse_events(whole, str(path))
+    if not events or events[0]["key"] != "campaign_start":
+        raise RecordError(f"{path}:1: expected the event campaign_start first")
+    try:
+        return _campaign(folder, whole, tables, events)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RecordError(f"{path}: an event lacks something: {type(error).__name__} {error}") from error
+
+
+def _campaign(folder: Path, content: bytes, tables: Mapping[str, Any], events: Sequence[Event]) -> Campaign:
+    start = events[0]["value"]
+    if start["schema"] != SCHEMA:
+        raise RecordError(f"{folder / JOURNAL}: expected the schema {SCHEMA}, got {start['schema']!r}")
+    if start["recipe_hash"] != tables_hash(tables):
+        raise RecordError(f"{folder / RECIPE}: not the recipe that the campaign was planned with: its hash differs")
+    lines = content.split(b"\n")
+    return Campaign(
+        path=folder,
+        identity=line_hash(lines[0]),
+        head=last_hash(content),
+        tables=tables,
+        start=start,
+        trials=tuple(Trial(int(one["trial"]), int(one["seed"])) for one in start["trials"]),
+        attempts=tuple(_attempts(events, lines)),
+        events=tuple(events),
+    )
+
+
+def _attempts(events: Sequence[Event], lines: Sequence[bytes]) -> Iterator[Attempt]:
+    """All attempts in the order in which they were begun, each with what the journal told of it later."""
+    told: list[list[Event]] = []
+    # Of two attempts with one number, which no honest journal has, what follows is the second one's.
+    latest: dict[tuple[int, int], list[Event]] = {}
+    for event in events:
+        if event["key"] not in _OF_ATTEMPTS:
+            continue
+        number = (int(event["value"]["trial"]), int(event["value"]["attempt"]))
+        if event["key"] == "attempt_start":
+            latest[number] = [event]
+            told.append(latest[number])
+        else:
+            latest[number].append(event)
+    return (_attempt(one, lines) for one in told)
+
+
+def _attempt(told: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
+    value = told[0]["value"]
+    runs = [told[0], *iterate(told, "attempt_resume")]
+    # One that was gone on with after it had stopped runs again.
+    last = told[-1]["value"] if told[-1]["key"] == "attempt_stop" else {}
+    head, reason = last.get("head"), last.get("reason")
+    return Attempt(
+        trial=int(value["trial"]),
+        attempt=int(value["attempt"]),
+        record=folder_name(value["record"]),
+        status=_status(last),
+        commands=tuple(tuple(map(str, run["value"]["command"])) for run in runs),
+        slurm_jobs=tuple(dict.fromkeys(str(job) for run in runs if (job := run["value"]["slurm_job_id"]))),
+        head=None if head is None else str(head),
+        reason=None if reason is None else str(reason),
+        start_hash=line_hash(lines[told[0]["seq"]]),
+        started_ms=told[0]["time_ms"],
+    )
+
+
+def _status(stop: Mapping[str, Any]) -> Status:
+    if not stop:
+        return "running"
+    for status in _ENDS:
+        if stop["status"] == status:
+            return status
+    raise ValueError(f"attempt_stop: expected one of {', '.join(_ENDS)} as status, got {stop['status']!r}")
+
+
+def folder_name(name: Any) -> str:
+    """The name of a record's folder: a journal of anyone's must not name a place outside of its campaign.
+
+    Raises:
+        ValueError: it does, or is no name.
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or {"/", "\0"} & set(name):
+        raise ValueError(f"attempt_start: expected the name of a folder as record, got {name!r}")
+    return name
+
+
+# ----------------------------------------------------------------------------------------------------
+# Heads: the hash of each line of a campaign's journal, given to the committee as soon as the line is written.
+#
+# A copy of a campaign has its identity, and journal lines of its own from its first attempt on. Whoever was given the
+# heads of one copy knows it from any other. A head is one line of text; who receives it adds when that was, in UTC:
+#
+#     HPCAI500 HEAD IDENTITY LINE HASH                           as the campaign prints it
+#     HPCAI500 HEAD IDENTITY LINE HASH 2026-11-22T03:00:05Z      as the committee keeps it
+
+
+# Of 80,000 heads: those of a thousand campaigns. They come from strangers, in letters.
+_MOST_BYTES = 2**24
+_MOST_SHOWN = 60
+_LINE = re.compile(r"HPCAI500 HEAD ([0-9a-f]{64}) ([1-9]\d{0,8}) ([0-9a-f]{64})(?: (\S+))?", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_EXAMPLE = "2026-11-22T03:00:05Z"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The hash of one line of a campaign's journal.
+
+    Attributes:
+        campaign: the campaign's identity.
+        line: number of the line in the journal (from 1).
+        hash: of that line; it stands for all lines before it, too.
+    """
+
+    campaign: str
+    line: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"HPCAI500 HEAD {self.campaign} {self.line} {self.hash}"
+
+
+# When the committee received each head (UNIX time in milliseconds): the first time, where it came more than once.
+GivenHeads = Mapping[Head, int]
+
+
+def heads_of(campaign: Campaign) -> tuple[Head, ...]:
+    """The heads of all lines of the journal but the first, whose hash is the identity."""
+    hashes = [*(event["prev"] for event in campaign.events[1:]), campaign.head]
+    return tuple(Head(campaign.identity, line, one) for line, one in enumerate(hashes, 1))[1:]
+
+
+def last_head(campaign: Campaign, attempt: Attempt) -> Head:
+    """The head of the last line that is about `attempt`: other attempts may have written since."""
+    number = (attempt.trial, attempt.attempt)
+    lines = zip(heads_of(campaign), (event["value"] for event in campaign.events[1:]), strict=True)
+    return [head for head, value in lines if (value["trial"], value["attempt"]) == number][-1]
+
+
+def read_heads(path: Path) -> GivenHeads:
+    """The heads of a committee's file, of whatever campaigns.
+
+    Raises:
+        UsageError: it cannot be read, is too long, has no head, or has a line that is none.
+    """
+    if not path.is_file():
+        what = "no file" if path.exists() else "no such file"
+        raise UsageError(f"--heads {path}: {what}; expected one of the lines that `hpcai500 campaign heads DIR` prints")
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--heads {path}: cannot be read: {error.strerror}") from error
+    if len(content) > _MOST_BYTES:
+        raise UsageError(
+            f"--heads {path}: more than {_MOST_BYTES >> 20} MiB; keep the heads of each year in its own file"
+        )
+    heads: dict[Head, int] = {}
+    for number, line in enumerate(content.decode("ascii", errors="replace").split("\n"), 1):
+        if words := " ".join(line.split()):
+            head, received_ms = _parse(words, f"--heads {path}:{number}")
+            heads[head] = min(received_ms, heads.get(head, received_ms))
+    if not heads:
+        raise UsageError(f"--heads {path}: no head; expected lines that `hpcai500 campaign heads DIR` prints")
+    return heads
+
+
+def _parse(line: str, place: str) -> tuple[Head, int]:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        shown = line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}…"
+        raise UsageError(f"{place}: expected `HPCAI500 HEAD IDENTITY LINE HASH {_EXAMPLE}`, got {shown!r}")
+    moment = found[4]
+    if moment is None:
+        raise UsageError(f"{place}: when was it received? Add that at the end of the line, in UTC: {_EXAMPLE}")
+    try:
+        if not _MOMENT.fullmatch(moment):
+            raise ValueError
+        received_ms = round(datetime.fromisoformat(moment).timestamp() * 1000)
+    except ValueError as error:
+        raise UsageError(f"{place}: expected the time of receipt in UTC, as {_EXAMPLE}, got {moment[:40]!r}") from error
+    return Head(found[1], int(found[2]), found[3]), received_ms
+
+
+# ----------------------------------------------------------------------------------------------------
+# One process at a time runs a trial: a lock for each, as far as the file system has any.
+
+
+# `alone`: nobody else is at it, and nobody can come; `taken`: somebody is; `unknown`: locks tell nothing here.
+Turn = Literal["alone", "taken", "unknown"]
+
+# For whoever runs all of a campaign: its trials are numbered from 1.
+ALL_TRIALS = 0
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def lock_path(campaign: Path, trial: int) -> Path:
+    """File that whoever is at a trial of the campaign in the folder `campaign` holds locked."""
+    return campaign / f".trial-{trial:02d}.lock"
+
+
+@contextmanager
+def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
+    """Try to be the only one at a trial of the campaign in the folder `campaign`, for as long as this is entered.
+
+    It ends with the process, however that ends. A parallel file system may be mounted without locks, and a folder that
+    cannot be written to has none.
+    """
+    path = lock_path(campaign, trial)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError:
+        yield "unknown"
+        return
+    try:
+        turn = _lock(descriptor, path)
+        try:
+            yield turn
+        finally:
+            if turn == "alone":
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> Turn:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever had it before has removed the file since we opened it: ours is locked by nobody who comes later.
+        return "alone" if os.fstat(descriptor).st_ino == path.stat().st_ino else "taken"
+    except (BlockingIOError, FileNotFoundError):
+        return "taken"
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return "unknown"
+        raise
+
+
+# ----------------------------------------------------------------------------------------------------
+# Writes a campaign: the plan before the first run, then a line for all that is begun and all that ends.
+
+
+def create_campaign(
+    folder: Path,
+    recipe: Recipe,
+    trials: int,
+    data: Path | None,
+    ensemble: Mapping[str, Any] | None = None,
+    beside: Collection[str] = (),
+) -> Campaign:
+    """Fix a new campaign in the folder `folder`, which must be empty or absent: its recipe, its runs and their seeds.
+
+    Trial k has the recipe's seed plus k - 1.
+
+    Args:
+        folder: where it lies; its runs come into it.
+        recipe: resolved, with the seed of the first trial.
+        trials: how many runs.
+        data: folder of the data set; None where it is made for each run.
+        ensemble: {id, member} where it holds the attempts at a member of one (`ensemble.journal`).
+        beside: names of what may be in the folder already, besides hidden files: locks, and what a crash has left.
+
+    Raises:
+        RecordError: the folder is not empty or cannot be written.
+    """
+    first = recipe.model_dump(mode="json")["hyperparameters"]["seed"]
+    value = {
+        "schema": SCHEMA,
+        "benchmark": recipe.benchmark,
+        "edition": recipe.edition,
+        "recipe_hash": recipe_hash(recipe),
+        "trials": [{"trial": number, "seed": first + number - 1} for number in range(1, trials + 1)],
+        "data": str(data.absolute()) if data else None,
+        "version": __version__,
+        "code_sha256": package_code_hash(),
+        **({"plugin": plugin} if (plugin := plugin_facts(recipe.benchmark)) else {}),
+        **({"ensemble": dict(ensemble)} if ensemble else {}),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if is_campaign(folder):
+            raise RecordError(
+                f"{folder}: holds a campaign already: go on with it by `hpcai500 campaign run {folder}`, or give "
+                "another folder"
+            )
+        if any(not entry.name.startswith(".") and entry.name not in beside for entry in folder.iterdir()):
+            raise RecordError(f"{folder}: not empty; give another folder: a campaign is fixed before its first run")
+        write_atomically(folder / RECIPE, to_toml(recipe).encode())
+        line = event_line(new_event(FIRST_PREVIOUS, 0, "campaign_start", value))
+        write_atomically(folder / JOURNAL, line + b"\n")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; mend it, or give another folder") from error
+    return read_campaign(folder)
+
+
+def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
+    """Add one event to the journal of the campaign in `folder`, on disk when this returns; returns it as it is then.
+
+    Raises:
+        RecordError: there is no campaign, or its journal cannot be written.
+    """
+    append_line(folder / JOURNAL, key, value)
+    return read_campaign(folder)
+
+
+def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
+    """Add one event to the chained journal `path`, on disk when this returns; what a crash cut off there is removed.
+
+    Raises:
+        RecordError: it is missing, or cannot be written.
+    """
+    try:
+        with path.open("r+b") as stream, _alone(stream.fileno()):
+            content = stream.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            event = new_event(last_hash(whole), whole.count(b"\n"), key, value)
+            stream.truncate(len(whole))
+            stream.seek(len(whole))
+            stream.write(event_line(event) + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}; mend it, then go on") from error
+
+
+@contextmanager
+def _alone(descriptor: int) -> Iterator[None]:
+    """Two writers at once would fork the chain. Where the file system has no locks, as for records, we go without."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    yield

@@ -1,0 +1,454 @@
+"""`hpcai500 ensemble …`: many base models that vote, planned, run on a cluster or here, and collected (V3.0)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpcai500.cli.options import Json, Oversubscribe, Power, Procs, Set, on_ranks
+from hpcai500.errors import EnvironmentLacksError, ExitCode, HpcAi500Error, RunError, UsageError
+from hpcai500.stopping import Stopped, why_stopped
+from hpcai500.streams import say, show, tell
+
+if TYPE_CHECKING:
+    from hpcai500.ensemble.collect import Collected
+    from hpcai500.ensemble.journal import Ensemble
+    from hpcai500.ensemble.local import RunEnd
+    from hpcai500.ensemble.scheduler import Scheduler
+    from hpcai500.ensemble.status import Watch
+    from hpcai500.launch.crew import Crew
+
+
+# ----------------------------------------------------------------------------------------------------
+# Options that several commands of an ensemble have.
+
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the ensemble.")]
+Members = Annotated[
+    str | None, typer.Option("--member", metavar="LIST", help="These members alone: 3, 0-7 or 1,4-6.  [default: all]")
+]
+AtOnce = Annotated[
+    int | None, typer.Option(min=1, metavar="K", help="Members side by side.  [default: as many as there is room for]")
+]
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble cancel`.
+
+
+_MOST_NAMES = 16
+
+
+def cancel(folder: Folder) -> None:
+    """End all jobs of an ensemble in Slurm; members that run stop with a checkpoint.
+
+    What waits leaves the queue, and nothing is collected. Who has not stopped after the time of the site's warning is
+    killed: its last checkpoint stays. `hpcai500 ensemble submit DIR` goes on.
+    """
+    from hpcai500.ensemble.journal import (
+        append,
+        read_ensemble,
+    )
+    from hpcai500.ensemble.slurm import (
+        SlurmScheduler,
+        last_site,
+    )
+
+    ensemble = read_ensemble(folder)
+    scheduler = SlurmScheduler(last_site(ensemble), os.environ)
+    jobs = scheduler.in_queue(ensemble)
+    if not jobs:
+        show("cancelled  nothing: no job of it is in the queue")
+        return
+    # Before anything ends: what collects meanwhile shall know.
+    ensemble = append(ensemble, "cancel", {"jobs": list(jobs)})
+    ended = scheduler.cancel(ensemble)
+    more = " …" if len(ended) > _MOST_NAMES else ""
+    show(f"cancelled  {len(ended)} job{'s' * (len(ended) > 1)}: {', '.join(ended[:_MOST_NAMES])}{more}")
+    say(f"go on with: hpcai500 ensemble submit {shlex.quote(str(folder))}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble collect`.
+
+
+def collect(
+    folder: Folder,
+    accept_incomplete: Annotated[
+        bool,
+        typer.Option("--accept-incomplete", help="Have those who are there vote; it says so, and is never rankable."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Have the members vote, and say what the ensemble amounts to: FLOPS, VFLOPS, quality (V3.0 section 3.5).
+
+    A member counts if its record is the one that its journal vouches for, of the planned recipe, seed and data. While
+    one is missing, nobody votes, and the command ends with 1 and INVALID. It writes DIR/vote.json, result.json and
+    pictures; collecting again gives the same, and counts members that have come since. It needs no accelerator. Two
+    that collect at once wait for each other.
+
+    Exit codes: 0, target reached; 2, target missed; 1, members are missing or the vote failed; 64, DIR is no ensemble,
+    or cannot be written.
+    """
+    raise typer.Exit(report_collected(folder, as_json, accept_incomplete=accept_incomplete))
+
+
+def report_collected(folder: Path, as_json: bool, *, accept_incomplete: bool = False) -> int:
+    """Collect the ensemble in `folder`, print what it amounts to, and return the exit code of the command."""
+    from hpcai500.ensemble.collect import CollectOrder, collect_ensemble  # keeps `--help` fast
+    from hpcai500.progress import track
+
+    order = CollectOrder(folder, accept_incomplete)
+    return report(lambda: collect_ensemble(order, track), as_json, accept_incomplete=accept_incomplete)
+
+
+def report(collected: Callable[[], Collected], as_json: bool, *, accept_incomplete: bool = False) -> int:
+    """Print what `collected` gives, or why it gives nothing, and return the exit code of the command."""
+    from hpcai500.ensemble.collect import CollectReport  # keeps `--help` fast
+
+    try:
+        told = CollectReport(collected(), accept_incomplete)
+    except HpcAi500Error as error:
+        told = CollectReport(None, error=tell(error), error_code=error.exit_code)
+    except KeyboardInterrupt as error:
+        told = CollectReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
+    show(told.document() if as_json else told.lines())
+    return told.exit_code
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble member`.
+
+
+def member(
+    folder: Folder,
+    number: Annotated[int, typer.Option("--member", min=0, metavar="K", help="Which one, from 0.")],
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    power: Power = "auto",
+) -> None:
+    """Run what is not done yet of one member; where it was stopped or killed, it goes on.
+
+    On several ranks, start it by a launcher: srun hpcai500 ensemble member DIR --member 3 (docs/launching.md). It ends
+    with 0 when the member is done, whatever its quality; 1: it failed, and may be run again; 2: it diverged, which is
+    final; 64 or 69: it cannot be run like this, or not here.
+    """
+    from hpcai500.ensemble.member import MemberOrder, run_member  # keeps `--help` fast
+    from hpcai500.system.power import parse_power
+
+    def body(crew: Crew) -> int:
+        return run_member(MemberOrder(folder, number, str(parse_power(power).from_anywhere())), crew)
+
+    on_ranks(procs, body)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble plan`.
+
+
+def plan(
+    folder: Folder,
+    recipe: Annotated[str, typer.Option(metavar="R", help="TOML file, or a shipped recipe: ic/ensemble, ic/smoke.")],
+    members: Annotated[
+        int | None, typer.Option(min=1, metavar="M", help="Base models.  [default: scale / degree, or the recipe's]")
+    ] = None,
+    degree: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="P", help="Accelerators of each.  [default: the recipe's, or those of a node]"),
+    ] = None,
+    scale: Annotated[
+        int | None, typer.Option(min=1, metavar="S", help="Accelerators of all members together.  [default: M x P]")
+    ] = None,
+    node_accelerators: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="A", help="Accelerators (on CPUs, ranks) of a node.  [default: the recipe's]"),
+    ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Names of the nodes, n[1-8], for DIR/plan.toml; Slurm chooses by itself."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data set, the same on every node.  [default: made, if synthetic]")
+    ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Copy what members read to this folder of each node first; it may hold variables that a node sets: "
+            "'$TMPDIR'.  [default: read where it lies]",
+        ),
+    ] = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Fix an ensemble in DIR: how many members, on how many accelerators each, with which seeds. Nothing is trained.
+
+    Sys_scale = M x P_degree (V3.0 Eq. 5): of --scale, --members and --degree, what is left out follows from the others;
+    what cannot be is refused with the nearest that can. DIR/plan.toml has the mapping of members to nodes.
+
+    hpcai500 ensemble plan DIR --recipe ic/ensemble --scale 64 --data /data/imagenet
+    """
+    from hpcai500.ensemble.planning import PlanRequest, plan_ensemble  # keeps `--help` fast
+
+    request = PlanRequest(folder, recipe, members, degree, scale, node_accelerators, hosts, data, stage, set_ or ())
+    planned = plan_ensemble(request)
+    show(planned.document() if as_json else planned.lines())
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble run`.
+
+
+def run(
+    folder: Folder,
+    members: Members = None,
+    at_once: AtOnce = None,
+    power: Power = "auto",
+    collect: Annotated[bool, typer.Option(help="Collect when all members are done.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Run all members that are not done on this machine, each on cores or accelerators of its own, then collect.
+
+    The same command goes on after whatever has stopped it. What a member prints goes to DIR/members/NNNNN/output.txt. A
+    member that fails is tried again, from its checkpoint.
+    """
+    from hpcai500.ensemble.collect import CollectOrder, collect_ensemble
+    from hpcai500.ensemble.journal import read_ensemble
+    from hpcai500.ensemble.local import RunOrder, run_ensemble, starting_line
+    from hpcai500.ensemble.status import Live
+    from hpcai500.progress import track
+    from hpcai500.system.power import parse_power
+
+    if as_json and not collect:
+        raise UsageError("--json --no-collect: --json prints what was collected: leave one of them out")
+
+    def trained() -> RunEnd:
+        ensemble = read_ensemble(folder)
+        order = RunOrder(folder, members, at_once, str(parse_power(power).from_anywhere()))
+        with Live(ensemble, ensemble.shape.members) as live:
+            end = run_ensemble(
+                order, lambda _, jobs: live.update(jobs), lambda left: say(starting_line(ensemble, left))
+            )
+        if end.stopped:
+            raise RunError(f"stopped; nothing is lost: go on with `hpcai500 ensemble run {shlex.quote(str(folder))}`")
+        return end
+
+    def collected() -> Collected:
+        trained()
+        say(f"collecting {folder}: reads the members' records, then has the members vote")
+        return collect_ensemble(CollectOrder(folder), track)
+
+    if collect:
+        raise typer.Exit(report(collected, as_json))
+    raise typer.Exit(ExitCode.RUN_FAILED if trained().failed else ExitCode.PASS)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble status`.
+
+
+# Of fewer, a bar would be gone before it is seen.
+_MANY = 1000
+
+
+def status(
+    folder: Folder,
+    following: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show it again and again, until all have ended or Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(min=1.0, metavar="SECONDS", help="Between two looks of --follow; more where Slurm is busy."),
+    ] = 10.0,
+    everyone: Annotated[bool, typer.Option("--all", help="A row for each member, however many they are.")] = False,
+    site: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Site file, as for submit.  [default: none]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how all members stand: who waits, runs, is done or in trouble, how far and how fast, and for how long yet.
+
+    Slurm is asked once a look (squeue, sacct); the rest is read from the members' records. Nothing is written, and
+    nothing has to be asked: where no scheduler answers, the records alone tell. With more members than rows, those in
+    trouble and the slowest are shown.
+
+    Ends with 0 where all is well or goes on, with 2 where a member has failed, diverged or is lost.
+    """
+    from hpcai500.ensemble.status import (  # keeps `--help` fast
+        Watch,
+        is_ascii,
+        is_terminal,
+    )
+    from hpcai500.progress import silent, track
+
+    if following and as_json:
+        raise UsageError("--follow --json: --json prints one document: leave one of them out")
+    watch = Watch(folder, {"slurm": lambda: _slurm(site)})
+    if following:
+        raise typer.Exit(_follow(watch, interval))
+    found = watch.look_at_all(track if watch.members > _MANY else silent)
+    if as_json:
+        show(found.document())
+    else:
+        width = shutil.get_terminal_size((100, 24)).columns if is_terminal(sys.stdout) else None
+        lines = found.lines(width, None if everyone else 20, ascii_only=is_ascii(sys.stdout))
+        show(lines)
+    raise typer.Exit(found.exit_code)
+
+
+def _follow(watch: Watch, interval: float) -> int:
+    from hpcai500.ensemble.status import (
+        Screen,
+        follow,
+        is_terminal,
+    )
+
+    try:
+        with Screen(sys.stdout, interval, prefix="") as screen:
+            found = follow(watch, screen.show, interval)
+    except KeyboardInterrupt as error:
+        if isinstance(error, Stopped) and error.number != signal.SIGINT:
+            raise
+        return ExitCode.PASS
+    if not is_terminal(sys.stdout):
+        show(found.lines())
+    return found.exit_code
+
+
+@cache
+def _slurm(site: str | None) -> Scheduler:
+    from hpcai500.ensemble.slurm import SlurmScheduler
+    from hpcai500.launch.site import Site, load_site
+
+    return SlurmScheduler(load_site(site) if site else Site())
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble submit`.
+
+
+def submit(
+    folder: Folder,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Site file: partition, ranks of a node, launcher, image.  [default: that of the last submission, or "
+            "srun, in the image that this command runs in]",
+        ),
+    ] = None,
+    at_once: AtOnce = None,
+    members: Members = None,
+    exclude: Annotated[str | None, typer.Option(metavar="HOSTS", help="Use none of these: n7,n[10-12].")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the scripts, and submit nothing.")] = False,
+    after: Annotated[str | None, typer.Option(hidden=True)] = None,
+    queued: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Submit all members that are not done to Slurm, one element of a job array each, and a job that collects.
+
+    DIR/slurm/ has the scripts, to be read and changed. Slurm's commands are on the host: inside the image, this prints
+    the line to type there. A member that is warned before its time is up stops with a checkpoint and comes back; one
+    that fails is tried again, on other nodes if need be. Site files: hpcai500 slurm example.
+
+    hpcai500 ensemble submit DIR --site mysite.toml --at-once 8
+    """
+    from hpcai500.ensemble.journal import read_ensemble  # keeps `--help` fast
+    from hpcai500.ensemble.slurm import (
+        SlurmScheduler,
+        SubmitRequest,
+        plan_submission,
+        warnings_of,
+        write_submission,
+    )
+    from hpcai500.system.container import find_container
+
+    ensemble = read_ensemble(folder)
+    if queued is not None:
+        _tell_journal(ensemble, queued, members, at_once, exclude, after)
+        return
+    command = ["hpcai500", *sys.argv[1:]]
+    request = SubmitRequest(os.environ, site, members, at_once, exclude, after, command)
+    submission = plan_submission(ensemble, request)
+    if submission is None:
+        say("nothing to submit: no member is missing" if after is None else "no member has to be run again, or may be")
+        return
+    script = write_submission(submission)
+    for warning in warnings_of(submission):
+        say(f"warning: {warning}")
+    scheduler = SlurmScheduler(submission.site, os.environ)
+    if not (dry_run or scheduler.can_submit or find_container(os.environ)):
+        name = shlex.quote(str(folder))
+        raise EnvironmentLacksError(
+            f"no sbatch here: type this on a host of the cluster: {_line(script)}; or run the members on this machine: "
+            f"hpcai500 ensemble run {name}"
+        )
+    if dry_run or not scheduler.can_submit:
+        say("submit it on the host:")
+        show(_line(script))
+        return
+    *arrays, collector = scheduler.queue(ensemble, script)
+    count = len(submission.members)
+    show(f"submitted  {count} member{'s' * (count > 1)} as job {', '.join(arrays)}; job {collector} collects")
+    say(f"watch them: hpcai500 ensemble status {shlex.quote(str(folder))}")
+
+
+def _tell_journal(
+    ensemble: Ensemble, queued: str, members: str | None, at_once: int | None, exclude: str | None, after: str | None
+) -> None:
+    """What the script that submits calls when it has."""
+    from hpcai500.ensemble.journal import (
+        append,
+        parse_members,
+    )
+
+    value = {
+        "scheduler": "slurm",
+        "jobs": queued.split(","),
+        "members": parse_members(members, ensemble) if members else list(ensemble.members),
+        "at_once": at_once,
+        "exclude": exclude.split(",") if exclude else [],
+        "after": after,
+    }
+    append(ensemble, "submit", value)
+
+
+def _line(script: Path) -> str:
+    return f"bash {shlex.quote(str(script))}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ensemble …`: many base models that vote, planned, run on a cluster or here, and collected (V3.0).
+
+
+app = typer.Typer(
+    help="Many base models, each on a bootstrap of the data, that vote: plan, run or submit, watch, collect (V3.0).",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.callback()
+def _ensemble() -> None:
+    """Many base models, each on a bootstrap of the data, that vote (V3.0, docs/ensemble.md).
+
+    hpcai500 ensemble plan DIR --recipe ic/smoke --members 2 && hpcai500 ensemble run DIR
+    """
+
+
+# In this order `hpcai500 ensemble --help` lists them.
+app.command(short_help="Fix members, accelerators of each, seeds, and who runs where.")(plan)
+app.command(short_help="Run all members on this machine, then collect.")(run)
+app.command(short_help="Have Slurm run all members, a job each, then collect.")(submit)
+app.command(short_help="How all members stand: a table, live with --follow.")(status)
+app.command(short_help="Vote, and say what the ensemble amounts to.")(collect)
+app.command(short_help="End all jobs in Slurm; members stop with a checkpoint.")(cancel)
+app.command(short_help="Run one member: what a job of a cluster calls.")(member)

@@ -1,0 +1,271 @@
+"""`hpcai500 rank`: verified submissions in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpcai500.cli.options import Heads, Json, write_asked_for
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.streams import say, show, tell
+
+if TYPE_CHECKING:
+    from hpcai500.results.acceptance.evidence import Trust
+    from hpcai500.results.acceptance.verdict import Acceptance, Request
+    from hpcai500.results.ranking.entries import Examined, Level
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 accept`: the verdict on a system, by its contract or by what it was before.
+
+
+def _example(wanted: bool) -> None:
+    if wanted:
+        from hpcai500.results.acceptance.contract import contracts_folder  # keeps `--help` fast
+
+        show((contracts_folder() / "example.toml").read_text(encoding="utf-8").splitlines())
+        raise typer.Exit
+
+
+def accept(
+    what: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[SPEC] RECORD...", help="A contract file (TOML), then records, campaigns or submissions."
+        ),
+    ],
+    micro: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Ceilings: of `hpcai500 micro -o FILE`; may be repeated.")
+    ] = None,
+    scaling: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Efficiency: of `hpcai500 scale ... --json > FILE`.")
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="OLD", help="Judge against an older record or campaign; SPEC may be left out."),
+    ] = None,
+    min_ratio: Annotated[
+        float | None, typer.Option(metavar="R", help="With --baseline: at least R times as good.  [default: 0.90]")
+    ] = None,
+    signers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ALLOWED_SIGNERS", help="Of submissions and FILEs: keys that you vouch for: an OpenSSH file."
+        ),
+    ] = None,
+    registered: Annotated[
+        str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE.xml", help="Write the verdict for Jenkins, GitLab.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write it as a page that is fit to sign.")
+    ] = None,
+    as_json: Json = False,
+    example: Annotated[
+        bool, typer.Option("--example", callback=_example, is_eager=True, help="Print a contract file to begin with.")
+    ] = False,
+) -> None:
+    """Judge a system by a contract: what was contracted, what was measured, margin, interval, verdict.
+
+    SPEC holds contracted values with tolerances; begin one: `hpcai500 accept --example > contract.toml`. Runs are
+    scored again from their events; what is unknown is never passed. The slowest node is named. A submission file is
+    verified first. Unless the contract says `rankable = false`, the rules of HPC AI500 must be kept.
+
+    Exit code: 0 accepted; 5 a contracted number is missed or was not measured, though all answers are right; 2 an
+    answer is wrong, a record is changed or not complete, or a rule is not kept; 64 a mistake (docs/acceptance.md).
+    """
+    try:
+        request = replace(_request(what, micro or [], scaling, baseline, min_ratio), trust=_trust(signers, registered))
+        _require_places_of_their_own(request, {"--junit": junit, "--html": html})
+        made = _judge(request, junit, html)
+    except HpcAi500Error as error:
+        raise typer.Exit(_tell_broken(error, as_json)) from error
+    from hpcai500.results.acceptance.verdict import acceptance_lines  # keeps `--help` fast
+
+    show(made.document() if as_json else acceptance_lines(made))
+    raise typer.Exit(made.exit_code)
+
+
+def _request(
+    what: Sequence[Path], micro: Sequence[Path], scaling: Path | None, baseline: Path | None, ratio: float | None
+) -> Request:
+    from hpcai500.results.acceptance.contract import find_contract, load_contract
+    from hpcai500.results.acceptance.evidence import is_submission
+    from hpcai500.results.acceptance.measured import DEFAULT_RATIO  # keeps `--help` fast
+    from hpcai500.results.acceptance.verdict import Request
+
+    if ratio is not None and baseline is None:
+        raise UsageError("--min-ratio: of what? give --baseline OLD as well")
+    if ratio is not None and not 0.5 <= ratio <= 100:
+        raise UsageError(
+            f"--min-ratio {ratio:g}: expected a number from 0.5, below which nothing is ever missed, to 100; 0.90 lets "
+            "nothing become 10 % worse"
+        )
+    # Records are folders or submissions: without a contract, all that is named is judged by the baseline.
+    has_contract = baseline is None or not (what[0].is_dir() or is_submission(what[0]))
+    contract = load_contract(find_contract(what[0])) if has_contract else None
+    records = what[1:] if has_contract else what
+    if not records:
+        raise UsageError(f"accept {what[0]}: which records? hpcai500 accept {what[0]} RECORD...")
+    return Request(contract, tuple(records), tuple(micro), scaling, baseline, ratio or DEFAULT_RATIO)
+
+
+def _trust(signers: Path | None, registered: str | None) -> Trust:
+    from hpcai500.results.acceptance.evidence import Trust  # keeps `--help` fast
+
+    if registered is not None and not re.fullmatch(r"[0-9a-f]{64}", registered):
+        raise UsageError(f"--registered {registered}: expected 64 hex digits, as `hpcai500 campaign status` shows them")
+    if signers is not None and not signers.is_file():
+        raise UsageError(f"--signers {signers}: no such file; give OpenSSH's list of allowed signers")
+    return Trust(signers, registered)
+
+
+def _require_places_of_their_own(request: Request, wanted: Mapping[str, Path | None]) -> None:
+    """A verdict never replaces what it rests on, nor one form of it the other."""
+    # A submission is a file, too.
+    read = [*request.micro, *request.records, *([request.contract.path] if request.contract else [])]
+    taken = {path.resolve() for path in (*read, *([request.scaling] if request.scaling else []))}
+    for option, path in wanted.items():
+        if path is None:
+            continue
+        if path.resolve() in taken:
+            raise UsageError(f"{option} {path}: is another file of this command; give one of its own")
+        taken.add(path.resolve())
+
+
+def _judge(request: Request, junit: Path | None, html: Path | None) -> Acceptance:
+    """The verdict, with what was asked for written."""
+    from hpcai500.progress import track  # keeps `--help` fast
+    from hpcai500.results.acceptance.page import acceptance_page
+    from hpcai500.results.acceptance.verdict import accept as accept_
+    from hpcai500.results.acceptance.verdict import junit_xml
+
+    made = accept_(request, tracker=track)
+    if junit:
+        write_asked_for(junit, junit_xml(made), "--junit")
+    if html:
+        # A record may hold half a character that UTF-8 cannot have.
+        write_asked_for(html, acceptance_page(made).encode("utf-8", errors="replace"), "--html")
+    return made
+
+
+def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
+    verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
+    code = int(error.exit_code)
+    broken: dict[str, Any] = {"verdict": verdict, "exit_code": code, "error": tell(error), "criteria": []}
+    show(broken if as_json else f"HPCAI500 RESULT {verdict}")
+    return error.exit_code
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 rank`: verified submissions in order.
+
+
+def rank(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE...]", help="Submissions, as `hpcai500 submit` wrote them.")
+    ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also the project's nine published systems, computed again.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="DIR", help="Write the ranking as a static site as well.")
+    ] = None,
+    signers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys that are vouched for (OpenSSH's allowed signers).")
+    ] = None,
+    heads: Heads = None,
+    level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="Print the lists of hardware, system or free only.")
+    ] = None,
+    benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Print the lists of this one only.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify submissions and rank those that hold, by benchmark and level: docs/ranking.md.
+
+    A file that does not hold is listed with the reason, and keeps no other from being ranked: the command ends with 0.
+    """
+    if not files and not published:
+        raise UsageError("rank: name submissions: hpcai500 rank FILE... (or --published for the published systems)")
+    known_level, known_benchmark = _level(level), _benchmark(benchmark)
+    if files or html:
+        _ranking(files or [], published, html, signers, heads, known_level, known_benchmark, as_json)
+    else:
+        _published(as_json)
+
+
+def _level(name: str | None) -> Level | None:
+    from hpcai500.results.ranking.entries import LEVELS  # keeps `--help` fast
+
+    found = next((level for level in LEVELS if level == name), None)
+    if name is not None and found is None:
+        raise UsageError(f"--level {name}: expected one of {', '.join(LEVELS)}")
+    return found
+
+
+def _benchmark(name: str | None) -> str | None:
+    from hpcai500.layers import RECIPE_TYPES  # keeps `--help` fast
+
+    if name is not None and name not in RECIPE_TYPES:
+        raise UsageError(f"--benchmark {name}: expected one of {', '.join(RECIPE_TYPES)}")
+    return name
+
+
+def _ranking(
+    files: list[Path],
+    published: bool,
+    html: Path | None,
+    signers: Path | None,
+    heads: Path | None,
+    level: Level | None,
+    benchmark: str | None,
+    as_json: bool,
+) -> None:
+    from hpcai500.campaign.journal import read_heads  # keeps `--help` fast
+    from hpcai500.progress import track
+    from hpcai500.results.ranking.published import (
+        published_document,
+        published_lines,
+        published_page,
+    )
+    from hpcai500.results.ranking.ranking import (
+        ranking_document,
+        ranking_lines,
+    )
+    from hpcai500.results.ranking.site import make_ranking
+
+    given = read_heads(heads) if heads else None
+    ranking = make_ranking(files, site=html, signers=signers, heads=given, tracker=track, told=_tell)
+    if html:
+        say(f"{html / 'index.html'}: written")
+    if as_json:
+        beside = {"published": published_document(published_page())} if published else {}
+        show({**ranking_document(ranking, level, benchmark), **beside})
+        return
+    show(ranking_lines(ranking, level, benchmark))
+    if published:
+        show(["", *published_lines(published_page())])
+
+
+def _tell(examined: Examined) -> None:
+    from hpcai500.results.ranking.ranking import examined_line  # keeps `--help` fast
+
+    say(examined_line(examined))
+
+
+def _published(as_json: bool) -> None:
+    from hpcai500.results.ranking.published import (
+        published_document,
+        published_lines,
+        published_page,
+    )
+
+    page = published_page()
+    show({"entries": published_document(page)} if as_json else published_lines(page))

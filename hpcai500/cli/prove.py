@@ -1,0 +1,410 @@
+"""`hpcai500 replicate`: repeat somebody's submission, and say whether it came out the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hpcai500.cli.options import Heads, Json, Set
+from hpcai500.errors import UsageError
+from hpcai500.streams import say, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpcai500.results.submission.manifest import LeftOut
+    from hpcai500.results.submission_check import Checked
+    from hpcai500.results.verification.context import Check
+    from hpcai500.results.verification.finding import Verification
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 submit`: a campaign in one signed file, for a committee or a customer.
+
+
+_MOST_TOLD = 20
+
+
+def submit(
+    campaign: Annotated[Path, typer.Argument(metavar="CAMPAIGN", help="Folder of a campaign (`hpcai500 campaign`).")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The ZIP file to write.")],
+    system: Annotated[str, typer.Option(metavar="NAME", help="Name of the system, as a ranking shows it.")],
+    organisation: Annotated[str, typer.Option(metavar="NAME", help="Who submits.")],
+    contact: Annotated[str | None, typer.Option(metavar="TEXT", help="Whom the committee asks.")] = None,
+    level: Annotated[
+        Literal["hardware", "system", "free"] | None,
+        typer.Option(help="Claim this level, for code that was changed.  [default: what the recipe needs]"),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="SSHKEY", help="OpenSSH key that signs; the .pub file of a key that your agent holds."),
+    ] = None,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Sign nothing: no ranking takes it so.")] = False,
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Replace names of hosts and users, and addresses, wherever they occur.")
+    ] = False,
+    no_checkpoints: Annotated[
+        bool, typer.Option("--no-checkpoints", help="Leave checkpoints out: then nobody can replay the evaluation.")
+    ] = False,
+    log: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Add a log: of Slurm, of the launcher. May be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Pack a campaign into one file that holds all that verification needs: docs/submission-format.md.
+
+    Plan, journal, the records of all attempts (failed ones too), the last checkpoint of each finished run and the first
+    at its target, the sources that ran, and what Slurm's accounting says; with the hash of every file in a manifest
+    that your SSH key signs:
+
+    hpcai500 submit runs/campaign -o mysystem.zip --system "My System" --organisation "My Site" --key ~/.ssh/id_ed25519
+
+    Level and metrics are computed from the events. Whoever changed code of layers 5-8 claims --level system or free:
+    records do not show it, verification sees it (docs/verification.md). A looser level than needed may be claimed, a
+    stricter one is refused. A campaign that is not rankable can be submitted, and says so.
+    Before the file gets its name, it is verified as by `hpcai500 verify FILE`. If that refuses it, the findings are
+    told, nothing is kept, and the exit code is 2.
+    """
+    _require_choice(campaign, output, key, unsigned=unsigned)
+    from hpcai500.progress import track  # keeps `--help` fast
+    from hpcai500.results.submission.pack import SubmitRequest
+    from hpcai500.results.submission_check import RefusedError, pack_verified
+
+    request = SubmitRequest(
+        campaign,
+        output,
+        system,
+        organisation,
+        contact,
+        level,
+        key,
+        anonymise=anonymise,
+        checkpoints=not no_checkpoints,
+        logs=log or [],
+    )
+    replaces = output.is_file()
+    try:
+        checked = pack_verified(request, track)
+    except RefusedError as error:
+        document = {"file": None, "verification": error.verification.document()}
+        show(document if as_json else _refused_lines(error.verification))
+        raise
+    packed = checked.packed
+    show(_document(checked) if as_json else _lines(checked))
+    if replaces:
+        say(f"{output}: was there, and is replaced")
+    if not packed.manifest.claim.rankable:
+        say("not rankable: it will be verified, and listed without a rank")
+
+
+def _require_choice(campaign: Path, output: Path, key: Path | None, *, unsigned: bool) -> None:
+    if key is not None and unsigned:
+        raise UsageError("--key and --unsigned: give one of them")
+    if key is None and not unsigned:
+        line = f"hpcai500 submit {shlex.quote(str(campaign))} -o {shlex.quote(str(output))} …"
+        raise UsageError(
+            f"who signs? Make a key once: ssh-keygen -t ed25519 -f ~/.ssh/hpcai500, then: {line} "
+            f"--key ~/.ssh/hpcai500; or, for your own eyes: {line} --unsigned"
+        )
+
+
+def _document(checked: Checked) -> dict[str, Any]:
+    packed = checked.packed
+    manifest = packed.manifest.model_dump(mode="json", by_alias=True)
+    return {
+        "file": str(packed.path),
+        "bytes": packed.bytes,
+        "signer": packed.signer.fingerprint if packed.signer else None,
+        "files": len(manifest.pop("files")),
+        **{key: value for key, value in manifest.items() if key != "schema"},
+        "verification": checked.verification.document(),
+    }
+
+
+def _refused_lines(verification: Verification) -> list[str]:
+    """What verification found wrong, in its own words."""
+    from hpcai500.results.submission_check import failed  # keeps `--help` fast
+
+    found = failed(verification)
+    shown = [f"  {one.name}: {one.evidence}" for one in found[:_MOST_TOLD]]
+    more = [f"  and {len(found) - _MOST_TOLD} more: --json has all of them"] if found[_MOST_TOLD:] else []
+    return ["refused     `hpcai500 verify` would say of it:", *shown, *more]
+
+
+def _lines(checked: Checked) -> list[str]:
+    from hpcai500.results.outcome import with_unit  # keeps `--help` fast
+    from hpcai500.results.submission.pack import NOT_NEEDED
+
+    packed = checked.packed
+    manifest, claim = packed.manifest, packed.manifest.claim
+    vflops = claim.metrics.get("vflops")
+    lines = [
+        f"submission  {packed.path} ({packed.bytes} bytes, {len(manifest.files)} files)",
+        f"campaign    {manifest.campaign}",
+        f"system      {manifest.system}: {manifest.accelerators}; {manifest.framework}",
+        f"level       {checked.verification.level or 'none: no level allows what was changed'}",
+        f"runs        {vflops.runs if vflops else 0} of {manifest.trials} planned, {manifest.attempts} attempts",
+        *([f"vflops      {with_unit('vflops', vflops.mean)}"] if vflops else []),
+        f"rankable    {'yes' if claim.rankable else 'no'}",
+        *(f"            {reason}" for reason in claim.reasons),
+        *_left_out_lines(manifest.left_out, NOT_NEEDED),
+        f"signed      {f'by {packed.signer.fingerprint}' if packed.signer else 'by nobody'}",
+        f"verified    {_verdict(checked)}",
+    ]
+    if manifest.anonymised:
+        count = manifest.anonymised.hosts
+        lines.append(f"anonymised  {count} {'name of a host' if count == 1 else 'names of hosts'}")
+    return lines
+
+
+def _verdict(checked: Checked) -> str:
+    judged = sum(one.severity == "warning" for one in checked.verification.findings)
+    told = "yes, all but the signature, which is missing" if checked.packed.signer is None else "yes"
+    return f"{told}; {judged} to be judged: see `hpcai500 verify {checked.packed.path}`" if judged else told
+
+
+def _left_out_lines(left_out: Sequence[LeftOut], usual: str) -> Iterator[str]:
+    """A line for each reason; that older checkpoints stay out is so in every submission."""
+    reasons: dict[str, list[str]] = {}
+    for one in left_out:
+        if one.reason != usual:
+            reasons.setdefault(one.reason, []).append(one.path)
+    for reason, paths in reasons.items():
+        yield f"left out    {paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {reason}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 verify`: whether a submission holds when all of it is computed again.
+
+
+_DEVICES = ("cpu", "cuda")
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `hpcai500 submit` wrote.")],
+    signers: Annotated[
+        Path | None,
+        typer.Option(metavar="ALLOWED_SIGNERS", help="Keys that you vouch for: an OpenSSH file. Others are refused."),
+    ] = None,
+    registered: Annotated[
+        str | None, typer.Option(metavar="HASH", help="Identity of the campaign, from before its first run.")
+    ] = None,
+    heads: Heads = None,
+    edition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Score under these rules.  [default: those that are claimed]")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="DATA", help="Evaluate checkpoints of the trials again on this data set.")
+    ] = None,
+    replay_trials: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="With --replay: K trials, drawn at random.  [default: all]")
+    ] = None,
+    held_back: Annotated[
+        Path | None,
+        typer.Option(metavar="DATA", help="With --replay: evaluate on this data set, too, which nobody else has."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="With --replay: another device than the recipe's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a submission from its file alone, offline: docs/verification.md names each check.
+
+    Signature, manifest and hash chains; journal, seeds and recipes; results, energy, level and claim computed again
+    from the events; clocks, samples, rates and ceilings of each run; the sources that ran, file by file. Exit code 0
+    if all of it holds, 2 if anything does not.
+    """
+    from hpcai500.campaign.journal import read_heads  # keeps `--help` fast
+    from hpcai500.progress import track
+    from hpcai500.results.verification.verify import (
+        verification_lines,
+        verify_submission,
+    )
+
+    if replay is None and any(one is not None for one in (replay_trials, held_back, device)):
+        raise UsageError("--replay-trials, --held-back and --device say how to replay: add --replay DATA")
+    if device not in (None, *_DEVICES):
+        raise UsageError(f"--device: expected {' or '.join(_DEVICES)}, got {device}")
+    verification = verify_submission(
+        file,
+        signers=signers,
+        registered=_identity(registered),
+        heads=read_heads(heads) if heads else None,
+        edition=edition,
+        replay=_replays(replay, replay_trials, held_back, device),
+        tracker=track,
+    )
+    document = verification.document()
+    lines = verification_lines(
+        file,
+        verification,
+        replayed=replay is not None,
+        registered=registered is not None,
+        heads=heads is not None,
+        width=shutil.get_terminal_size((100, 24)).columns,
+    )
+    show(document if as_json else lines)
+    raise typer.Exit(verification.exit_code)
+
+
+def _identity(registered: str | None) -> str | None:
+    """The hash as campaigns write it."""
+    if registered is None:
+        return None
+    identity = registered.strip().lower()
+    if re.fullmatch(r"[0-9a-f]{64}", identity):
+        return identity
+    strange = re.search(r"[^0-9a-f]", identity)
+    what = f"{strange[0]!r} is no hex digit" if strange else f"has {len(identity)} hex digits"
+    raise UsageError(
+        f"--registered {registered}: {what}; expected 64 hex digits, as `hpcai500 campaign status` shows them"
+    )
+
+
+def _replays(data: Path | None, trials: int | None, held_back: Path | None, device: str | None) -> Check | None:
+    if data is None:
+        return None
+    for option, folder in (("--replay", data), ("--held-back", held_back)):
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"{option} {folder}: no such folder; give that of the data set, as for a run")
+    if held_back is not None and held_back.resolve() == data.resolve():
+        raise UsageError(f"--held-back {held_back}: that of --replay; give one that whoever submits does not have")
+    from hpcai500.launch.measuring import replay_checkpoint
+    from hpcai500.results.verification.replay import replay_check
+
+    return replay_check(partial(replay_checkpoint, data=data, held_back=held_back, device=device), trials)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 replicate`: repeat somebody's submission, and say whether it came out the same.
+
+
+def replicate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `hpcai500 submit` wrote: the original.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Lay out there.  [default: FILE-replication, beside it]"),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the same data set here. Needed unless hpcai500 has made the data.")
+    ] = None,
+    set_: Set = None,
+    same_seeds: Annotated[
+        bool, typer.Option("--same-seeds", help="Take the original's seeds.  [default: as many others]")
+    ] = False,
+    repetition: Annotated[
+        Path | None,
+        typer.Option("--with", metavar="CAMPAIGN|FILE", help="Compare with this repetition; lay out nothing."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(metavar="SHARE", help="With --with: speed may differ by this share of the original.")
+    ] = 0.05,
+    quality_tolerance: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="The same of quality.  [default: what changes VFLOPS by --tolerance]"),
+    ] = None,
+    signers: Annotated[
+        Path | None, typer.Option(metavar="ALLOWED_SIGNERS", help="Keys that you vouch for: others are refused.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Repeat a submission, on the same system or another one: docs/replication.md.
+
+    The submission is verified first, as by `hpcai500 verify`. Then DIR gets its recipe, a new campaign of as many runs,
+    and a README.md: image and version to fetch, fingerprint of the data, launch lines, what differs here. For another
+    system: --set hardware.nodes=2 and the like.
+
+    When the runs are done, --with compares: means and variations of both, the difference of the means with its 95 %
+    interval, and a verdict. Exit code 0 if it is `replicated`; 2 if it is not, or if that cannot be told.
+    """
+    if repetition is None:
+        _lay_out(file, output, data, set_ or [], same_seeds=same_seeds, signers=signers, as_json=as_json)
+        return
+    for option, given in (("-o", output), ("--data", data), ("--set", set_), ("--same-seeds", same_seeds)):
+        if given:
+            raise UsageError(f"--with compares and lays out nothing: leave out {option}")
+    from hpcai500.progress import track  # keeps `--help` fast
+    from hpcai500.results.replication.comparison import (
+        compare_sides,
+        read_side,
+        read_submission,
+        replication_lines,
+    )
+
+    # Before the original is verified, which takes a while.
+    if not repetition.exists():
+        raise UsageError(f"--with {repetition}: no such campaign (its folder) or submission (its file)")
+    original = read_submission(file, signers, track)
+    found = compare_sides(original, read_side(repetition, signers, track), tolerance, quality_tolerance)
+    show(found.document() if as_json else replication_lines(found))
+    raise typer.Exit(found.exit_code)
+
+
+def _lay_out(
+    file: Path,
+    output: Path | None,
+    data: Path | None,
+    settings: list[str],
+    *,
+    same_seeds: bool,
+    signers: Path | None,
+    as_json: bool,
+) -> None:
+    from hpcai500.progress import track  # keeps `--help` fast
+    from hpcai500.results.replication.comparison import (
+        read_submission,
+        require_data,
+    )
+    from hpcai500.results.replication.plan import (
+        PlanRequest,
+        plan_replication,
+        this_system,
+    )
+
+    original = read_submission(file, signers, track)
+    if warning := require_data(original, data):
+        say(f"warning: {warning}")
+    folder = output or file.with_name(f"{file.stem}-replication")
+    request = PlanRequest(folder, data, settings, same_seeds)
+    plan = plan_replication(original, request, this_system(), _launch_line)
+    document = {
+        "folder": str(plan.folder),
+        "campaign": str(plan.campaign.path),
+        "identity": plan.campaign.identity,
+        "trials": [{"trial": one.trial, "seed": one.seed} for one in plan.campaign.trials],
+        "guide": str(plan.guide),
+    }
+    lines = [
+        f"verified    {file}",
+        f"campaign    {plan.campaign.path}: {len(plan.campaign.trials)} runs planned",
+        f"identity    {plan.campaign.identity}",
+        f"guide       {plan.guide}",
+    ]
+    show(document if as_json else lines)
+
+
+def _launch_line(launcher: str, nodes: int, per_node: int, campaign: Path) -> str:
+    """The line that runs `campaign`; names of hosts, where a launcher needs them, are for the user to fill in."""
+    from hpcai500.launch.launchers import Layout, horovodrun, mpirun, srun, torchrun
+
+    command = ["hpcai500", "campaign", "run", str(campaign)]
+    hosts = [f"HOST{number}" for number in range(1, nodes + 1)] if nodes > 1 else []
+    match launcher:
+        case "srun" | "slurm":
+            tokens = srun(Layout(nodes, per_node), command)
+        case "mpirun":
+            tokens = mpirun(Layout(nodes, per_node, hosts), command)
+        case "horovodrun":
+            tokens = horovodrun(Layout(nodes, per_node, hosts), command)
+        case "torchrun":
+            tokens = torchrun(Layout(nodes, per_node, hosts), command)
+        case _:
+            tokens = [*command, *(["--procs", str(per_node)] if nodes == 1 and per_node > 1 else [])]
+            tokens = srun(Layout(nodes, per_node), command) if nodes > 1 else tokens
+    return shlex.join(tokens)

@@ -1,0 +1,477 @@
+"""`hpcai500 campaign …`: all runs of a result, fixed before the first of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from hpcai500.cli.options import Input, InputKind, Json, Out, Oversubscribe, Power, Procs, Resume, Set, Trials, on_ranks
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.hosts import find_placement
+from hpcai500.stopping import why_stopped
+from hpcai500.streams import say, show, tell
+
+if TYPE_CHECKING:
+    from hpcai500.launch.crew import Crew, Outcome
+    from hpcai500.launch.measuring import EstimateRequest
+    from hpcai500.plugins import Found
+    from hpcai500.results.estimate import Estimate
+
+
+# ----------------------------------------------------------------------------------------------------
+# Commands that run or score runs: the crew that runs them, and the one verdict that is printed.
+
+
+def run_and_report(runs: Callable[[Crew], Iterator[Outcome]], procs: int | None, as_json: bool) -> None:
+    """Where rank 0 is, run `runs` with its crew and print what they amount to; elsewhere, do what rank 0 asks for.
+
+    Ends the command on all ranks, with its exit code.
+    """
+    from hpcai500.launch.copies import follow
+    from hpcai500.launch.crew import crew_of  # keeps `--help` fast
+
+    try:
+        placement = find_placement(os.environ)
+    except HpcAi500Error as error:
+        raise typer.Exit(report_runs(failing(error), as_json)) from error
+    if placement.rank > 0:
+        raise typer.Exit(follow(placement))
+    crew = crew_of(placement, procs)
+    code = report_runs(((run.record, run.exit_code) for run in runs(crew)), as_json)
+    # A launcher ends all copies when one ends with a failure: what is printed is out before.
+    sys.stdout.flush()
+    crew.end(code)
+    raise typer.Exit(code)
+
+
+def job_error(record: Path) -> str | None:
+    """What the job wrote about its end; it has told the user already."""
+    path = record / "ERROR"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def failing(error: HpcAi500Error) -> Iterator[tuple[Path, int]]:
+    """Runs that ended before the first one."""
+    yield from ()
+    raise error
+
+
+def report_runs(
+    runs: Iterable[tuple[Path, int]], as_json: bool, edition: str | None = None, convention: str = "analytic"
+) -> int:
+    """Score `runs` = (record, exit code of its job) as they come, and print the outcome; returns the exit code.
+
+    Whatever fails, stdout ends with a verdict, or is one JSON document.
+    """
+    from hpcai500.results.outcome import CommandOutcome, RunOutcome  # keeps `--help` fast
+    from hpcai500.results.score import score_record
+
+    outcomes: list[RunOutcome] = []
+    ended = CommandOutcome(outcomes)
+    try:
+        for record, code in runs:
+            if code != ExitCode.PASS:
+                outcomes.append(RunOutcome(record, error=job_error(record), exit_code=code))
+                continue
+            try:
+                outcomes.append(RunOutcome(record, score_record(record, edition, convention)))
+            except HpcAi500Error as error:
+                outcomes.append(RunOutcome(record, error=tell(error), exit_code=error.exit_code))
+    except HpcAi500Error as error:
+        ended = CommandOutcome(outcomes, tell(error), error.exit_code)
+    except KeyboardInterrupt as error:
+        ended = CommandOutcome(outcomes, tell(why_stopped(error)), ExitCode.RUN_FAILED)
+    show(ended.document() if as_json else ended.lines())
+    return ended.exit_code
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ic --estimate` and `ewa --estimate`: node-hours, time and energy of a run that is not made.
+
+
+EstimateOption = Annotated[
+    bool,
+    typer.Option(
+        "--estimate",
+        help="Run nothing: print what the reference run (or --recipe) will take in time, node-hours and energy. A "
+        "quick look that is never scored: exit 0, no RESULT line.",
+    ),
+]
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        metavar="FILE|NAME",
+        help="With --estimate: a machine file, a shipped one (v100-64) or what `hpcai500 micro -o` wrote.  [default: "
+        "some steps are timed here]",
+    ),
+]
+
+
+def is_estimate(wanted: bool, machine: str | None, of_runs: Mapping[str, object]) -> bool:
+    """Whether an estimate is asked for; `of_runs` are the options that only a run has, and what was given.
+
+    Raises:
+        UsageError: options contradict each other.
+    """
+    if machine is not None and not wanted:
+        raise UsageError("--machine: a run takes place on this machine; add --estimate to ask what it will take there")
+    given = [name for name, value in of_runs.items() if value]
+    if wanted and given:
+        raise UsageError(f"--estimate runs nothing: leave out {', '.join(given)}")
+    return wanted
+
+
+def estimate(
+    benchmark: str,
+    recipe: str | None,
+    settings: list[str] | None,
+    machine: str | None,
+    procs: int | None,
+    as_json: bool,
+) -> None:
+    """Print the estimate; ends the command.
+
+    Raises:
+        HpcAi500Error: it cannot be made.
+    """
+    from hpcai500.launch.measuring import EstimateRequest  # keeps `--help` fast
+
+    request = EstimateRequest(benchmark, recipe, settings or ())
+    if machine is None:
+        on_ranks(procs, lambda crew: _print(_here(request, crew), as_json))
+        return
+    _print(_elsewhere(request, machine), as_json)
+
+
+def _here(request: EstimateRequest, crew: Crew) -> Estimate:
+    from hpcai500.launch.measuring import measured_here, planned_here
+    from hpcai500.results.estimate import estimate_here, require_known_data
+
+    setting = planned_here(request, crew)
+    # Before anything is timed, which takes a minute.
+    require_known_data(setting.recipe)
+    return estimate_here(request.recipe_name, setting.recipe, measured_here(setting, crew))
+
+
+def _elsewhere(request: EstimateRequest, name: str) -> Estimate:
+    from hpcai500.launch.measuring import planned_on
+    from hpcai500.methodology.cost import StepFacts
+    from hpcai500.results.estimate import estimate_on
+    from hpcai500.results.given_files import given_machine
+
+    machine, sources = given_machine(name)
+    recipe, document = planned_on(request, machine, find_placement(os.environ))
+    return replace(estimate_on(machine, request.recipe_name, recipe, StepFacts.of(document)), sources=sources)
+
+
+def _print(estimate: Estimate, as_json: bool) -> int:
+    show(estimate.document() if as_json else estimate.lines())
+    return ExitCode.PASS
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 ic`, `ewa` and `score`: runs, and what they amount to.
+
+
+def ic(
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or ic/smoke, ic/reference.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with train/<class>/*.JPEG and val/<class>/*.JPEG.")] = None,
+    out: Out = None,
+    set_: Set = None,
+    input_: Input = InputKind.FILES,
+    trials: Trials = 1,
+    resume: Resume = False,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    power: Power = "auto",
+    estimate_: EstimateOption = False,
+    machine: MachineOption = None,
+    as_json: Json = False,
+) -> None:
+    """Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
+
+    Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
+    not rankable. With --data it runs the reference recipe. With --estimate it runs nothing, and prints what that will
+    take (docs/cost-model.md).
+
+    --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
+    hpcai500 ic …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
+    """
+    if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
+        estimate("ic", recipe, set_, machine, procs, as_json)
+        return
+    run_named("ic", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
+
+
+def ewa(
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or ewa/smoke, ewa/reference.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with climo_YYYY.h5, a file for each year.")] = None,
+    out: Out = None,
+    set_: Set = None,
+    input_: Input = InputKind.FILES,
+    trials: Trials = 1,
+    resume: Resume = False,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    power: Power = "auto",
+    estimate_: EstimateOption = False,
+    machine: MachineOption = None,
+    as_json: Json = False,
+) -> None:
+    """Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years, to its target epochs, to a score.
+
+    Without --recipe and --data it runs the smoke recipe on weather that it makes itself: a few minutes on two cores,
+    not rankable. With --data it runs the reference recipe. The record holds a picture of what was found. With
+    --estimate it runs nothing, and prints what that will take (docs/cost-model.md).
+
+    --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
+    hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
+    """
+    if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
+        estimate("ewa", recipe, set_, machine, procs, as_json)
+        return
+    run_named("ewa", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
+
+
+def run_named(
+    benchmark: str,
+    recipe: str | None,
+    data: Path | None,
+    out: Path | None,
+    settings: list[str],
+    trials: int,
+    resume: bool,
+    procs: int | None,
+    power: str,
+    as_json: bool,
+) -> None:
+    """Run a benchmark as its command was asked to, and print what comes of it; ends the command."""
+    from hpcai500.launch.benchmark import Request, run_benchmark  # keeps `--help` fast
+
+    def runs(crew: Crew) -> Iterator[Outcome]:
+        yield from run_benchmark(Request(benchmark, recipe, data, out, settings, trials, resume, power), crew)
+
+    run_and_report(runs, procs, as_json)
+
+
+def score(
+    records: Annotated[list[Path], typer.Argument(help="Folders that runs wrote.")],
+    edition: Annotated[str | None, typer.Option(help="Score under this edition of the rules.")] = None,
+    convention: Annotated[str, typer.Option(help="How operations are counted: analytic, or paper.")] = "analytic",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
+) -> None:
+    """Compute the score of records again, from their events."""
+    from hpcai500.results.score import expand  # keeps `--help` fast
+
+    def finished() -> Iterator[tuple[Path, int]]:
+        for record in expand(records):
+            yield record, ExitCode.PASS
+
+    raise typer.Exit(report_runs(finished(), as_json, edition, convention))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Benchmarks of plug-ins as commands, like `hpcai500 ic`: known by name alone until one is run.
+
+
+_HELP = """\
+Benchmark {name} of the plug-in {package} {version}. {summary}
+
+Without --recipe and --data it runs the plug-in's small recipe on data that it makes itself, if it has such. All else is
+as for `hpcai500 ic`; no edition ranks it (docs/plugins.md).
+"""
+
+
+class WithPlugins(TyperGroup):
+    """The commands of hpcai500, then those of plug-ins, which are looked for where they are listed or none is found."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands."""
+        from hpcai500.plugins import installed_plugins  # only where they are listed
+
+        ours = super().list_commands(ctx)
+        return [*ours, *dict.fromkeys(one.name for one in installed_plugins() if one.name not in ours)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name, or None."""
+        from hpcai500.plugins import find_plugin  # only where the name is not ours
+
+        if (command := super().get_command(ctx, cmd_name)) is not None:
+            return command
+        found = find_plugin(cmd_name)
+        return None if found is None else _command_of(found)
+
+
+def _command_of(found: Found) -> Any:
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    in_short = f"Plug-in {found.package} {found.version}{': cannot be used' if found.problem else '.'}"
+    app.command(found.name, help=_help_of(found), short_help=in_short)(_benchmark(found.name))
+    return get_command(app)
+
+
+def _help_of(found: Found) -> str:
+    return _HELP.format(name=found.name, package=found.package, version=found.version, summary=found.summary)
+
+
+def _benchmark(name: str) -> Callable[..., None]:
+    def benchmark(
+        recipe: Annotated[str | None, typer.Option(help="TOML file, or NAME/reference, NAME/smoke.")] = None,
+        data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+        out: Out = None,
+        set_: Set = None,
+        input_: Input = InputKind.FILES,
+        trials: Trials = 1,
+        resume: Resume = False,
+        procs: Procs = None,
+        oversubscribe: Oversubscribe = False,
+        power: Power = "auto",
+        estimate_: EstimateOption = False,
+        machine: MachineOption = None,
+        as_json: Json = False,
+    ) -> None:
+        if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
+            estimate(name, recipe, set_, machine, procs, as_json)
+            return
+        run_named(name, recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
+
+    return benchmark
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 campaign …`: all runs of a result, fixed before the first of them.
+
+
+app = typer.Typer(
+    help="Plan all runs of a result before the first, run them, and see whether they can be ranked.",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the campaign.")]
+
+
+@app.callback()
+def _campaign() -> None:
+    """Plan all runs of a result before the first, run them, and see whether they can be ranked (docs/campaigns.md)."""
+
+
+@app.command(short_help="Fix recipe, number of runs and seeds.")
+def init(
+    folder: Folder,
+    recipe: Annotated[str, typer.Option(metavar="R", help="TOML file, or a shipped recipe: ic/reference.")],
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Runs, each with its own seed.  [default: two more than the edition's least runs, because the highest "
+            "and the lowest are dropped: ic 12, ewa 7]",
+        ),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set, the same on every node.")] = None,
+    set_: Set = None,
+    procs: Procs = None,
+    as_json: Json = False,
+) -> None:
+    """Fix a campaign in DIR: recipe, number of runs, seeds. Nothing is run.
+
+    Prints the campaign's identity: register it with your committee. Whoever is told of it before the first run can
+    check later that this plan was made first. To show that no better copy was chosen, send the heads (campaign heads).
+
+    Plan for the ranks that will run it: `--procs N` on one machine; for a cluster, `--set hardware.nodes=4 --set
+    hardware.accelerators_per_node=8 --set communication.backend=torch`, or call this by the launcher of the runs.
+    """
+    from hpcai500.launch.campaign import PlanRequest, plan_campaign  # keeps `--help` fast
+
+    def body(crew: Crew) -> int:
+        plan = plan_campaign(PlanRequest(folder, recipe, trials, data, set_ or ()), crew)
+        for warning in plan.warnings:
+            say(f"warning: {warning}")
+        show(plan.document() if as_json else plan.lines())
+        return ExitCode.PASS
+
+    on_ranks(procs, body)
+
+
+@app.command(short_help="Run what is not done yet.")
+def run(
+    folder: Folder,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    power: Power = "auto",
+    only: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="K", help="Run this trial alone, for example one in each Slurm job."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Where the data set lies now.  [default: where the plan says]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run what is not done yet, one run after the other; the same command goes on after whatever has stopped it.
+
+    Each attempt is in the campaign's journal before it begins. One that was stopped or killed is gone on with; one that
+    ended before there was anything to go on with is kept, and another attempt is made. As each attempt begins and
+    ends, stderr gets a line HPCAI500 HEAD: send it to your committee at once (docs/campaigns.md).
+
+    On several machines, start it by a launcher, as `ic`: srun hpcai500 campaign run DIR (docs/launching.md).
+    """
+    from hpcai500.launch.campaign import CampaignOrder, run_campaign  # keeps `--help` fast
+    from hpcai500.system.power import parse_power
+
+    def runs(crew: Crew) -> Iterator[Outcome]:
+        crew.open()
+        order = CampaignOrder(folder, data, only, str(parse_power(power).from_anywhere()))
+        yield from run_campaign(order, crew)
+
+    run_and_report(runs, procs, as_json)
+
+
+@app.command(short_help="All attempts, the means, and whether it can be ranked.")
+def status(folder: Folder, as_json: Json = False) -> None:
+    """Show every attempt, the means with their variation, and whether the campaign can be ranked, or why not.
+
+    The end of an attempt that was killed is written into the journal by this, too; stderr has its head.
+    """
+    from hpcai500.campaign.attempts import settle  # keeps `--help` fast
+    from hpcai500.campaign.journal import (
+        heads_of,
+        read_campaign,
+    )
+    from hpcai500.campaign.standing import standing
+    from hpcai500.recipe import rulebook
+    from hpcai500.results.campaign_status import CampaignStatus
+
+    before = read_campaign(folder)
+    campaign = settle(before, rulebook(before.edition, before.benchmark))
+    for head in heads_of(campaign)[len(before.events) - 1 :]:
+        say(str(head), prefix="")
+    shown = CampaignStatus(campaign, standing(campaign))
+    show(shown.document() if as_json else shown.lines())
+
+
+@app.command(short_help="What the committee is sent while it runs.")
+def heads(folder: Folder) -> None:
+    """Print the head of each line of the journal: HPCAI500 HEAD, identity, number of the line, hash.
+
+    A committee that was sent each of them when its line was written sees that this copy of the campaign was not chosen
+    by its results: `hpcai500 verify FILE --heads HEADS` (docs/campaigns.md).
+    """
+    from hpcai500.campaign.journal import (
+        heads_of,
+        read_campaign,
+    )
+
+    show(map(str, heads_of(read_campaign(folder))))

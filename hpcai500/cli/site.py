@@ -1,0 +1,391 @@
+"""`hpcai500 slurm …`: scripts are written here, and submitted on the host: nothing here needs Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpcai500.cli.options import Json, Oversubscribe, Procs, Set, on_ranks
+from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
+from hpcai500.streams import say, show, tell
+
+if TYPE_CHECKING:
+    from hpcai500.launch.crew import Crew
+    from hpcai500.results.given_files import GivenFile
+    from hpcai500.system.checks import Check
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 doctor`: what is wrong here, before node-hours are spent.
+
+
+def path(text: str) -> Path:
+    """A path that nobody has touched: typer's own kind of path looks at it, and here a check says which one is dead."""
+    return Path(text)
+
+
+def doctor(
+    benchmark: Annotated[
+        str | None, typer.Argument(metavar="[ic|ewa|PLUG-IN]", help="Check what its command needs.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(parser=path, help="Folder of the data set.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=path, help="Folder of the record.  [default: runs/<benchmark>-<time>]")
+    ] = None,
+    set_: Set = None,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME", help="Hold speeds against a machine's description, or `hpcai500 micro -o FILE`."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Look only: measure nothing, start no rank.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check container, folders, launcher, devices; measure GEMM, all-reduce, reading; say what to type: docs/doctor.md.
+
+    A minute on all ranks, under a launcher on all of its own. Exit code 69 where a run could not start or would not be
+    worth its node-hours. With --quick it takes a second; `ic` and `ewa` do the same before they start.
+    """
+    # Imports in here keep `--help` fast.
+    from hpcai500.launch.examination import Patient, examine_command, look, why_unplaced
+    from hpcai500.results.given_files import given_machine
+    from hpcai500.system.checks import MEASURED, skipped
+    from hpcai500.system.mounts import require_reachable
+
+    require_reachable(filter(None, (recipe, machine)))
+    patient = Patient(benchmark, recipe, data, out, set_ or (), machine)
+    if quick:
+        raise typer.Exit(_print(look(patient, procs), as_json=as_json))
+    if reason := why_unplaced():
+        raise typer.Exit(_print([*look(patient), *skipped(MEASURED, f"not measured: {reason}")], as_json=as_json))
+
+    def body(crew: Crew) -> int:
+        sources = given_machine(machine)[1] if machine else ()
+        found = examine_command(patient, crew)
+        code = _print(found.checks, sources, as_json=as_json)
+        if found.stopped:
+            say(f"error: stopped by {found.stopped}: not all was measured")
+            return ExitCode.RUN_FAILED
+        return code
+
+    on_ranks(procs, body)
+
+
+def _print(checks: Sequence[Check], sources: Sequence[GivenFile] = (), *, as_json: bool) -> int:
+    """Print `checks`, and who stands for what speeds were held against; returns the exit code that they stand for."""
+    from hpcai500.system.checks import document, lines, verdict
+
+    found = {**document(checks), "sources": [file.document() for file in sources]}
+    told = [*(f"machine {file.sentence}" for file in sources), *lines(checks)]
+    show(found if as_json else told)
+    return ExitCode.ENVIRONMENT if verdict(checks) == "fail" else ExitCode.PASS
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 system`: what this machine, or each node of a job, is; or what a record says it was.
+
+
+# Any recipe does, as none is trained: this one asks for no device and makes its data itself.
+_RECIPE = "ic/smoke"
+_FORMATS = ("text", "mlperf")
+
+Places = Mapping[str, Path | None]
+
+
+def system(
+    record: Annotated[Path | None, typer.Argument(metavar="[RECORD]", help="Show what this record says.")] = None,
+    form: Annotated[str, typer.Option("--format", metavar="text|mlperf", help="mlperf: its field names.")] = "text",
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set, for its file system.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of records, for its file system.  [default: here]")] = None,
+    procs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks on this machine.")] = None,
+    oversubscribe: Oversubscribe = False,
+    as_json: Json = False,
+) -> None:
+    """Describe processors, accelerators, links, system, software and network: the six parts of V2.0 section 5.3.3.
+
+    Started by srun or mpirun it describes every node of the job, and says how they differ: docs/system.md. Serial
+    numbers, addresses and other people's variables are left out.
+    """
+    if form not in _FORMATS:
+        raise UsageError(f"--format: expected {' or '.join(_FORMATS)}, got {form}")
+    if record is not None:
+        if procs is not None or data is not None or out is not None:
+            raise UsageError(f"{record} is described as it was: leave out --procs, --data and --out")
+        _show(_of_record(record), form, as_json=as_json)
+        return
+    from hpcai500.cli.options import on_ranks  # keeps `--help` fast
+
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the folder itself is what is described
+    places = {
+        "data": data.absolute() if data else None, "out": (out or Path()).absolute(), "temporary": temporary
+    }  # fmt: skip
+
+    def body(crew: Crew) -> int:
+        _show(_of_job(crew, places), form, as_json=as_json)
+        return ExitCode.PASS
+
+    on_ranks(procs, body)
+
+
+def _of_record(path: Path) -> dict[str, Any]:
+    from hpcai500.errors import RecordError
+    from hpcai500.record import read_record
+
+    found = read_record(path).system
+    if not found.get("nodes"):
+        raise RecordError(f"{path}: it says nothing of its nodes: the run ended before it had looked at them")
+    return dict(found)
+
+
+def _of_job(crew: Crew, places: Places) -> dict[str, Any]:
+    """A system.json of the nodes of `crew`."""
+    if crew.size in (None, 1):
+        return _here(places)
+    from hpcai500.launch.measuring import measure, setting_for
+
+    arguments = [token for name, path in places.items() if path for token in (f"--{name}", path)]
+    return measure(crew, "measure.system_command", setting_for(crew, _RECIPE, ()), arguments)
+
+
+def _here(places: Places) -> dict[str, Any]:
+    """One node needs no job: nothing of torch is loaded."""
+    from hpcai500.system.container import find_container
+    from hpcai500.system.mpi import installed_mpi
+    from hpcai500.system.node import describe_node
+    from hpcai500.system.software import version_document
+
+    installation = version_document(find_container(os.environ), installed_mpi(os.environ))
+    return {"nodes": [describe_node(places)], "installation": installation}
+
+
+def _show(document: Mapping[str, Any], form: str, *, as_json: bool) -> None:
+    from hpcai500.methodology.nodes import node_differences
+    from hpcai500.system.tables import (
+        mlperf_description,
+        system_lines,
+    )
+
+    if form == "mlperf":
+        show(mlperf_description(document), indent=2)
+        return
+    differences = node_differences(document["nodes"])
+    told = {**document, "differences": [one.document() for one in differences]}
+    show(told if as_json else system_lines(document, differences))
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 micro`: what this machine does at best, each number verified.
+
+
+_KINDS = ("gemm", "conv", "copy", "allreduce", "input")
+
+
+def micro(
+    what: Annotated[
+        list[str] | None, typer.Argument(metavar="[gemm|conv|copy|allreduce|input]...", help="Which; all by default.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="TOML file or a shipped recipe: device, precision, batch and shapes.  [default: ic/reference where "
+            "this host has an NVIDIA device, else ic/smoke]"
+        ),
+    ] = None,
+    set_: Set = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the recipe's data set, for input.")] = None,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Of each measurement, about.")] = 2.0,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the JSON there too.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the ceilings: matrix products, convolutions, memory copy, all-reduce, input pipeline (docs/micro.md).
+
+    Products are measured in fp32, tf32, bf16 and fp16 over the shapes of both workloads and large squares; each result
+    is verified, and a wrong one ends with exit code 2. With --procs or under a launcher, all ranks measure at once.
+    """
+    wanted = list(dict.fromkeys(what or _KINDS))
+    if unknown := [word for word in wanted if word not in _KINDS]:
+        raise UsageError(f"micro {unknown[0]}: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+
+    def body(crew: Crew) -> int:
+        return _measure_and_tell(crew, wanted, recipe, set_ or [], data, seconds, out, as_json)
+
+    on_ranks(procs, body)
+
+
+def _measure_and_tell(
+    crew: Crew,
+    wanted: list[str],
+    recipe: str | None,
+    overrides: list[str],
+    data: Path | None,
+    seconds: float,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    from hpcai500.files import write_atomically  # keeps `--help` fast
+    from hpcai500.launch.measuring import MicroRequest, measure_micro
+    from hpcai500.results.micro import figure_of_merit_lines, table_lines
+
+    try:
+        # Before the minutes that measuring takes.
+        if out:
+            _check_writable(out)
+        document = measure_micro(crew, MicroRequest(tuple(wanted), recipe, tuple(overrides), data, seconds))
+        if out:
+            try:
+                write_atomically(out, (json.dumps(document) + "\n").encode())
+            except OSError as error:
+                raise UsageError(f"{out}: cannot be written: {error.strerror}; give another -o FILE") from error
+    except HpcAi500Error as error:
+        return _tell_broken(error, as_json)
+    if as_json:
+        show(document)
+    else:
+        lines = [*table_lines(document), *figure_of_merit_lines(document), "HPCAI500 RESULT PASS"]
+        show(lines)
+    return ExitCode.PASS
+
+
+def _check_writable(out: Path) -> None:
+    from hpcai500.files import is_folder  # keeps `--help` fast
+
+    folder = out.absolute().parent
+    if is_folder(out):
+        raise UsageError(f"{out}: a folder; give a file: -o {out / 'micro.json'}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        reason = "cannot be written" if is_folder(folder) else "no such folder, or none that you may look into"
+        raise UsageError(f"{out}: cannot be written: {folder}: {reason}; give another -o FILE")
+
+
+def _tell_broken(error: HpcAi500Error, as_json: bool) -> int:
+    verdict = "FAIL" if error.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
+    broken: dict[str, Any] = {"verdict": verdict, "error": tell(error), "exit_code": int(error.exit_code)}
+    show(broken if as_json else f"HPCAI500 RESULT {verdict}")
+    return error.exit_code
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 version` and `self-test`: which software this is, and whether it computes rightly here.
+
+
+def version(as_json: Json = False) -> None:
+    """Print which software this is: what `system.json` of each record has as `installation`."""
+    from hpcai500.system.container import find_container  # keeps `--help` fast
+    from hpcai500.system.mpi import installed_mpi
+    from hpcai500.system.software import version_document, version_lines
+
+    found = version_document(find_container(os.environ), installed_mpi(os.environ))
+    show(found if as_json else version_lines(found))
+
+
+def self_test(
+    procs: Annotated[int, typer.Option(min=2, metavar="N", help="Ranks that add up.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Hold every kernel against a reference, add up on several ranks, and train: half a minute on two cores.
+
+    It writes to temporary files only (TMPDIR), and ends with 2 where an answer is wrong, 1 where a part crashed.
+    """
+    from hpcai500.launch.self_test import run_self_test  # keeps `--help` fast
+
+    ended = run_self_test(procs)
+    show(ended.document() if as_json else ended.lines())
+    raise typer.Exit(ended.exit_code)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 slurm …`: scripts are written here, and submitted on the host: nothing here needs Slurm.
+
+
+app = typer.Typer(help="Write batch scripts for Slurm.", rich_markup_mode=None, add_completion=False)
+
+
+@app.callback()
+def _slurm() -> None:
+    """Write batch scripts for Slurm."""
+
+
+@app.command(short_help="Write a batch script for one benchmark.")
+def render(
+    benchmark: Annotated[str, typer.Argument(metavar="ic|ewa|PLUG-IN", help="The benchmark to run.")],
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes of the job.")],
+    site: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Site file: partition, ranks of a node, launcher, image.  [default: srun, one rank a node, in the "
+            "image that this command runs in]",
+        ),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set, the same on every node.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the record.  [default: runs/<benchmark>-<job>, where sbatch is called]"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one field of the recipe.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Runs, one after the other, each with its own seed.")] = 1,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write there instead of to stdout.")] = None,
+) -> None:
+    """Write a batch script that runs a benchmark: check it, change it, then `sbatch FILE`.
+
+    Write a site file first: `hpcai500 slurm example` prints one that explains every field (docs/site-guide.md). Recipe
+    and site are checked now, so that no mistake waits in the queue. Warned by Slurm before the time is up, the job
+    stops with a checkpoint, goes back to the queue and goes on.
+
+    hpcai500 slurm render ic --nodes 4 --site mysite.toml --data /data/imagenet -o ic.sh && sbatch ic.sh
+    """
+    from hpcai500.launch.slurm import RenderRequest, plan_job  # keeps `--help` fast
+    from hpcai500.launch.slurm import render as rendered
+    from hpcai500.plugins import require_benchmark
+
+    require_benchmark(benchmark, "slurm render")
+    command = ["hpcai500", *sys.argv[1:]]
+    request = RenderRequest(benchmark, nodes, site, recipe, data, out, set_ or (), trials, command)
+    planned = plan_job(request)
+    script = rendered(planned.job)
+    for warning in planned.warnings:
+        say(f"warning: {warning}")
+    if output is None:
+        show(script.removesuffix("\n").split("\n"))
+    else:
+        write_new(output, script)
+        say(f"submit it on the host: sbatch {shlex.quote(str(output))}")
+
+
+@app.command(short_help="Print a site file that explains every field.")
+def example() -> None:
+    """Print the site file in which every field is explained: `hpcai500 slurm example > mysite.toml`."""
+    from hpcai500.launch.site import find_site  # keeps `--help` fast
+
+    show(find_site("example").read_text(encoding="utf-8").splitlines())
+
+
+def write_new(path: Path, script: str) -> None:
+    """Write `script` to a file that is not there yet: the one that is may have been changed by hand.
+
+    Raises:
+        UsageError: it exists, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(script)
+    except FileExistsError as error:
+        raise UsageError(f"-o {path}: exists already; remove it, or give another name") from error
+    except OSError as error:
+        raise UsageError(f"-o {path}: cannot be written: {error.strerror}; give another folder") from error

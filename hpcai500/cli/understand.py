@@ -1,0 +1,539 @@
+"""`hpcai500 rules`: which level a recipe or a run qualifies for."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hpcai500.cli.options import Json, Oversubscribe, Procs, Set, on_ranks, write_asked_for
+from hpcai500.cli.run import job_error
+from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError
+from hpcai500.launch.crew import Crew
+from hpcai500.stopping import why_stopped
+from hpcai500.streams import say, show, tell
+
+if TYPE_CHECKING:
+    from hpcai500.launch.scale import ScaleRequest
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 report` and `hpcai500 compare`: records for people.
+
+
+Page = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")]
+
+
+def report(
+    records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Folders that runs wrote, or a series.")],
+    output: Page = Path("report.html"),
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Ceilings for the roofline: TOML, a shipped name, or micro's JSON."),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="What `hpcai500 profile` wrote.  [default: RECORD/profile]")
+    ] = None,
+) -> None:
+    """Write one self-contained page about records, also of runs that failed: docs/report.md."""
+    from hpcai500.results.report.page import (
+        make_report,
+        write_page,
+    )
+
+    made = make_report(records, machine, profile)
+    write_page(output, made.html)
+    show(f"report      {output}")
+    for verdict in made.verdicts:
+        show(f"verdict     {verdict}")
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="Folder that a run wrote, or a series.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.html", help="Write a page as well.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Put two records side by side: what differs between them, then each number and the ratio B/A."""
+    from hpcai500.results.compare import (
+        compare_records,
+        comparison_lines,
+        comparison_page,
+    )
+    from hpcai500.results.report.page import write_page
+
+    comparison = compare_records(a, b)
+    if output:
+        write_page(output, comparison_page(comparison))
+        say(f"{output}: written")
+    show(comparison.document() if as_json else comparison_lines(comparison))
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 roofline`: what binds a run.
+
+
+def roofline(
+    records: Annotated[
+        list[Path] | None, typer.Argument(metavar="RECORD", help="Folders of runs.  [default: published ones]")
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option(metavar="FILE|NAME", help="Its ceilings: a machine file, or a shipped one (v100-64).")
+    ] = None,
+    micro: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Its ceilings as measured: hpcai500 micro -o FILE.")
+    ] = None,
+    model: Annotated[
+        Literal["node", "system"] | None,
+        typer.Option(help="Links between accelerators, or the network between nodes.  [default: as the runs were]"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Draw the model there (SVG and PNG).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what binds runs on a machine, computation or communication, and what would move it (V2.0 section 6)."""
+    from hpcai500.drawing import write_figures  # keeps `--help` fast
+    from hpcai500.results.given_files import given_machine
+    from hpcai500.results.roofline import draw_roofline
+    from hpcai500.results.roofline import roofline as make
+
+    if machine is not None and micro is not None:
+        raise UsageError("roofline: --machine and --micro are two sets of ceilings: give one of them")
+    if machine is None and micro is None:
+        raise UsageError("roofline: give the ceilings: --machine FILE|NAME, or --micro FILE of hpcai500 micro -o FILE")
+    ceilings, sources = given_machine(machine or micro or "")
+    drawn = replace(make(records or [], ceilings, model), sources=sources)
+    figures = write_figures(out, draw_roofline(drawn)) if out else []
+    for figure in figures:
+        say(f"{figure}: written")
+    document = {**drawn.document(), "figures": [str(figure) for figure in figures]}
+    show(document if as_json else drawn.lines())
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 scale`: how a benchmark gets on with more and more processes, run here or predicted.
+
+
+def scale(
+    what: Annotated[
+        list[str], typer.Argument(metavar="ic|ewa|PLUG-IN|RECORD...", help="A benchmark, or records (--records).")
+    ],
+    procs: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Numbers of processes.  [default: 1,2,4,... up to accelerators or cores]"),
+    ] = None,
+    oversubscribe: Oversubscribe = False,
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of records and pictures.")] = None,
+    set_: Set = None,
+    from_records: Annotated[bool, typer.Option("--records", help="Draw records that are there.")] = False,
+    ensemble: Annotated[
+        bool,
+        typer.Option("--ensemble", help="Scale by members that vote, beside one model on the same ranks (V3.0)."),
+    ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Stop all runs with a checkpoint after so long.  [default: 60; with --data or --recipe 1440, a day]",
+        ),
+    ] = None,
+    degree: Annotated[
+        int | None, typer.Option(min=1, metavar="P", help="With --ensemble: ranks of a member.  [default: 1]")
+    ] = None,
+    predict: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="NODES", help="Run nothing: predict 1, 2, 4, ... NODES nodes, and name the wall."),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|NAME", help="With --predict: a machine file, a shipped one, or micro's JSON."),
+    ] = None,
+    record: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RECORD", help="With --predict: runs to begin from, drawn as measured."),
+    ] = None,
+    jitter: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="With --predict: a rank's step varies by this share (deviation).")
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Run a benchmark with 1, 2, 4, ... processes on this machine and draw FLOPS and efficiency (V2.0 Fig. 12).
+
+    It says how long it takes at most (--minutes). The same command with the same --out goes on where it was. With
+    --records it draws runs that were made elsewhere.
+
+    With --ensemble each number of processes is an ensemble of as many members (with --degree P, of a P-th of them), and
+    one model beside it: FLOPS and efficiency of both, then quality against speed for ever fewer and larger members.
+
+    With --predict NODES and --machine nothing is run: the cost model (docs/cost-model.md) draws the curve and names the
+    node count at which it meets a wall. What it prints is a prediction, no result: it ends without a RESULT line.
+    """
+    if predict is not None:
+        of_runs = (
+            ("--procs", procs),
+            ("--data", data),
+            ("--records", from_records),
+            ("--ensemble", ensemble),
+            ("--minutes", minutes is not None),
+        )
+        for option, given in of_runs:
+            if given:
+                raise UsageError(f"--predict runs nothing: leave out {option}")
+        _predict(_one(what), predict, machine, recipe, record or [], set_ or [], jitter, out, as_json)
+        return
+    if machine is not None or record or jitter:
+        raise UsageError("--machine, --record and --jitter are of a prediction: add --predict NODES")
+    if degree is not None and not ensemble:
+        raise UsageError("--degree: the ranks of a member: add --ensemble")
+    if ensemble:
+        if from_records:
+            raise UsageError("--records: of runs of one model; leave out --ensemble")
+        _run_ensembles(what, procs, recipe, data, out, set_ or [], minutes, degree or 1, as_json)
+        return
+    _run(what, procs, recipe, data, out, set_ or [], minutes, from_records, as_json)
+
+
+def _run(
+    what: list[str],
+    procs: str | None,
+    recipe: str | None,
+    data: Path | None,
+    out: Path | None,
+    settings: list[str],
+    minutes: float | None,
+    from_records: bool,
+    as_json: bool,
+) -> None:
+    from hpcai500.launch.scale import ScaleRequest, run_scaling  # keeps `--help` fast
+    from hpcai500.results.scaling import report_broken_scaling, report_scaling
+
+    done: list[Path] = []
+    try:
+        if from_records:
+            done, folder = [Path(one) for one in what], out
+        else:
+            request = ScaleRequest(_one(what), procs, recipe, data, out, settings)
+            folder = request.folder
+            runs = run_scaling(request, folder)
+            with _bounded(request, folder, minutes):
+                for run in runs:
+                    if run.exit_code != ExitCode.PASS:
+                        reason = job_error(run.record) or "the run failed (see above)"
+                        raise RunError(f"{run.record}: {reason}; all points: the same command with --out {folder}")
+                    done.append(run.record)
+        report = report_scaling(done, folder)
+    except HpcAi500Error as error:
+        report = report_broken_scaling(done, tell(error), error.exit_code)
+    except KeyboardInterrupt as error:
+        report = report_broken_scaling(done, tell(why_stopped(error)), ExitCode.RUN_FAILED)
+    show(report.document() if as_json else report.lines())
+    raise typer.Exit(report.error_code)
+
+
+def _run_ensembles(
+    what: list[str],
+    procs: str | None,
+    recipe: str | None,
+    data: Path | None,
+    out: Path | None,
+    settings: list[str],
+    minutes: float | None,
+    degree: int,
+    as_json: bool,
+) -> None:
+    from hpcai500.drawing import write_figures
+    from hpcai500.ensemble.scaling import (
+        EnsembleScaleRequest,
+        draw_ensemble_scaling,
+        read_ensemble_scaling,
+        run_ensemble_scaling,
+    )
+    from hpcai500.launch.scale import ScaleRequest
+    from hpcai500.results.scaling import ScaleReport
+
+    try:
+        request = EnsembleScaleRequest(ScaleRequest(_one(what), procs, recipe, data, out, settings), degree)
+        folder = request.scaling.folder
+        with _bounded(request.scaling, folder, minutes):
+            runs = run_ensemble_scaling(request, folder)
+        scaling = read_ensemble_scaling(runs, degree)
+        doubt = next(scaling.doubts(), None)
+        code = ExitCode.PASS if doubt is None else ExitCode.RUN_FAILED
+        report = ScaleReport(
+            scaling, write_figures(folder, draw_ensemble_scaling(scaling)), doubt and tell(doubt), code
+        )
+    except HpcAi500Error as error:
+        report = ScaleReport(None, error=tell(error), error_code=error.exit_code)
+    except KeyboardInterrupt as error:
+        report = ScaleReport(None, error=tell(why_stopped(error)), error_code=ExitCode.RUN_FAILED)
+    show(report.document() if as_json else report.lines())
+    raise typer.Exit(report.error_code)
+
+
+def _bounded(request: ScaleRequest, folder: Path, minutes: float | None) -> AbstractContextManager[None]:
+    """The time that the runs of `request` may take; it is told."""
+    from hpcai500.launch.measuring import ended_after  # keeps `--help` fast
+
+    limit = minutes if minutes is not None else 1440.0 if request.data or request.recipe else 60.0
+    say(f"scale: into {folder}; at most {limit:g} min, then it is stopped with a checkpoint (--minutes)")
+    return ended_after(limit, f"go on by the same command with --out {folder}, or with more --minutes")
+
+
+def _predict(
+    benchmark: str,
+    most_nodes: int,
+    machine_name: str | None,
+    recipe_name: str | None,
+    records: list[Path],
+    settings: list[str],
+    jitter: float,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    from hpcai500.hosts import find_placement
+    from hpcai500.launch.measuring import count_step, planned_recipe  # keeps `--help` fast
+    from hpcai500.methodology.cost import StepFacts
+    from hpcai500.results.given_files import given_machine
+    from hpcai500.results.prediction import (
+        classes_of,
+        predict_scaling,
+        read_measured,
+        require_fit,
+        write_prediction,
+    )
+
+    if machine_name is None:
+        raise UsageError(
+            f"--predict: which machine? hpcai500 scale --predict {most_nodes} {benchmark} --machine v100-64, or "
+            "measure yours: srun -N 2 hpcai500 micro -o micro.json"
+        )
+    machine, sources = given_machine(machine_name)
+    name = recipe_name or (str(records[0] / "recipe.toml") if records else f"{benchmark}/reference")
+    recipe = planned_recipe(name, settings, 2, machine.accelerators_per_node)
+    if recipe.benchmark != benchmark:
+        raise UsageError(f"{name}: a recipe of {recipe.benchmark}, not of {benchmark}")
+    measured = read_measured(records)
+    require_fit(records, machine)
+    classes = classes_of(records[0]) if records else None
+    facts = StepFacts.of(count_step(find_placement(os.environ), name, settings, classes))
+    prediction = replace(predict_scaling(recipe, facts, machine, most_nodes, measured, jitter), sources=sources)
+    files = write_prediction(prediction, out) if out else []
+    document = {**prediction.document(), "figures": [str(path) for path in files]}
+    lines = [*prediction.lines(), *(f"figure      {path}" for path in files)]
+    show(document if as_json else lines)
+
+
+def _one(what: list[str]) -> str:
+    from hpcai500.plugins import require_benchmark  # keeps `--help` fast
+
+    if len(what) != 1:
+        raise UsageError(f"scale: expected one benchmark, got {' '.join(what)}; records are drawn with --records")
+    require_benchmark(what[0], "scale")
+    return what[0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 profile`: what the time of training steps goes to.
+
+
+def profile(
+    what: Annotated[
+        list[str], typer.Argument(metavar="ic|ewa|PLUG-IN|FOLDER...", help="A benchmark, or folders (--draw).")
+    ],
+    recipe: Annotated[str | None, typer.Option(help="TOML file, or a shipped recipe.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    set_: Set = None,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps with and without the profiler.  [default: what fits a minute]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the profile.  [default: runs/profile-<benchmark>-<time>]")
+    ] = None,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw profiles that are there in one figure.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Profile real training steps: kernels by the eight classes of V2.0 Fig. 10, layouts, use of device and network.
+
+    Without --recipe and --data it takes the smoke recipe on data that it makes itself. FOLDER gets profile.json, a
+    figure (SVG and PNG) and trace.json.gz for ui.perfetto.dev: docs/profile.md.
+
+    With --draw it draws several such folders side by side, as V2.0 Fig. 13 does.
+    """
+    from hpcai500.plugins import require_benchmark  # keeps `--help` fast
+
+    if draw:
+        raise typer.Exit(_draw([Path(one) for one in what], out, as_json))
+    if len(what) != 1:
+        raise UsageError(f"profile: expected one benchmark, got {' '.join(what)}; folders are drawn with --draw")
+    require_benchmark(what[0], "profile")
+
+    def body(crew: Crew) -> int:
+        from hpcai500.drawing import write_figures
+        from hpcai500.launch.measuring import ProfileRequest, run_profile  # keeps `--help` fast
+        from hpcai500.results.profile import (
+            draw_profiles,
+            exit_code,
+            profile_lines,
+        )
+
+        folder, found = run_profile(ProfileRequest(what[0], recipe, data, out, set_ or (), steps), crew)
+        write_figures(folder, draw_profiles([(what[0], found)]))
+        document = {**found, "folder": str(folder)}
+        show(document if as_json else profile_lines(found, folder))
+        return exit_code(found)
+
+    on_ranks(procs, body)
+
+
+def _draw(folders: list[Path], out: Path | None, as_json: bool) -> int:
+    from hpcai500.drawing import write_figures
+    from hpcai500.launch.measuring import new_folder  # keeps `--help` fast
+    from hpcai500.results.profile import MOST_PROFILES, comparison_lines, draw_profiles, read_profile
+
+    if len(folders) > MOST_PROFILES:
+        raise UsageError(f"--draw: at most {MOST_PROFILES} profiles fit a figure, got {len(folders)}")
+    read = [read_profile(folder) for folder in folders]
+    profiles = [(folder, profile) for folder, (profile, _) in zip(folders, read, strict=True)]
+    sources = [file for _, file in read]
+    target = out or Path("runs") / f"profiles-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    new_folder(target)
+    write_figures(
+        target, draw_profiles([(f"{found['benchmark']} ({folder.name})", found) for folder, found in profiles])
+    )
+    document = {
+        "folder": str(target),
+        "profiles": {str(folder): found for folder, found in profiles},
+        "sources": [file.document() for file in sources],
+    }
+    lines = [
+        *comparison_lines(profiles),
+        "",
+        *(f"signature   {file.sentence}" for file in sources),
+        f"figure      {target}/profile.svg, {target}/profile.png",
+    ]
+    show(document if as_json else lines)
+    return ExitCode.PASS
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 timeline`: what communication cost a run.
+
+
+def timeline(
+    record: Annotated[Path | None, typer.Argument(help="Folder that a run of several ranks wrote.")] = None,
+    horovod: Annotated[Path | None, typer.Option(metavar="FILE", help="Horovod's own timeline file instead.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the record's trace there, for ui.perfetto.dev.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Print the stages of an all-reduce (V2.0 Table 12), stragglers and bytes of a record: docs/timeline.md."""
+    from hpcai500.results.timeline import export_trace, timeline_document, timeline_lines
+
+    document = timeline_document(record, horovod)
+    if trace:
+        if record is None:
+            raise UsageError("--trace: Horovod's file is a trace already; give a record")
+        export_trace(record, trace)
+        say(f"{trace}: written; open it in ui.perfetto.dev")
+    show(document if as_json else timeline_lines(document))
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 export`: records in formats of others.
+
+
+def export(
+    record: Annotated[Path, typer.Argument(metavar="RECORD", help="Folder that a run wrote.")],
+    mllog: Annotated[bool, typer.Option("--mllog", help="As lines `:::MLLOG {...}`.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write there.  [default: stdout]")
+    ] = None,
+) -> None:
+    """Write the events of a record in the format of another tool: docs/export.md.
+
+    --mllog gives the `:::MLLOG` lines that MLPerf's tools read, also of a run that failed or was gone on with. What has
+    no word in MLPerf's vocabulary has the prefix hpcai500_. The result is none of MLPerf's, nor comparable with one.
+    """
+    if not mllog:
+        raise UsageError("export: in which format? add --mllog")
+    from hpcai500.campaign.journal import is_campaign  # keeps `--help` fast
+    from hpcai500.record import read_record
+    from hpcai500.results.mllog import mllog_lines
+
+    if is_campaign(record):
+        raise UsageError(f"{record}: a campaign; export one of its runs: hpcai500 export {record / 'trial-01'} --mllog")
+    lines = mllog_lines(read_record(record))
+    if output is None:
+        show(lines)
+    else:
+        write_asked_for(output, "".join(f"{line}\n" for line in lines).encode(), "-o")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hpcai500 rules`: which level a recipe or a run qualifies for.
+
+
+def rules(
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE|RECORD",
+            help="A shipped recipe (ic/lars-8192), a TOML file, or the folder of a record or of a campaign.",
+        ),
+    ] = None,
+    level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="Fail unless it qualifies for hardware, system or free.")
+    ] = None,
+    edition: Annotated[
+        str | None, typer.Option(help="Judge by this edition of the rules.  [default: the subject's own]")
+    ] = None,
+    set_: Set = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Find the lowest level that a recipe or record qualifies for, and each change that forces it there.
+
+    hardware: layers 1-4, parallel mode, batch size and learning-rate policy may differ from the reference recipe.
+    system: also the framework. free: everything but the problem. docs/rules.md has every field.
+
+    Of a record, the events are asked as well: synchronous SGD, equivalent parallelism, epochs, data and quality metric.
+    Without RECIPE|RECORD it prints the rules in short (--json: all of them). With --level it ends with 2 where the
+    level is missed, and names the changes that are in the way:
+    hpcai500 rules ic/reference --set framework.compile=true --level hardware
+    """
+    if subject is None:
+        if level is not None or set_:
+            raise UsageError("--level and --set: of what? hpcai500 rules ic/reference --level hardware")
+        _print_rules(edition, as_json)
+        return
+    from hpcai500.results.rules import (
+        ask_rules,
+        report_lines,
+    )
+
+    report = ask_rules(subject, set_ or (), edition, level)
+    show(report.document() if as_json else report_lines(report))
+    raise typer.Exit(report.exit_code)
+
+
+def _print_rules(edition: str | None, as_json: bool) -> None:
+    from hpcai500.recipe import load_edition  # keeps `--help` fast
+    from hpcai500.results.rules import (
+        EDITION,
+        overview_lines,
+    )
+
+    name = edition or EDITION
+    show(load_edition(name) if as_json else overview_lines(name))

@@ -1,0 +1,358 @@
+"""Bytes that a rank sends in one collective, by the standard algorithm of each: the count of V2.0's COI model.
+
+n is the number of members, b the size of the whole buffer. A ring (Patarasuk and Yuan 2009, "Bandwidth optimal
+all-reduce algorithms") sends to the next member only, so that of consecutive ranks on a host only the last one sends to
+another host; the direct algorithms send to everybody. What a library really sends, the network counters tell.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hpcai500.errors import CommunicationError
+
+# ----------------------------------------------------------------------------------------------------
+# What every communication library gives to the parts above it: collectives on tensors and on small objects.
+
+
+class Communicator(Protocol):
+    """A group of ranks that talk to each other, as one of its members sees it.
+
+    Collectives are called by all members in the same order, one at a time: whoever wants a second conversation beside a
+    running one takes a `group` of its own. On CPU tensors they return when they are done; on CUDA tensors they are put
+    on the current stream. Tensors are contiguous; sums are in the tensor's own type.
+
+    Attributes:
+        backend: the recipe's word: `local`, `torch` or `horovod`.
+        library: who moves the bytes, with its version, for the record: `Gloo`, `NCCL 2.27`, `Open MPI 4.1.4`.
+        rank: this member, 0 to size - 1.
+        size: how many members.
+        hosts: host name of each member, by rank.
+        world_ranks: rank in the whole job of each member.
+
+    Raises (all methods):
+        RunError: a member is gone or does not answer; `monitor` knows which.
+    """
+
+    backend: str
+    library: str
+    rank: int
+    size: int
+    hosts: tuple[str, ...]
+    world_ranks: tuple[int, ...]
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace `tensor` by the sum over all members."""
+
+    def reduce(self, tensor: Tensor, root: int) -> None:
+        """Replace `tensor` on member `root` by the sum; elsewhere its content is undefined afterwards."""
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Replace `tensor` by that of member `root`."""
+
+    def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
+        """Sum `source` (size * n,) over all members; member r gets elements r * n ... of it in `target` (n,)."""
+
+    def all_gather(self, source: Tensor, target: Tensor) -> None:
+        """Put the `source` (n,) of all members, one after the other, into `target` (size * n,)."""
+
+    def all_to_all(self, source: Tensor, target: Tensor) -> None:
+        """Member r's `target` (size * n,) gets elements r * n ... of every member's `source` (size * n,)."""
+
+    def gather_objects(self, thing: Any) -> list[Any]:
+        """What every member gave, by rank, on every member; for small things (plain data, pickled)."""
+
+    def broadcast_object(self, thing: Any, root: int = 0) -> Any:
+        """What member `root` gave."""
+
+    def barrier(self) -> None:
+        """Wait until all members are here."""
+
+    def group(self, members: Sequence[int]) -> Communicator | None:
+        """A communicator of its own over `members` (ranks of this one, ascending); None for a rank that is not one.
+
+        Called by all members of this one alike, also by those that are left out, and only on a communicator of all
+        ranks of the job, or on a part that `TorchCommunicator.split` gave: libraries make groups with everybody's help.
+        `range(size)` gives a second, independent conversation of the same ranks.
+        """
+
+    def close(self) -> None:
+        """Leave; nothing can be said afterwards. Never waits for a member that is gone."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who belongs to a communicator; and the part of it that is alike for every library: small objects, sent as bytes.
+
+
+@dataclass(frozen=True)
+class Members:
+    """The members of a group, as the one of rank `rank` sees them. Attributes as in Communicator."""
+
+    backend: str
+    library: str
+    rank: int
+    hosts: tuple[str, ...]
+    world_ranks: tuple[int, ...]
+
+    def subset(self, members: Sequence[int]) -> Members | None:
+        """Those of ranks `members`, ascending; None if this one is not among them."""
+        assert list(members) == sorted(set(members)), f"expected ascending ranks, got {list(members)}"
+        if self.rank not in members:
+            return None
+        return replace(
+            self,
+            rank=list(members).index(self.rank),
+            hosts=tuple(self.hosts[member] for member in members),
+            world_ranks=tuple(self.world_ranks[member] for member in members),
+        )
+
+
+class MemberCommunicator(Communicator):
+    """A communicator over `members` that sends objects by its own collectives on CPU tensors."""
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self.backend, self.library = members.backend, members.library
+        self.rank, self.size = members.rank, len(members.hosts)
+        self.hosts, self.world_ranks = members.hosts, members.world_ranks
+
+    def gather_objects(self, thing: Any) -> list[Any]:
+        """What every member gave, by rank."""
+        mine = _to_bytes(thing)
+        lengths = torch.empty(self.size, dtype=torch.int64)
+        self.all_gather(torch.tensor([mine.numel()]), lengths)
+        longest = int(lengths.max())
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: mine.numel()] = mine
+        everything = torch.empty(self.size * longest, dtype=torch.uint8)
+        self.all_gather(padded, everything)
+        pieces = everything.view(self.size, longest)
+        return [_from_bytes(piece[:length]) for piece, length in zip(pieces, lengths.tolist(), strict=True)]
+
+    def broadcast_object(self, thing: Any, root: int = 0) -> Any:
+        """What member `root` gave."""
+        content = _to_bytes(thing) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([content.numel()])
+        self.broadcast(length, root)
+        if self.rank != root:
+            content = torch.empty(int(length), dtype=torch.uint8)
+        self.broadcast(content, root)
+        return thing if self.rank == root else _from_bytes(content)
+
+
+def _to_bytes(thing: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(thing)), dtype=torch.uint8)
+
+
+def _from_bytes(content: torch.Tensor) -> Any:
+    # It comes from a rank of this very job.
+    return pickle.loads(content.numpy().tobytes())  # noqa: S301
+
+
+# ----------------------------------------------------------------------------------------------------
+# Collectives made of others, for libraries that lack them or that send more bytes than needed.
+
+
+class Scratch:
+    """Memory that is kept from call to call: fresh pages for every large bucket would cost more than its copy."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def like(self, tensor: Tensor, count: int) -> Tensor:
+        """`count` elements of the type and device of `tensor`, undefined; valid until the next call."""
+        size = count * tensor.element_size()
+        if self._bytes.numel() < size or self._bytes.device != tensor.device:
+            self._bytes = torch.empty(size, dtype=torch.uint8, device=tensor.device)
+        return self._bytes[:size].view(tensor.dtype)
+
+
+def reduce_scatter_by_exchange(communicator: Communicator, source: Tensor, target: Tensor, scratch: Scratch) -> None:
+    """`Communicator.reduce_scatter` by an all-to-all: each member sends (size - 1) / size of `source`, the least."""
+    received = scratch.like(source, source.numel())
+    communicator.all_to_all(source, received)
+    sum_rows(received, target)
+
+
+def sum_rows(received: Tensor, target: Tensor) -> None:
+    """Put the sum of the parts of `received` (k * n,), one after the other, into `target` (n,).
+
+    16-bit types are summed in fp32 and rounded once.
+    """
+    rows = received.view(-1, target.numel()) if target.numel() else received.view(1, 0)
+    torch.sum(rows, dim=0, dtype=target.dtype, out=target)
+
+
+def all_reduce_by_exchange(communicator: Communicator, tensor: Tensor, scratch: Scratch) -> None:
+    """`Communicator.all_reduce` for types that a library can move but not add: an all-to-all, sums, an all-gather.
+
+    Each member sends 2 (size - 1) / size of the tensor, as a ring does.
+    """
+    flat = tensor.view(-1)
+    mine, whole = sum_of_own_part(communicator, flat, scratch)
+    communicator.all_gather(mine, whole)
+    flat.copy_(whole[: flat.numel()])
+
+
+def sum_of_own_part(communicator: Communicator, flat: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
+    """The sum over all members of this one's part of `flat` (n,), padded so that all parts are alike.
+
+    Returns the part (k,), and room for all of them (size * k,), size * k >= n; both in `scratch`.
+    """
+    size = communicator.size
+    part = -(-flat.numel() // size)
+    whole, received, mine = scratch.like(flat, (2 * size + 1) * part).split([size * part, size * part, part])
+    whole[: flat.numel()] = flat
+    whole[flat.numel() :] = 0
+    communicator.all_to_all(whole, received)
+    sum_rows(received, mine)
+    return mine, whole
+
+
+# ----------------------------------------------------------------------------------------------------
+# One process: a communicator of a single member, which has nobody to talk to.
+
+
+class LocalCommunicator(MemberCommunicator):
+    """A communicator of one member; also what a group of one is, whatever the library of the others."""
+
+    def __init__(self, members: Members | None = None) -> None:
+        super().__init__(members or Members("local", "none", 0, (socket.gethostname(),), (0,)))
+        assert self.size == 1
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """The sum over one is there already."""
+
+    def reduce(self, tensor: Tensor, root: int) -> None:
+        """The sum over one is there already."""
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """What the one member has is there already."""
+
+    def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
+        """Copy."""
+        target.copy_(source)
+
+    def all_gather(self, source: Tensor, target: Tensor) -> None:
+        """Copy."""
+        target.copy_(source)
+
+    def all_to_all(self, source: Tensor, target: Tensor) -> None:
+        """Copy."""
+        target.copy_(source)
+
+    def gather_objects(self, thing: Any) -> list[Any]:
+        """The one member's."""
+        return [thing]
+
+    def broadcast_object(self, thing: Any, root: int = 0) -> Any:
+        """The one member's."""
+        return thing
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def group(self, members: Sequence[int]) -> Communicator | None:
+        """Another communicator of the one member, or None."""
+        chosen = self.members.subset(members)
+        return LocalCommunicator(chosen) if chosen else None
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# What communication libraries throw, turned into our one-line errors.
+
+
+# Where in its source the library threw: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `.
+_PLACE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|h|hpp):\d+\]\s*")
+# What Gloo adds to every lost connection.
+_ADVICE = " This is typically caused by"
+
+
+@contextmanager
+def as_run_error(library: str, action: str) -> Iterator[None]:
+    """Turn a library's error in this context into an error of ours that says what was tried.
+
+    Raises:
+        CommunicationError: whatever RuntimeError the library raised (torch's and Horovod's own errors are such).
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"{action} over {library} failed: {first_line(error)}; another rank has ended or cannot be reached"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says, without the place in its source, its advice and the stack that it appends."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return _PLACE.sub("", lines[0]).partition(_ADVICE)[0].strip().rstrip(".")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bytes that a rank sends in one collective, by the standard algorithm of each: the count of V2.0's COI model.
+#
+# n is the number of members, b the size of the whole buffer. A ring (Patarasuk and Yuan 2009, "Bandwidth optimal all-
+# reduce algorithms") sends to the next member only, so that of consecutive ranks on a host only the last one sends to
+# another host; the direct algorithms send to everybody. What a library really sends, the network counters tell.
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one rank sends: in all, and the part of it that goes to ranks on other hosts."""
+
+    sent: float = 0.0
+    between_nodes: float = 0.0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.sent + other.sent, self.between_nodes + other.between_nodes)
+
+
+def ring_all_reduce(group: Communicator, buffer_bytes: float) -> Traffic:
+    """2 b (n - 1) / n: a reduce-scatter and an all-gather."""
+    return ring_pass(group, buffer_bytes) + ring_pass(group, buffer_bytes)
+
+
+def ring_pass(group: Communicator, buffer_bytes: float) -> Traffic:
+    """b (n - 1) / n: a reduce-scatter of, or an all-gather to, `buffer_bytes`."""
+    sent = buffer_bytes * (group.size - 1) / group.size
+    leaves = group.hosts[(group.rank + 1) % group.size] != group.hosts[group.rank]
+    return Traffic(sent, sent if leaves else 0.0)
+
+
+def direct_all_to_all(group: Communicator, buffer_bytes: float) -> Traffic:
+    """b (n - 1) / n: a piece of b / n to each other member."""
+    piece = buffer_bytes / group.size
+    return Traffic(piece * (group.size - 1), piece * _members_elsewhere(group))
+
+
+def reduce_to(group: Communicator, buffer_bytes: float, root: int) -> Traffic:
+    """b from each member but the root."""
+    if group.rank == root:
+        return Traffic()
+    return Traffic(buffer_bytes, buffer_bytes if group.hosts[group.rank] != group.hosts[root] else 0.0)
+
+
+def broadcast_from(group: Communicator, buffer_bytes: float, root: int) -> Traffic:
+    """b (n - 1), all of it from the root; where a tree shares the work, the sum over the members is the same."""
+    if group.rank != root:
+        return Traffic()
+    return Traffic(buffer_bytes * (group.size - 1), buffer_bytes * _members_elsewhere(group))
+
+
+def _members_elsewhere(group: Communicator) -> int:
+    return sum(host != group.hosts[group.rank] for host in group.hosts)

@@ -1,0 +1,876 @@
+"""Knows which rank is gone, whatever the backend: one thread a rank, heartbeats to rank 0 over sockets of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import os
+import secrets
+import selectors
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from hpcai500.comm.communicator import Communicator
+from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError
+from hpcai500.files import remove_scratch
+from hpcai500.messages import Connection, Message, MessageError, Reception
+from hpcai500.streams import tell_at_once
+from hpcai500.system.network import interface_addresses
+
+# ----------------------------------------------------------------------------------------------------
+# When a rank counts as lost: the monitor's decisions, without clocks, threads or sockets.
+
+
+STARTING = "starting"
+READING = "reading data"
+COMPUTING = "computing"
+WAITING = "waiting for sums"
+EVALUATING = "evaluating"
+WRITING = "writing"
+
+# What comes before the first announced phase: imports, the index of a large data set, a compiler.
+_STARTING_SECONDS = 3600.0
+_GO_ON = "go on with --resume"
+
+
+def heartbeat_seconds(timeout_seconds: float) -> float:
+    """Time between two signs of life of a rank: a second, or a tenth of a timeout below ten seconds."""
+    return min(1.0, timeout_seconds / 10)
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A sign of life: what the rank's main thread is at.
+
+    Attributes:
+        progress: grows whenever the main thread has got on.
+        phase: a word for people; `WAITING` is the one that counts as waiting for others.
+        allowance_seconds: how long this phase may take without progress; never less than the timeout counts.
+    """
+
+    progress: int
+    phase: str
+    allowance_seconds: float
+
+
+FIRST_BEAT = Beat(0, STARTING, _STARTING_SECONDS)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The rank that the job cannot go on without; `rank` is None where all wait for each other.
+
+    Attributes:
+        rank: in the whole job.
+        host: its host name, or "" where there is no one rank.
+        reason: what was seen and what to do about it.
+        seconds: how long nothing was seen of it.
+    """
+
+    rank: int | None
+    host: str
+    reason: str
+    seconds: float
+
+    @property
+    def message(self) -> str:
+        """One line for the user and for the record's ERROR."""
+        return self.reason if self.rank is None else f"rank {self.rank} on host {self.host}: {self.reason}"
+
+
+@dataclass
+class _Seen:
+    """What is known of one rank: when it was heard of, and since when its main thread has not moved."""
+
+    heard: float
+    moved: float
+    beat: Beat = FIRST_BEAT
+    present: bool = True
+
+
+class Judge:
+    """Decides from signs of life which rank is lost. The first decision stands.
+
+    The time in which the judge itself did not run (its host was suspended, or stopped as part of the whole job) counts
+    against nobody.
+
+    Args:
+        hosts: host name of each watched rank.
+        timeout_seconds: silence, or lack of progress, after which a rank is lost.
+        now: the time, on the monotonic clock that all calls use; seconds.
+    """
+
+    def __init__(self, hosts: Mapping[int, str], timeout_seconds: float, now: float) -> None:
+        self._hosts = dict(hosts)
+        self._timeout = timeout_seconds
+        self._seen = {rank: _Seen(heard=now, moved=now) for rank in hosts}
+        self._looked = now
+        self._lost: Lost | None = None
+
+    def beat(self, rank: int, beat: Beat, now: float) -> None:
+        """Rank `rank` is alive and its main thread is at `beat`."""
+        seen = self._seen[rank]
+        seen.heard = now
+        if (beat.progress, beat.phase) != (seen.beat.progress, seen.beat.phase):
+            seen.moved = now
+        seen.beat = beat
+
+    def left(self, rank: int) -> None:
+        """Rank `rank` has said goodbye: it is done, and nothing more is expected of it."""
+        self._seen[rank].present = False
+
+    def failed(self, rank: int, reason: str) -> None:
+        """Rank `rank` has said that it ends by an error of its own."""
+        self._decide(rank, reason, 0.0)
+
+    def closed(self, rank: int, now: float) -> None:
+        """The connection of rank `rank` has ended; without a goodbye before it, the rank is lost."""
+        if self._seen[rank].present:
+            self._decide(
+                rank,
+                "its process ended without a word (killed or crashed: see its own messages, and its host's log for "
+                f"the out-of-memory killer); {_GO_ON}",
+                now - self._seen[rank].heard,
+            )
+
+    def look(self, now: float) -> Lost | None:
+        """The decision, if there is one by now. To be called every `heartbeat_seconds`, after all news were told."""
+        self._excuse_own_sleep(now)
+        if self._lost is None:
+            self._look_for_silence(now)
+        if self._lost is None:
+            self._look_for_standstill(now)
+        return self._lost
+
+    def _excuse_own_sleep(self, now: float) -> None:
+        gap, self._looked = now - self._looked, now
+        # A shorter one leaves everybody time to be heard of again.
+        if gap > self._timeout / 2:
+            for seen in self._seen.values():
+                seen.heard = min(now, seen.heard + gap)
+                seen.moved = min(now, seen.moved + gap)
+
+    def _look_for_silence(self, now: float) -> None:
+        silent = [(seen.heard, rank) for rank, seen in self._seen.items() if seen.present]
+        heard, rank = min(silent, default=(now, -1))
+        if now - heard > self._timeout:
+            self._decide(
+                rank,
+                f"no sign of life for {now - heard:.0f} s (its host or its link is gone, or it was stopped): "
+                f"look at that host; {_GO_ON}",
+                now - heard,
+            )
+
+    def _look_for_standstill(self, now: float) -> None:
+        """Ranks that wait are innocent of the standstill; among the others, the one that has not moved for longest."""
+        present = {rank: seen for rank, seen in self._seen.items() if seen.present}
+        waiting = [seen for seen in present.values() if seen.beat.phase == WAITING]
+        busy = [(seen.moved, rank) for rank, seen in present.items() if seen.beat.phase != WAITING]
+        longest = max((now - seen.moved for seen in waiting), default=0.0)
+        if longest <= self._timeout:
+            return
+        if not busy:
+            # Whoever began to wait last has waited long enough too: nobody is on the way any more.
+            shortest = min(now - seen.moved for seen in waiting)
+            if shortest > max(self._timeout, *(seen.beat.allowance_seconds for seen in waiting)):
+                self._decide(None, _deadlock(shortest), shortest)
+            return
+        for moved, rank in sorted(busy):
+            beat = present[rank].beat
+            if now - moved > max(self._timeout, beat.allowance_seconds):
+                self._decide(rank, _standstill(beat, now - moved, len(waiting)), now - moved)
+                return
+
+    def _decide(self, rank: int | None, reason: str, seconds: float) -> None:
+        if self._lost is None:
+            self._lost = Lost(rank, "" if rank is None else self._hosts[rank], reason, seconds)
+
+
+def _standstill(beat: Beat, seconds: float, waiting: int) -> str:
+    others = f"{waiting} other{' waits' if waiting == 1 else 's wait'}"
+    return f"no progress for {seconds:.0f} s in its phase `{beat.phase}`, while {others} for it; {_GO_ON}"
+
+
+def _deadlock(seconds: float) -> str:
+    return (
+        f"all ranks have waited for each other's sums for {seconds:.0f} s: the network between their hosts loses "
+        "messages, or a sum takes longer than communication.timeout_seconds: look at the network, or allow more time; "
+        f"{_GO_ON}"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What monitors say to each other, and the proofs that they share a secret.
+
+
+# Of a line between ranks that have joined: it holds a reason at most.
+LONGEST_LINE = 16384
+# In characters, of which each may take six bytes.
+_LONGEST_REASON = 2000
+
+_Hex = Annotated[str, Field(max_length=64, pattern="^[0-9a-f]*$")]
+_Text = Annotated[str, Field(max_length=_LONGEST_REASON + 100)]
+_Rank = Annotated[int, Field(ge=0, lt=2**31)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class Challenge(Message):
+    """Rank 0 to whoever connects: a number to prove the secret with."""
+
+    kind: Literal["challenge"] = "challenge"
+    number: _Hex
+
+
+class Hello(Message):
+    """A rank to rank 0: which one it is, its proof, and a number for rank 0 to prove the secret with."""
+
+    kind: Literal["hello"] = "hello"
+    rank: _Rank
+    number: _Hex
+    proof: _Hex
+
+
+class Welcome(Message):
+    """Rank 0 to a rank that it has taken in."""
+
+    kind: Literal["welcome"] = "welcome"
+    proof: _Hex
+
+
+class Beating(Message):
+    """A rank to rank 0: it lives, and this is what its main thread is at (`monitor_rules.Beat`)."""
+
+    kind: Literal["beat"] = "beat"
+    progress: Annotated[int, Field(ge=0, lt=2**63)]
+    phase: _Text
+    allowance: _Seconds
+
+
+class Alive(Message):
+    """Rank 0 to the others: it lives."""
+
+    kind: Literal["alive"] = "alive"
+
+
+class Failed(Message):
+    """Any rank: it ends by an error of its own."""
+
+    kind: Literal["failed"] = "failed"
+    reason: _Text
+
+
+class Verdict(Message):
+    """Rank 0 to the others: who is lost (`monitor_rules.Lost`)."""
+
+    kind: Literal["lost"] = "lost"
+    rank: _Rank | None
+    host: _Text
+    reason: _Text
+    seconds: _Seconds
+
+
+class Goodbye(Message):
+    """Any rank: it is done, and its end is no failure."""
+
+    kind: Literal["goodbye"] = "goodbye"
+
+
+Said = Challenge | Hello | Welcome | Beating | Alive | Failed | Verdict | Goodbye
+SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
+Peer = Connection[Said]
+
+
+def proof(token: str, challenge: str, *words: object) -> str:
+    """Shows knowledge of `token` without saying it: HMAC-SHA-256 over a number that the other side chose."""
+    text = "\0".join((challenge, *map(str, words)))
+    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
+
+
+def is_proof(given: str, token: str, challenge: str, *words: object) -> bool:
+    """Whether `given` is the right `proof`."""
+    return hmac.compare_digest(given.encode(), proof(token, challenge, *words).encode())
+
+
+def shortened(reason: str) -> str:
+    """A reason on one line that fits into a message; escapes for what UTF-8 cannot hold (of a file's name)."""
+    text = " ".join(reason.encode(errors="backslashreplace").decode().split())
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} ..."
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where rank 0's monitor can be reached: its listening socket, and every address under which others may find it.
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What rank 0 tells the others so that they find its monitor and can prove that they belong to the job.
+
+    Attributes:
+        host: its host name.
+        addresses: where it may be reached, likeliest first.
+        port: TCP port.
+        token: the secret of this job.
+    """
+
+    host: str
+    addresses: tuple[str, ...]
+    port: int
+    token: str
+
+
+def listen(waiting: int) -> socket.socket:
+    """A socket on a free port of all interfaces, with room for `waiting` connections at once."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # a kernel with IPv6 whose administrator has switched it off
+            return socket.create_server(("", 0), family=socket.AF_INET6, backlog=waiting, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=waiting)
+
+
+def own_addresses() -> tuple[str, ...]:
+    """This host's addresses, likeliest first: the interface of GLOO_SOCKET_IFNAME, MASTER_ADDR if it is ours, what the
+    host name stands for, every other interface, and loopback addresses last.
+    """
+    by_interface = interface_addresses()
+    ours = list(by_interface.values())
+    named = [by_interface.get(name.strip(), "") for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")]
+    master = [address for address in _resolved(os.environ.get("MASTER_ADDR", "")) if address in ours]
+    found = [address for address in (*named, *master, *_resolved(socket.gethostname()), *ours) if address]
+    return tuple(sorted(dict.fromkeys(found), key=is_loopback))
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only the host itself can mean itself by this address: elsewhere it is another machine's."""
+    return address.startswith("127.") or address == "::1"
+
+
+def candidates(offer: Offer, own_host: str) -> list[str]:
+    """Addresses of `offer` that are worth a try from host `own_host`."""
+    return [one for one in offer.addresses if own_host == offer.host or not is_loopback(one)]
+
+
+def _resolved(name: str) -> list[str]:
+    """Addresses that `name` stands for; none where nobody knows it."""
+    if not name:
+        return []
+    try:
+        return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
+
+
+# ----------------------------------------------------------------------------------------------------
+# The thread that keeps watch on one rank: says that it lives, hears who else does, and passes a decision on.
+
+
+# How long the end waits for the network to take the last words, and for the others to have read them.
+_PARTING_SECONDS = 1.0
+
+
+def start_watcher(name: str, work: Callable[[], None], ended: Callable[[RunError], None]) -> threading.Thread:
+    """Do `work` in a daemon thread that others rely on.
+
+    Args:
+        name: of the thread.
+        work: what it does.
+        ended: called in the thread with an error that names it, where `work` raises anything.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  (passed on with its place)
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            ended(
+                RunError(
+                    f"the thread {name} of hpcai500, which watches the ranks, has ended by {type(error).__name__}: "
+                    f"{error} ({Path(place.filename).name}:{place.lineno}): report it, and go on with --resume"
+                )
+            )
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class Watch:
+    """Rank 0 watches every other rank and itself, and decides; every other rank watches rank 0.
+
+    Args:
+        rank: this one.
+        hosts: host name of each rank.
+        timeout_seconds: silence, or lack of progress, after which a rank is lost.
+        peers: connection to each watched rank.
+        state: what this rank's main thread is at.
+        on_lost: called once, from the thread that watches, when it is known who is lost; that is this rank itself
+            where the thread cannot go on.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        hosts: Sequence[str],
+        timeout_seconds: float,
+        peers: Mapping[int, Peer],
+        state: Callable[[], Beat],
+        on_lost: Callable[[Lost], None],
+    ) -> None:
+        self._rank, self._host = rank, hosts[rank]
+        self._peers, self._state, self._on_lost = dict(peers), state, on_lost
+        watched = range(len(hosts)) if rank == 0 else [0]
+        self._judge = Judge({each: hosts[each] for each in watched}, timeout_seconds, time.monotonic())
+        self._interval = heartbeat_seconds(timeout_seconds)
+        self._lost: Lost | None = None
+        self._failures: deque[str] = deque()
+        self._said = threading.Event()
+        self._closing = False
+        self._waker, self._wakes = socket.socketpair()
+        self._wakes.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wakes, selectors.EVENT_READ)
+        for each, connection in self._peers.items():
+            self._selector.register(connection, selectors.EVENT_READ, each)
+        self._thread = start_watcher("monitor", self._run, self._ended)
+
+    def fail(self, reason: str) -> None:
+        """Tell the others that this rank ends, and why; returns when that is on its way."""
+        self._failures.append(shortened(reason))
+        self._wake()
+        self._said.wait(_PARTING_SECONDS)
+
+    def close(self) -> None:
+        """Say goodbye and stop: takes `_PARTING_SECONDS`, or twice that where this host is busy."""
+        self._closing = True
+        self._wake()
+        self._thread.join(2 * _PARTING_SECONDS)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # the thread has ended already
+            self._waker.send(b"w")
+
+    def _run(self) -> None:
+        beat_at = time.monotonic()
+        while not self._closing:
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + self._interval
+                self._say_alive()
+            self._hear(beat_at - time.monotonic())
+            self._say_failure()
+            self._decide()
+        self._part()
+
+    def _say_alive(self) -> None:
+        beat = self._state()
+        if self._rank == 0:
+            self._judge.beat(0, beat, time.monotonic())
+        for connection in self._peers.values():
+            # Rank 0 alone knows what all are at; of rank 0 the others only need to know that it lives.
+            if self._rank == 0:
+                connection.send(Alive())
+            else:
+                connection.send(Beating(progress=beat.progress, phase=beat.phase, allowance=beat.allowance_seconds))
+
+    def _hear(self, seconds: float) -> None:
+        for key, _ in self._selector.select(max(0.0, seconds)):
+            if key.fileobj is self._wakes:
+                self._wakes.recv(4096)
+            else:
+                self._hear_from(key.data)
+
+    def _hear_from(self, rank: int) -> None:
+        connection = self._peers[rank]
+        try:
+            for message in connection.receive():
+                self._take(rank, message)
+        except MessageError as error:
+            self._judge.failed(rank, f"what its monitor says cannot be understood ({error})")
+            connection.open = False
+        if not connection.open:
+            self._judge.closed(rank, time.monotonic())
+            self._leave(rank)
+
+    def _leave(self, rank: int) -> None:
+        connection = self._peers.pop(rank)
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _take(self, rank: int, message: Said) -> None:
+        now = time.monotonic()
+        match message:
+            case Beating():
+                self._judge.beat(rank, Beat(message.progress, message.phase, message.allowance), now)
+            case Alive():
+                self._judge.beat(rank, FIRST_BEAT, now)
+            case Failed():
+                self._judge.failed(rank, message.reason)
+            case Verdict():
+                self._found(Lost(message.rank, message.host, message.reason, message.seconds))
+            case Goodbye():
+                self._judge.left(rank)
+            case _:
+                raise MessageError(f"{message.kind}: not now")
+
+    def _say_failure(self) -> None:
+        while self._failures:
+            reason = self._failures.popleft()
+            if self._rank == 0:
+                self._judge.failed(0, reason)
+                self._decide()
+            for connection in self._peers.values():
+                connection.send(Failed(reason=reason))
+            self._said.set()
+
+    def _decide(self) -> None:
+        if self._lost is None and (lost := self._judge.look(time.monotonic())):
+            self._found(lost)
+
+    def _found(self, lost: Lost) -> None:
+        if self._lost is not None:
+            return
+        self._lost = lost
+        if self._rank == 0:
+            verdict = Verdict(rank=lost.rank, host=lost.host, reason=shortened(lost.reason), seconds=lost.seconds)
+            for connection in self._peers.values():
+                connection.send(verdict)
+        self._on_lost(lost)
+
+    def _ended(self, error: RunError) -> None:
+        """Nobody watches any more: this rank ends, and says why."""
+        try:
+            for connection in self._peers.values():
+                connection.send(Failed(reason=shortened(str(error))))
+        finally:
+            if self._lost is not None:
+                raise error  # the job ends already, for another reason: this one is printed
+            self._lost = Lost(self._rank, self._host, str(error), 0.0)
+            self._on_lost(self._lost)
+
+    def _part(self) -> None:
+        """Leave so that all that was said arrives: a socket that is closed with something unread in it takes back
+        what is still on its way, so each is read to its end, in which the other side hangs up too.
+        """
+        if self._lost and self._lost.rank in self._peers:
+            self._leave(self._lost.rank)
+        for connection in self._peers.values():
+            connection.send(Goodbye())
+        deadline = time.monotonic() + _PARTING_SECONDS
+        while self._peers and (left := deadline - time.monotonic()) > 0:
+            for connection in self._peers.values():
+                if connection.flush():
+                    connection.finish()
+            self._hear(min(left, self._interval))
+        for connection in self._peers.values():
+            connection.close()
+        self._selector.close()
+        self._wakes.close()
+        self._waker.close()
+
+
+# ----------------------------------------------------------------------------------------------------
+# How the monitors of a job come together: rank 0 keeps a gate, the others knock and prove that they belong.
+
+
+# An address of another network swallows packets: all are tried quickly, then all with patience.
+_TRY_SECONDS = (1.0, 5.0)
+_LOOK_SECONDS = 0.05
+
+
+class Gate:
+    """Rank 0's listening socket. A thread takes in whoever proves to be a rank of this job, until `close`.
+
+    Args:
+        host: name of this host.
+        size: ranks of the job.
+    """
+
+    def __init__(self, host: str, size: int) -> None:
+        self._token = secrets.token_hex(32)
+        self._size = size
+        listener = listen(size)
+        self._joined: dict[int, Peer] = {}
+        self._closing = threading.Event()
+        self._failure: RunError | None = None
+        self.offer = Offer(host, own_addresses(), listener.getsockname()[1], self._token)
+        self._reception = Reception(listener, SAID, size, greet=self._challenge, take=self._take)
+        self._thread = start_watcher("monitor-gate", self._keep, self._ended)
+
+    def close(self) -> dict[int, Peer]:
+        """Let nobody in any more; returns the connection of each rank that joined.
+
+        Raises:
+            RunError: the thread that takes them in has ended by itself.
+        """
+        self._closing.set()
+        self._thread.join()
+        if self._failure:
+            raise self._failure
+        return self._joined
+
+    def _keep(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._reception.serve(_LOOK_SECONDS)
+        finally:
+            self._reception.close()
+
+    def _ended(self, error: RunError) -> None:
+        self._failure = error
+
+    def _challenge(self, stranger: Peer) -> str:
+        number = secrets.token_hex(16)
+        stranger.send(Challenge(number=number))
+        return number
+
+    def _take(self, stranger: Peer, number: str, hello: Said) -> bool:
+        if not isinstance(hello, Hello) or not 0 < hello.rank < self._size:
+            return False
+        if not is_proof(hello.proof, self._token, number, hello.rank):
+            return False
+        if hello.rank in self._joined:
+            # It has given up its first try, on an address that answered late.
+            self._joined[hello.rank].close()
+        self._joined[hello.rank] = stranger
+        stranger.longest_line = LONGEST_LINE
+        stranger.send(Welcome(proof=proof(self._token, hello.number, "welcome")))
+        return True
+
+
+def join(offer: Offer, rank: int, own_host: str) -> Peer:
+    """The connection of `rank` to the gate of rank 0, at whichever of its addresses it answers.
+
+    Raises:
+        OSError: at none; the text names them all.
+    """
+    refused: dict[str, str] = {}
+    for seconds in _TRY_SECONDS:
+        for address in candidates(offer, own_host):
+            try:
+                return _knock(socket.create_connection((address, offer.port), timeout=seconds), offer, rank, seconds)
+            except (OSError, MessageError) as error:
+                refused[address] = getattr(error, "strerror", None) or str(error)
+    listed = ", ".join(f"{address} ({reason})" for address, reason in refused.items())
+    raise OSError(f"{listed or 'it has no address that means the same here'}; port {offer.port}")
+
+
+def _knock(stream: socket.socket, offer: Offer, rank: int, seconds: float) -> Peer:
+    connection = Connection(stream, SAID)
+    try:
+        deadline = time.monotonic() + 2 * seconds
+        challenge = _next(connection, deadline)
+        if not isinstance(challenge, Challenge):
+            raise MessageError("something else answers")
+        number = secrets.token_hex(16)
+        connection.send(Hello(rank=rank, number=number, proof=proof(offer.token, challenge.number, rank)))
+        welcome = _next(connection, deadline)
+        if not isinstance(welcome, Welcome) or not is_proof(welcome.proof, offer.token, number, "welcome"):
+            raise MessageError("another job answers")
+    except BaseException:
+        connection.close()
+        raise
+    connection.longest_line = LONGEST_LINE
+    return connection
+
+
+def _next(connection: Peer, deadline: float) -> Said:
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        while connection.open and (left := deadline - time.monotonic()) > 0:
+            selector.select(left)
+            if messages := connection.receive():
+                return messages[0]
+    raise MessageError("no answer" if connection.open else "hung up")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Knows which rank is gone, whatever the backend: one thread a rank, heartbeats to rank 0 over sockets of their own.
+
+
+# After a rank is known to be lost: time in which the main thread may end in order, and then to write why it did not.
+GRACE_SECONDS = 4.0
+LAST_WORDS_SECONDS = 2.0
+
+
+def bound_seconds(timeout_seconds: float) -> float:
+    """Longest time from the loss of a rank to the end of every other one:
+
+        timeout + 2 heartbeats + GRACE_SECONDS + LAST_WORDS_SECONDS
+
+    where a heartbeat is a second, or a tenth of a timeout below ten seconds. That is the case of a host that
+    disappears or a rank that is stopped. A process that is killed or ends by its own error is known at once: 0 in place
+    of the timeout. For a rank that hangs, the time counts from when the others have come to wait for it, and a phase
+    that was announced with a longer allowance has that in place of the timeout.
+    """
+    return timeout_seconds + 2 * heartbeat_seconds(timeout_seconds) + GRACE_SECONDS + LAST_WORDS_SECONDS
+
+
+class Monitor:
+    """One rank's part of the watch that all ranks keep on each other.
+
+    Made by all ranks of `communicator` together, after connecting. Rank 0 hears all; the others hear rank 0. When a
+    rank is lost, `on_lost` is called in a thread of the monitor, and this process ends within `GRACE_SECONDS` +
+    `LAST_WORDS_SECONDS`, also where its main thread never comes back from a sum: if it is still there after the grace,
+    `last_words` is called and the process exits with 1. Where no Python runs any more (a library that hangs in its
+    clean-up), the kernel's timer ends it.
+
+    In a `with` statement, an error that ends the block is told to the others as this rank's failure.
+
+    Args:
+        communicator: all ranks of the job.
+        timeout_seconds: silence of a rank, or standstill while others wait for it, that ends the job.
+        on_lost: told at once, but for a failure of this very rank; on rank 0 it should write ERROR, since a launcher
+            that sees a rank die may kill all others a second later. Must be thread-safe.
+        last_words: told the message when the main thread is stuck; without it, one line goes to stderr.
+
+    Raises:
+        EnvironmentLacksError: a rank cannot reach rank 0 (on all ranks).
+        RunError: a rank was lost while they came together, or the thread that takes ranks in has ended.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        timeout_seconds: float,
+        *,
+        on_lost: Callable[[Lost], None] | None = None,
+        last_words: Callable[[str], None] | None = None,
+    ) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._rank, self._host = communicator.rank, communicator.hosts[communicator.rank]
+        self._on_lost, self._last_words = on_lost, last_words or tell_at_once
+        self._counter = itertools.count(1)
+        self._progress = FIRST_BEAT.progress
+        self._announced = (FIRST_BEAT.phase, FIRST_BEAT.allowance_seconds)
+        self._failure: str | None = None
+        self._verdict: Lost | None = None
+        self._known = threading.Event()
+        self._watch: Watch | None = None
+        if communicator.size > 1:
+            hosts = communicator.hosts
+            peers = _meet(communicator)
+            self._watch = Watch(self._rank, hosts, timeout_seconds, peers, self._beat, self._found)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.failed(str(error) or type(error).__name__)
+        self.close()
+
+    def phase(self, name: str, allowance_seconds: float = 0.0) -> None:
+        """Announce what the main thread is at now, for example `WAITING`; costs less than a microsecond.
+
+        Args:
+            name: a word for people; only `WAITING` has a meaning.
+            allowance_seconds: how long it may go on without progress, where that is longer than the timeout.
+        """
+        self._announced = (name, allowance_seconds)
+        self._progress = next(self._counter)
+
+    def progress(self) -> None:
+        """Announce that the main thread has got on within its phase. Any thread may."""
+        self._progress = next(self._counter)
+
+    def failed(self, reason: str) -> None:
+        """Tell the others that this rank ends by an error of its own, and why. The first failure of the job stands."""
+        if self._watch and self._verdict is None:
+            self._failure = reason
+            self._watch.fail(reason)
+
+    def give_up(self, reason: str) -> None:
+        """End the job, and this process in any case: for another thread, where the main one does not come back."""
+        if self._watch:
+            self._watch.fail(reason)
+        else:
+            self._found(Lost(self._rank, self._host, reason, 0.0))
+
+    def verdict(self) -> Lost | None:
+        """Who is lost, if that is known by now."""
+        return self._verdict
+
+    def wait_for_verdict(self, seconds: float | None = None) -> Lost | None:
+        """Who is lost: to be asked when a collective has failed, since it does not know who and where.
+
+        Args:
+            seconds: longest time to wait; None is as long as a rank may be silent, and two heartbeats.
+        """
+        longest = self.timeout_seconds + 2 * heartbeat_seconds(self.timeout_seconds) if seconds is None else seconds
+        if self._watch:
+            self._known.wait(longest)
+        return self._verdict
+
+    def close(self) -> None:
+        """Say goodbye, so that the end of this process is no failure. In any order; waits two seconds at most."""
+        if self._watch:
+            self._watch.close()
+
+    def _beat(self) -> Beat:
+        # The count after the phase: a phase that is announced in between is then seen as progress a beat later.
+        name, allowance = self._announced
+        return Beat(self._progress, name, allowance)
+
+    def _found(self, lost: Lost) -> None:
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS + LAST_WORDS_SECONDS)
+        self._verdict = lost
+        # A thread of its own: that of the watch has to go on telling the others.
+        start_watcher("monitor-end", partial(self._end, lost), self._end_without_ado)
+
+    def _end(self, lost: Lost) -> None:
+        try:
+            if self._on_lost and self._failure is None:
+                self._on_lost(lost)
+        finally:
+            self._known.set()
+            time.sleep(GRACE_SECONDS)
+        self._last_words(lost.message)
+        remove_scratch()
+        os._exit(ExitCode.RUN_FAILED)
+
+    def _end_without_ado(self, error: RunError) -> None:
+        tell_at_once(f"{self._verdict.message}; and {error}" if self._verdict else str(error))
+        os._exit(ExitCode.RUN_FAILED)
+
+
+def _meet(communicator: Communicator) -> dict[int, Peer]:
+    """Connect everyone with rank 0; returns the connections of this rank.
+
+    Raises:
+        EnvironmentLacksError: on all ranks, when one cannot reach rank 0.
+        RunError: on rank 0, when the thread that takes the others in has ended.
+    """
+    rank, host = communicator.rank, communicator.hosts[communicator.rank]
+    gate = Gate(host, communicator.size) if rank == 0 else None
+    trouble, peers = None, {}
+    try:
+        offer = communicator.broadcast_object(gate.offer if gate else None)
+        if gate is None:
+            try:
+                peers = {0: join(offer, rank, host)}
+            except OSError as error:
+                trouble = f"rank {rank} on host {host} cannot reach rank 0 on host {offer.host} at {error}"
+        troubles = [each for each in communicator.gather_objects(trouble) if each]
+    finally:
+        if gate:
+            peers = gate.close()
+    if troubles:
+        for connection in peers.values():
+            connection.close()
+        raise EnvironmentLacksError(
+            f"{troubles[0]}: let the job's hosts talk to each other on all TCP ports, or name the interface that "
+            "joins them in GLOO_SOCKET_IFNAME"
+        )
+    return peers

@@ -1,0 +1,497 @@
+"""What communication costs (V2.0 section 7.3, Table 12): recorded bucket by bucket, told as tables and traces."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+from hpcai500.comm.communicator import Communicator
+from hpcai500.methodology.communication import STAGES, RankSummary, StageTally, StepMedians, stage_table
+from hpcai500.methodology.statistics import Reservoir
+
+# ----------------------------------------------------------------------------------------------------
+# What communication costs (V2.0 section 7.3, Table 12): recorded bucket by bucket, told as tables and traces.
+
+
+# ----------------------------------------------------------------------------------------------------
+# The facts that the timeline is made of: when each bucket passed each stage, and where each step's time went.
+
+
+@dataclass(frozen=True)
+class BucketSpan:
+    """One bucket of one step, on one rank. Times by `time.perf_counter`, in seconds.
+
+    The stages are those of V2.0 Table 12: wait for data is `first_ready - backward_start`, wait for other data
+    `last_ready - first_ready`, queuing `copy_start - last_ready`, memcpy in `sent - copy_start`, all-reduce
+    `received - sent`, memcpy out `done - received`.
+
+    Attributes:
+        step: number of the update, from 0, over the whole run.
+        bucket: number of the bucket, in the order of sending.
+        backward_start: the backward pass begins.
+        first_ready: the first gradient of the bucket is there.
+        last_ready: the last one is there (or the backward pass has ended without it).
+        copy_start: it is taken up: buckets before it are done.
+        sent: packed and compressed.
+        received: the sum is here.
+        done: unpacked into the gradients.
+        gradient_bytes: size of its gradients in fp32, before compression.
+        sent_bytes: what this rank sends for it, by the topology's count, after compression.
+    """
+
+    step: int
+    bucket: int
+    backward_start: float
+    first_ready: float
+    last_ready: float
+    copy_start: float
+    sent: float
+    received: float
+    done: float
+    gradient_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """One update on one rank; seconds.
+
+    Attributes:
+        step: number of the update, from 0, over the whole run.
+        start: when it began, by `time.perf_counter`.
+        seconds: the whole step.
+        data_wait_seconds: waiting for input.
+        communication_wait_seconds: waiting for sums after the backward pass had ended: what was not overlapped.
+    """
+
+    step: int
+    start: float
+    seconds: float
+    data_wait_seconds: float
+    communication_wait_seconds: float
+
+    @property
+    def compute_seconds(self) -> float:
+        """What is left: forward and backward pass, update."""
+        return self.seconds - self.data_wait_seconds - self.communication_wait_seconds
+
+
+class SpanSink(Protocol):
+    """Whoever wants to know. Called from the thread that communicates and from that of the training loop."""
+
+    def bucket(self, span: BucketSpan) -> None:
+        """A bucket is done."""
+
+    def step(self, span: StepSpan) -> None:
+        """A step is done."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# How far the clocks of ranks are apart, so that one trace can show them all.
+#
+# `time.perf_counter` counts from another moment on each host. No rank leaves a barrier before the last has entered it:
+# that moment lies, by each rank's clock, between its own entering and leaving. Two ranks' intervals for the same moment
+# bound the offset between their clocks, and every further barrier bounds it again; what is left after some of them is
+# narrow.
+
+
+_ROUNDS = 16
+# Entering and leaving of each barrier, by the clock of one rank.
+Passages = list[tuple[float, float]]
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ClockAlignment:
+    """Offsets to the clock of rank 0.
+
+    Attributes:
+        offsets_seconds: for each rank, what is added to its clock to get that of rank 0.
+        errors_seconds: for each rank, how far off that may be at most (at the time of measuring: clocks drift apart by
+            some microseconds a second).
+    """
+
+    offsets_seconds: tuple[float, ...]
+    errors_seconds: tuple[float, ...]
+
+
+def align_clocks(communicator: Communicator, rounds: int = _ROUNDS) -> ClockAlignment:
+    """Measure the offsets between all ranks' clocks; called by all of them, and known to all afterwards.
+
+    Takes `rounds` barriers; the error is at most half the shortest of them, and mostly less. Ranks of one host read one
+    clock: their offset is exactly 0 wherever the measurement allows it.
+
+    Raises:
+        RunError: another rank is lost.
+    """
+    communicator.barrier()
+    passages: Passages = []
+    for _ in range(rounds):
+        entered = time.perf_counter()
+        communicator.barrier()
+        passages.append((entered, time.perf_counter()))
+    return alignment(communicator.gather_objects(passages), communicator.hosts)
+
+
+def alignment(passages: Sequence[Passages], hosts: Sequence[str]) -> ClockAlignment:
+    """The offsets that the barriers' `passages` of all ranks tell, by rank."""
+    bounds = [_bounds(passages[0], own) for own in passages]
+    bounds[0] = (0.0, 0.0)
+    shared = {host: _common([bounds[rank] for rank, other in enumerate(hosts) if other == host]) for host in set(hosts)}
+    # Two machines of one name have no offset in common; then each rank's own bounds hold.
+    taken = [shared[host] or own for host, own in zip(hosts, bounds, strict=True)]
+    return ClockAlignment(
+        tuple((low + high) / 2 for low, high in taken), tuple((high - low) / 2 for low, high in taken)
+    )
+
+
+def _bounds(reference: Passages, own: Passages) -> Bounds:
+    """Lowest and highest offset that each of the barriers allows."""
+    low = max(theirs[0] - ours[1] for theirs, ours in zip(reference, own, strict=True))
+    high = min(theirs[1] - ours[0] for theirs, ours in zip(reference, own, strict=True))
+    # Clocks drift while they are measured, which can leave an empty interval a fraction of a microsecond wide.
+    return (low, high) if low <= high else (high, low)
+
+
+def _common(bounds: Sequence[Bounds]) -> Bounds | None:
+    """Where all of them hold, or None."""
+    low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+    return (low, high) if low <= high else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The stages of V2.0 Table 12 from the moments at which a bucket passed them.
+#
+# Table 12 gives the average wall-clock time of each activity of one all-reduce. Here an all-reduce is that of one
+# bucket in one step on one rank, and the average is over all buckets of all steps, each with the same weight, then
+# over the ranks. What each stage is:
+#
+#     wait for data         from the start of the backward pass to the first gradient of the bucket
+#     wait for other data   from there to the last gradient of the bucket
+#     queuing               until the buckets before it are done with what only one can have at a time
+#     memcpy in             packing and compressing into the buffer that is sent
+#     all-reduce            until the sum is here: the library's work, its negotiation if it has one, and waiting for
+#                           ranks that come later
+#     memcpy out            decompressing and unpacking into the gradients
+#
+# Stages of one bucket follow each other without gaps; those of different buckets overlap each other and the backward
+# pass, which is their purpose: their sum is no part of the step's time. Negotiation is not seen from outside the
+# library, and so unknown here; Horovod's own timeline tells it.
+
+
+# In the order of `stage_seconds`.
+MEASURED_STAGES = STAGES[1:]
+
+
+def stage_seconds(span: BucketSpan) -> tuple[float, float, float, float, float, float]:
+    """Seconds of each of `MEASURED_STAGES`."""
+    return (
+        span.first_ready - span.backward_start,
+        span.last_ready - span.first_ready,
+        span.copy_start - span.last_ready,
+        span.sent - span.copy_start,
+        span.received - span.sent,
+        span.done - span.received,
+    )
+
+
+def moments(span: BucketSpan) -> tuple[float, ...]:
+    """Where the stages begin and end: one more than there are."""
+    return (
+        span.backward_start,
+        span.first_ready,
+        span.last_ready,
+        span.copy_start,
+        span.sent,
+        span.received,
+        span.done,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Keeps of all spans what tables need, in a space that does not grow with the run, and all of the first steps'.
+
+
+# Every step of a short run; of a long one enough that a median is within a percent of the rank.
+_STEP_SAMPLES = 4096
+
+
+@dataclass
+class BucketTotals:
+    """One bucket over all steps; seconds and bytes."""
+
+    stages: StageTally = field(default_factory=lambda: StageTally(MEASURED_STAGES))
+    gradient_bytes: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass
+class StepTotals:
+    """All steps; seconds. `samples` are (step, data wait, compute, communication wait)."""
+
+    count: int = 0
+    seconds: float = 0.0
+    communication_wait_seconds: float = 0.0
+    samples: Reservoir[tuple[float, float, float, float]] = field(default_factory=lambda: Reservoir(_STEP_SAMPLES))
+
+
+class Timeline:
+    """Takes the spans of one rank, from the thread that communicates and from that of the training loop.
+
+    Args:
+        trace_steps: first steps of which all spans are kept, from the first step that is seen: a resumed run traces its
+            own beginning.
+
+    Attributes:
+        lock: for whoever reads the totals while training goes on.
+        steps: all steps.
+        buckets: totals of each bucket.
+    """
+
+    def __init__(self, trace_steps: int) -> None:
+        self.lock = threading.Lock()
+        self.steps = StepTotals()
+        self.buckets: dict[int, BucketTotals] = {}
+        self._all_reduce_seconds = 0.0
+        self._trace_steps = trace_steps
+        self._step_of_sums: int | None = None
+        self._sums: list[tuple[float, float]] = []
+        self._traced_until: int | None = None
+        self._traced_buckets: list[BucketSpan] = []
+        self._traced_steps: list[StepSpan] = []
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this rank has sent since the start, by the topology's count."""
+        with self.lock:
+            return sum(bucket.sent_bytes for bucket in self.buckets.values())
+
+    def bucket(self, span: BucketSpan) -> None:
+        """A bucket is done."""
+        with self.lock:
+            totals = self.buckets.get(span.bucket)
+            if totals is None:
+                totals = self.buckets[span.bucket] = BucketTotals()
+            totals.stages.add(stage_seconds(span))
+            totals.gradient_bytes += span.gradient_bytes
+            totals.sent_bytes += span.sent_bytes
+            if span.step != self._step_of_sums:
+                self._add_up_sums()
+                self._step_of_sums = span.step
+            self._sums.append((span.sent, span.received))
+            if self._is_traced(span.step):
+                self._traced_buckets.append(span)
+
+    def step(self, span: StepSpan) -> None:
+        """A step is done."""
+        with self.lock:
+            steps, wait = self.steps, span.communication_wait_seconds
+            steps.count += 1
+            steps.seconds += span.seconds
+            steps.communication_wait_seconds += wait
+            steps.samples.add((span.seconds, span.data_wait_seconds, span.compute_seconds, wait))
+            if self._is_traced(span.step):
+                self._traced_steps.append(span)
+
+    @property
+    def all_reduce_seconds(self) -> float:
+        """Time in which at least one bucket was being summed. The caller holds `lock`."""
+        self._add_up_sums()
+        return self._all_reduce_seconds
+
+    def _add_up_sums(self) -> None:
+        """The union of one step's sums: several may be on their way at once, and end in any order."""
+        busy_until = 0.0
+        for sent, received in sorted(self._sums):
+            self._all_reduce_seconds += max(0.0, received - max(sent, busy_until))
+            busy_until = max(busy_until, received)
+        self._sums.clear()
+
+    def traced(self) -> tuple[list[StepSpan], list[BucketSpan]]:
+        """The spans of the first steps."""
+        with self.lock:
+            return list(self._traced_steps), list(self._traced_buckets)
+
+    def _is_traced(self, step: int) -> bool:
+        if self._traced_until is None:
+            self._traced_until = step + self._trace_steps
+        return step < self._traced_until
+
+
+# ----------------------------------------------------------------------------------------------------
+# What one rank's timeline amounts to, as plain data that is gathered on the first rank.
+
+
+def rank_summary(timeline: Timeline, rank: int, host: str) -> RankSummary:
+    """The summary of `rank`, for `Communicator.gather_objects`, then `methodology.communication.merge`."""
+    with timeline.lock:
+        buckets = dict(sorted(timeline.buckets.items()))
+        return {
+            "rank": rank,
+            "host": host,
+            "steps": timeline.steps.count,
+            "step_seconds": timeline.steps.seconds,
+            "communication_wait_seconds": timeline.steps.communication_wait_seconds,
+            "all_reduce_seconds": timeline.all_reduce_seconds,
+            "gradient_bytes": sum(bucket.gradient_bytes for bucket in buckets.values()),
+            "sent_bytes": sum(bucket.sent_bytes for bucket in buckets.values()),
+            "all_reduces": sum(bucket.stages.count for bucket in buckets.values()),
+            "medians": _medians(timeline.steps),
+            "stages": stage_table([bucket.stages for bucket in buckets.values()]),
+            "buckets": [
+                {
+                    "bucket": number,
+                    "gradient_bytes": bucket.gradient_bytes / bucket.stages.count,
+                    "sent_bytes": bucket.sent_bytes / bucket.stages.count,
+                    "stages": bucket.stages.means(),
+                }
+                for number, bucket in buckets.items()
+            ],
+        }
+
+
+def _medians(steps: StepTotals) -> StepMedians | None:
+    if not steps.count:
+        return None
+    seconds, data, compute, wait = (statistics.median(column) for column in zip(*steps.samples, strict=True))
+    return {
+        "step_seconds": seconds,
+        "data_wait_seconds": data,
+        "compute_seconds": compute,
+        "communication_wait_seconds": wait,
+        "own_seconds": statistics.median(sample[1] + sample[2] for sample in steps.samples),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# All ranks' first steps as a trace that chrome://tracing and ui.perfetto.dev show.
+#
+# Format: Google's Trace Event Format, complete events. A process is a rank, its first thread the training loop; below
+# it each bucket has a thread, because buckets overlap each other and a thread's slices may only lie inside one
+# another.
+
+
+# Six slices each, of some 150 bytes: what a browser still opens.
+MOST_BUCKETS = 50_000
+_MICROSECONDS = 1e6
+
+Slice = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """The spans of one rank's first steps, by its own clock."""
+
+    rank: int
+    host: str
+    steps: tuple[StepSpan, ...]
+    buckets: tuple[BucketSpan, ...]
+
+
+def rank_trace(timeline: Timeline, rank: int, host: str, world_size: int) -> RankTrace:
+    """What this rank gives to the trace, for `Communicator.gather_objects`.
+
+    Of many ranks fewer steps are kept, whole ones and at least one, so that all together have `MOST_BUCKETS` buckets.
+    """
+    steps, buckets = timeline.traced()
+    a_step = sum(span.step == buckets[0].step for span in buckets) if buckets else 1
+    kept_steps = max(1, MOST_BUCKETS // (world_size * a_step))
+    first = min([span.step for span in steps] + [span.step for span in buckets], default=0)
+    return RankTrace(
+        rank,
+        host,
+        tuple(span for span in steps if span.step < first + kept_steps),
+        tuple(span for span in buckets if span.step < first + kept_steps),
+    )
+
+
+def chrome_trace(traces: Sequence[RankTrace], clocks: ClockAlignment) -> bytes:
+    """The trace file of all `traces`; `clocks` was measured when the ranks met.
+
+    Times are microseconds since the first span. How long data wait, compute and communication wait took within a step
+    of the training loop is measured; their place is not: they are drawn one after the other.
+    """
+    ordered = sorted(traces, key=lambda trace: trace.rank)
+    starts = [_first_moment(trace) + clocks.offsets_seconds[trace.rank] for trace in ordered if _has_spans(trace)]
+    origin = min(starts, default=0.0)
+    events = [event for trace in ordered for event in _rank_events(trace, clocks.offsets_seconds[trace.rank] - origin)]
+    document = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"clock_error_seconds": max(clocks.errors_seconds, default=0.0)},
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _has_spans(trace: RankTrace) -> bool:
+    return bool(trace.steps or trace.buckets)
+
+
+def _first_moment(trace: RankTrace) -> float:
+    return min((*(span.start for span in trace.steps), *(span.backward_start for span in trace.buckets)))
+
+
+def _rank_events(trace: RankTrace, shift: float) -> Iterator[Slice]:
+    """Everything of one rank; `shift` turns its clock into seconds since the trace's begin."""
+    yield _named("process_name", trace.rank, 0, f"rank {trace.rank} on {trace.host}")
+    yield {"ph": "M", "name": "process_sort_index", "pid": trace.rank, "args": {"sort_index": trace.rank}}
+    yield _named("thread_name", trace.rank, 0, "training loop")
+    for bucket in sorted({span.bucket for span in trace.buckets}):
+        yield _named("thread_name", trace.rank, bucket + 1, f"communication, bucket {bucket}")
+    for step in trace.steps:
+        yield from _step_events(step, trace.rank, shift)
+    for span in trace.buckets:
+        yield from _bucket_events(span, trace.rank, shift)
+
+
+def _step_events(span: StepSpan, rank: int, shift: float) -> Iterator[Slice]:
+    parts = {
+        "data wait": span.data_wait_seconds,
+        "compute": span.compute_seconds,
+        "communication wait": span.communication_wait_seconds,
+    }
+    begin = span.start + shift
+    last = begin + span.seconds
+    yield _slice(f"step {span.step}", rank, 0, begin, last, {"step": span.step})
+    for name, seconds in parts.items():
+        end = min(begin + seconds, last)
+        if seconds > 0:
+            yield _slice(name, rank, 0, begin, end, {"step": span.step})
+        begin = end
+
+
+def _bucket_events(span: BucketSpan, rank: int, shift: float) -> Iterator[Slice]:
+    arguments = {
+        "step": span.step,
+        "bucket": span.bucket,
+        "gradient_bytes": span.gradient_bytes,
+        "sent_bytes": span.sent_bytes,
+    }
+    for name, (begin, end) in zip(MEASURED_STAGES, pairwise(moments(span)), strict=True):
+        if end > begin:
+            yield _slice(name.replace("_", " "), rank, span.bucket + 1, begin + shift, end + shift, arguments)
+
+
+def _slice(name: str, rank: int, thread: int, begin: float, end: float, arguments: dict[str, Any]) -> Slice:
+    # Both ends rounded alike: what lies inside another slice still does.
+    start, stop = round(begin * _MICROSECONDS, 3), round(end * _MICROSECONDS, 3)
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": "communication" if thread else "training",
+        "pid": rank,
+        "tid": thread,
+        "ts": start,
+        "dur": round(stop - start, 3),
+        "args": arguments,
+    }
+
+
+def _named(kind: str, rank: int, thread: int, name: str) -> Slice:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}

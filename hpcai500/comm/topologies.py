@@ -1,0 +1,252 @@
+"""Topologies by the names of a recipe: the ways in which a buffer is summed over all ranks (V2.0 section 5.1.6)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from hpcai500.comm.codecs import Buffers, Wire
+from hpcai500.comm.communicator import Communicator, Traffic, broadcast_from, ring_pass
+from hpcai500.errors import RecipeError
+from hpcai500.layers import Communication
+
+# ----------------------------------------------------------------------------------------------------
+# What every topology gives to the reducer, and how one makes its groups.
+
+
+class Topology(ABC):
+    """Sums packed buffers over all ranks. Made by all of them alike, used by one thread at a time.
+
+    Attributes:
+        pieces: a buffer has this many equal pieces, each a whole number of the wire's grains.
+        groups: the communicators that it made, for whoever closes them.
+    """
+
+    pieces: int = 1
+
+    def __init__(self) -> None:
+        self.groups: list[Communicator] = []
+
+    @abstractmethod
+    def sum(self, packed: Tensor, bucket: int) -> Tensor:
+        """The sum of `packed` over all ranks, the same bits on each; `packed` is overwritten or not.
+
+        Raises:
+            RunError: a rank is gone.
+        """
+
+    @abstractmethod
+    def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
+        """What this rank sends in `sum` of a buffer of `packed_bytes`."""
+
+    def sent_bytes(self, packed_bytes: int, bucket: int) -> int:
+        """Bytes that this rank sends in `sum` of a buffer of `packed_bytes`."""
+        return round(self.traffic(packed_bytes, bucket).sent)
+
+    def sent_between_nodes(self, packed_bytes: int, bucket: int) -> int:
+        """The part of `sent_bytes` that goes to ranks on other hosts."""
+        return round(self.traffic(packed_bytes, bucket).between_nodes)
+
+    def own_group(self, communicator: Communicator, partition: Sequence[Sequence[int]]) -> Communicator | None:
+        """Make a group of each part of `partition`; returns this rank's, None where it is alone."""
+        mine = None
+        for members in partition:
+            if len(members) > 1:
+                mine = communicator.group(members) or mine
+        if mine:
+            self.groups.append(mine)
+        return mine
+
+
+def ranks_by_host(hosts: Sequence[str]) -> list[list[int]]:
+    """The ranks on each host, hosts in the order of their first rank."""
+    found: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        found.setdefault(host, []).append(rank)
+    return list(found.values())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Flat: one all-reduce over all ranks.
+
+
+class Flat(Topology):
+    """One all-reduce, by the library's algorithm where the library can sum."""
+
+    def __init__(self, communicator: Communicator, wire: Wire) -> None:
+        super().__init__()
+        self._all, self._wire = communicator, wire
+
+    def sum(self, packed: Tensor, bucket: int) -> Tensor:
+        """As `Topology`."""
+        return self._wire.all_reduce(self._all, packed, (bucket, "all"))
+
+    def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
+        """2 b (n - 1) / n."""
+        return self._wire.all_reduce_traffic(self._all, packed_bytes)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Hierarchical all-reduce: only one rank of each node speaks to other nodes (Goyal et al. 2017, section 4.1).
+
+
+class Hierarchical(Topology):
+    """Reduce in the node to its first rank, all-reduce between these leaders, broadcast in the node.
+
+    A node is what has one host name. Nodes may have different numbers of ranks.
+    """
+
+    def __init__(self, communicator: Communicator, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+        nodes = ranks_by_host(communicator.hosts)
+        self._node = self.own_group(communicator, nodes)
+        self._leaders = self.own_group(communicator, [[node[0] for node in nodes]])
+
+    def sum(self, packed: Tensor, bucket: int) -> Tensor:
+        """As `Topology`."""
+        if self._node:
+            packed = self._wire.reduce(self._node, packed, 0, (bucket, "node"))
+        if self._leaders:
+            packed = self._wire.all_reduce(self._leaders, packed, (bucket, "leaders"))
+        if self._node:
+            self._node.broadcast(packed, 0)
+        return packed
+
+    def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
+        """b from each rank to its leader; from a leader of m ranks (m - 1) b, and 2 b (l - 1) / l to l - 1 others."""
+        traffic = Traffic()
+        if self._node:
+            traffic += self._wire.reduce_traffic(self._node, packed_bytes, 0) + broadcast_from(
+                self._node, packed_bytes, 0
+            )
+        if self._leaders:
+            traffic += self._wire.all_reduce_traffic(self._leaders, packed_bytes)
+        return traffic
+
+
+# ----------------------------------------------------------------------------------------------------
+# Synchronous parameter server: each bucket is summed by one rank, which tells the others (Li et al. 2014).
+
+
+class ParameterServer(Topology):
+    """Bucket i is reduced to rank i mod n and broadcast from there, so that all ranks serve in turn.
+
+    Servers sum gradients; the update is computed by all ranks alike, as in the other topologies.
+    """
+
+    def __init__(self, communicator: Communicator, wire: Wire) -> None:
+        super().__init__()
+        self._all, self._wire = communicator, wire
+
+    def sum(self, packed: Tensor, bucket: int) -> Tensor:
+        """As `Topology`."""
+        server = self._server(bucket)
+        total = self._wire.reduce(self._all, packed, server, (bucket, "server"))
+        self._all.broadcast(total, server)
+        return total
+
+    def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
+        """b to the server, and (n - 1) b from it."""
+        server = self._server(bucket)
+        return self._wire.reduce_traffic(self._all, packed_bytes, server) + broadcast_from(
+            self._all, packed_bytes, server
+        )
+
+    def _server(self, bucket: int) -> int:
+        return bucket % self._all.size
+
+
+# ----------------------------------------------------------------------------------------------------
+# 2D torus: ranks in rows and columns, so that every rank carries a share of what goes far (Mikami et al. 2018).
+
+
+class Torus(Topology):
+    """Reduce-scatter along rows, all-reduce along columns, all-gather along rows.
+
+    A row is `columns` consecutive ranks; column c has rank c of each row.
+
+    Args:
+        communicator: all ranks.
+        wire: arithmetic on buffers.
+        buffers: to work in.
+        columns: ranks in a row; 0 takes the ranks of a node.
+
+    Raises:
+        RecipeError: the ranks do not fill the rows, or nodes differ where a row is a node.
+    """
+
+    def __init__(self, communicator: Communicator, wire: Wire, buffers: Buffers, *, columns: int) -> None:
+        super().__init__()
+        self._wire, self._buffers = wire, buffers
+        size = communicator.size
+        self.pieces = columns or _ranks_of_a_node(communicator.hosts)
+        if size % self.pieces:
+            raise RecipeError(
+                f"communication.torus_columns: {size} ranks do not fill rows of {self.pieces}: "
+                f"use one of {', '.join(str(count) for count in range(1, size + 1) if size % count == 0)}"
+            )
+        self._row = self.own_group(
+            communicator, [range(first, first + self.pieces) for first in range(0, size, self.pieces)]
+        )
+        self._column = self.own_group(communicator, [range(column, size, self.pieces) for column in range(self.pieces)])
+
+    def sum(self, packed: Tensor, bucket: int) -> Tensor:
+        """As `Topology`."""
+        piece = self._wire.reduce_scatter(self._row, packed, (bucket, "row")) if self._row else packed
+        if self._column:
+            piece = self._wire.all_reduce(self._column, piece, (bucket, "column"))
+        if self._row is None:
+            return piece
+        whole = self._buffers.take("torus", len(packed), packed.dtype)
+        self._row.all_gather(piece, whole)
+        return whole
+
+    def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
+        """With c columns and r rows: 2 b (c - 1) / c along the row and 2 (b / c) (r - 1) / r along the column."""
+        traffic = Traffic()
+        if self._row:
+            traffic += self._wire.reduce_scatter_traffic(self._row, packed_bytes) + ring_pass(self._row, packed_bytes)
+        if self._column:
+            traffic += self._wire.all_reduce_traffic(self._column, packed_bytes // self.pieces)
+        return traffic
+
+
+def _ranks_of_a_node(hosts: tuple[str, ...]) -> int:
+    nodes = ranks_by_host(hosts)
+    sizes = sorted({len(node) for node in nodes})
+    if len(sizes) > 1:
+        raise RecipeError(
+            f"communication.torus_columns: 0 makes a row of each node, but nodes have {' or '.join(map(str, sizes))} "
+            "ranks: start as many on each node, or state the ranks of a row"
+        )
+    if any(node != list(range(node[0], node[0] + len(node))) for node in nodes):
+        raise RecipeError(
+            "communication.torus_columns: 0 makes a row of each node, but the ranks of a node are not consecutive: "
+            "have the launcher place ranks node by node (srun --distribution=block, mpirun --map-by slot), or state "
+            "the ranks of a row"
+        )
+    return sizes[0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Topologies by the names of a recipe: the ways in which a buffer is summed over all ranks (V2.0 section 5.1.6).
+
+
+def make_topology(settings: Communication, communicator: Communicator, wire: Wire, buffers: Buffers) -> Topology:
+    """The topology that `settings` names over all members of `communicator`; called by all of them alike.
+
+    Raises:
+        RecipeError: it cannot be laid over these ranks; the message says why.
+    """
+    match settings.topology:
+        case "flat":
+            return Flat(communicator, wire)
+        case "hierarchical":
+            return Hierarchical(communicator, wire)
+        case "torus":
+            return Torus(communicator, wire, buffers, columns=settings.torus_columns)
+        case "parameter-server":
+            return ParameterServer(communicator, wire)

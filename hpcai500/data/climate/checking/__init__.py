@@ -1,1 +1,0 @@
-"""What `data check ewa` finds and how it is shown."""

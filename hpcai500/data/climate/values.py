@@ -1,0 +1,623 @@
+"""Values of whole years: read, digested, and summed up channel by channel."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500._core import ClimateError, ClimateReader
+from hpcai500.data.climate.years import (
+    CHANNELS,
+    DAMAGED,
+    IMAGES,
+    Located,
+    YearFile,
+    identity_of,
+    open_hdf5,
+    plain,
+    unreadable,
+)
+from hpcai500.data.derived import derived_paths, map_in_order, write_derived
+from hpcai500.data.staging.reading import require_all_images, require_images
+from hpcai500.errors import DataError, UsageError
+from hpcai500.progress import Tracker, silent
+
+# ----------------------------------------------------------------------------------------------------
+# Values of whole years: read, digested, and summed up channel by channel.
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which chunks of a file cannot be read, and why: HDF5 itself only says that some filter failed.
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A chunk that cannot be read (None: the file is not chunked), and the images and channels that it holds."""
+
+    path: Path
+    chunk: tuple[int, ...] | None
+    images: range
+    channels: range
+    reason: str
+
+    def __str__(self) -> str:
+        one = len(self.images) == 1
+        images = f"image {self.images[0]}" if one else f"images {self.images[0]} to {self.images[-1]}"
+        names = [CHANNELS[channel] for channel in self.channels]
+        channels = f"channel {names[0]}" if len(names) == 1 else f"channels {names[0]} to {names[-1]}"
+        chunk = f", chunk {self.chunk}" if self.chunk else ""
+        return f"dataset {IMAGES}, {images}, {channels}{chunk}: {self.reason}"
+
+
+def find_faults(path: Path, file: h5py.File, first: int, count: int, channels: slice) -> Iterator[Fault]:
+    """Yield the chunks that hold `channels` of images `first` to `first + count` and cannot be read.
+
+    A chunk is named by its place in the grid of chunks.
+    """
+    dataset = file[IMAGES]
+    sides = dataset.chunks or (1, *dataset.shape[1:])
+    low, high = (first, channels.start, 0, 0), (first + count, channels.stop, *dataset.shape[2:])
+    cells = [range(a // side, -(-b // side)) for a, b, side in zip(low, high, sides, strict=True)]
+    for cell in itertools.product(*cells):
+        begin = tuple(at * side for at, side in zip(cell, sides, strict=True))
+        end = tuple(min(at + side, most) for at, side, most in zip(begin, sides, dataset.shape, strict=True))
+        try:
+            dataset[tuple(map(slice, begin, end))]
+        except DAMAGED as error:
+            reason = _reason(dataset, begin, error) if dataset.chunks else plain(error)
+            images, of_channels = (range(a, b) for a, b in list(zip(begin, end, strict=True))[:2])
+            yield Fault(path, cell if dataset.chunks else None, images, of_channels, reason)
+
+
+def _reason(dataset: h5py.Dataset, begin: tuple[int, ...], error: BaseException) -> str:
+    if "filter" not in str(error):
+        return f"unreadable: {plain(error)}"
+    try:
+        _, stored = dataset.id.read_direct_chunk(begin)
+        if dataset.compression == "gzip":
+            zlib.decompress(stored[: -4 if dataset.fletcher32 else None])
+    except zlib.error as inflating:
+        # "Error -3 while decompressing data: incorrect data check"
+        return f"does not inflate: {str(inflating).rpartition(': ')[2]}"
+    except DAMAGED as reading:
+        return f"unreadable: {plain(reading)}"
+    return "its checksum (fletcher32) does not match" if dataset.fletcher32 else plain(error)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Values of images as the file holds them, read in windows: the ranges of images that share chunks.
+
+
+FloatArray = npt.NDArray[np.float32]
+ALL_CHANNELS = slice(0, len(CHANNELS))
+
+# A block is what one process holds at a time; the least is a window of as many channels as one chunk has.
+BLOCK_BYTES = 2**28
+MOST_BLOCK_BYTES = 2**30
+
+
+class UnreadableImagesError(DataError):
+    """Chunks that cannot be read; the message names the file and the first of them."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        more = f" (and {len(faults) - 1} more chunks)" if len(faults) > 1 else ""
+        super().__init__(f"{faults[0].path}: {faults[0]}{more}; copy the file again")
+        self.faults = faults
+
+    def __reduce__(self) -> tuple[type[UnreadableImagesError], tuple[tuple[Fault, ...]]]:
+        # Crosses from the process that reads to the one that reports.
+        return type(self), (self.faults,)
+
+
+def read_images(
+    year: YearFile, first: int, count: int, out: FloatArray | None = None, *, channels: slice = ALL_CHANNELS
+) -> FloatArray:
+    """Read images `first` to `first + count` of `year`, as (count, channels, height, width) float32.
+
+    `channels` is a plain range of channels. `out`, of that shape, is filled and returned where given.
+
+    Raises:
+        UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
+        DataError: the file is gone or no longer the one that was opened; images were not staged.
+    """
+    require_images(year.path, first, count)
+    shape = (count, channels.stop - channels.start, *year.grid)
+    values = np.empty(shape, np.float32) if out is None else out
+    assert values.shape == shape
+    try:
+        # One thread: those who read much share the work between processes.
+        with ClimateReader(
+            [Located(year.path, year.storage)],
+            channels=range(channels.start, channels.stop),
+            mean=None,
+            std=None,
+            dtype="float32",
+            left=0,
+            width=year.width,
+            threads=1,
+        ) as reader:
+            reader.read_window(0, first, count, values)
+    except ClimateError as error:
+        raise _faults(year, first, count, channels) or unreadable(error, year.path, len(CHANNELS)) from error
+    return values
+
+
+def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> FloatArray:
+    """As `read_images`, by HDF5's own library: slower, and independent of the core's reader."""
+    require_images(year.path, first, count)
+    with open_hdf5(year.path) as file:
+        try:
+            values: FloatArray = file[IMAGES][first : first + count, channels]
+        except DAMAGED as error:
+            raise _faults(year, first, count, channels) or DataError(
+                f"{year.path}: dataset {IMAGES}, images {first} to {first + count - 1}: {plain(error)}, and readable "
+                "when tried again: the disk or the network is at fault; run the same command again"
+            ) from error
+    return values
+
+
+def _faults(year: YearFile, first: int, count: int, channels: slice) -> UnreadableImagesError | None:
+    """A reader stops at its first fault; HDF5's library is then asked for all damaged chunks of the range."""
+    with open_hdf5(year.path) as file:
+        faults = tuple(find_faults(year.path, file, first, count, channels))
+    return UnreadableImagesError(faults) if faults else None
+
+
+def ranges(year: YearFile) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) of consecutive ranges that cover the year, each of whole windows where memory allows.
+
+    Single images are joined up to BLOCK_BYTES; a window is cut where one chunk's channels of it exceed a GiB.
+    """
+    window, images = year.storage.window, year.images
+    most = max(1, MOST_BLOCK_BYTES // (chunk_channels(year) * year.plane_bytes))
+    joined = max(1, BLOCK_BYTES // (window * year.image_bytes)) * window
+    for start in range(0, images, joined):
+        stop = min(start + joined, images)
+        for first in range(start, stop, most):
+            yield first, min(most, stop - first)
+
+
+def channel_blocks(year: YearFile, count: int) -> Iterator[slice]:
+    """Yield the ranges of channels in which to read `count` images: bounded in memory, no chunk read twice."""
+    least = chunk_channels(year)
+    step = max(1, BLOCK_BYTES // (least * count * year.plane_bytes)) * least
+    for start in range(0, len(CHANNELS), step):
+        yield slice(start, min(start + step, len(CHANNELS)))
+
+
+def chunk_channels(year: YearFile) -> int:
+    """Return how many channels a chunk holds; 1 where the file is one piece."""
+    return year.storage.chunk[1] if year.storage.chunk else 1
+
+
+# ----------------------------------------------------------------------------------------------------
+# Moments of the 16 channels, accumulated over images and years without a second pass.
+#
+# Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances": mean and
+# sum of squared deviations of a union follow from those of its parts, in float64, without cancellation.
+
+
+Counts = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+_COUNTS = ("count", "nan", "infinite")
+_VALUES = ("mean", "m2", "minimum", "maximum")
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelStatistics:
+    """What is known of each channel, as arrays of 16.
+
+    Attributes:
+        count: finite values; the moments are theirs.
+        nan, infinite: values that are not finite.
+        mean: of the finite values, in the channel's unit; 0 without any.
+        m2: sum of their squared deviations from the mean.
+        minimum, maximum: of the finite values; infinity and minus infinity without any.
+    """
+
+    count: Counts
+    nan: Counts
+    infinite: Counts
+    mean: Values
+    m2: Values
+    minimum: Values
+    maximum: Values
+
+    def merged(self, other: ChannelStatistics) -> ChannelStatistics:
+        """Return the statistics of the values of both."""
+        count = self.count + other.count
+        share = other.count / np.maximum(count, 1)
+        difference = other.mean - self.mean
+        return ChannelStatistics(
+            count=count,
+            nan=self.nan + other.nan,
+            infinite=self.infinite + other.infinite,
+            mean=self.mean + difference * share,
+            m2=self.m2 + other.m2 + difference**2 * self.count * share,
+            minimum=np.minimum(self.minimum, other.minimum),
+            maximum=np.maximum(self.maximum, other.maximum),
+        )
+
+    @property
+    def std(self) -> Values:
+        """Population standard deviation; 0 without values."""
+        return np.sqrt(self.m2 / np.maximum(self.count, 1))
+
+    @property
+    def constant(self) -> npt.NDArray[np.bool_]:
+        """Which channels have one value only, or none."""
+        return self.minimum >= self.maximum
+
+    def document(self) -> dict[str, list[int] | list[float]]:
+        """Return plain lists that JSON keeps to the bit."""
+        return {name: getattr(self, name).tolist() for name in (*_COUNTS, *_VALUES)}
+
+
+def none() -> ChannelStatistics:
+    """Return the statistics of no values."""
+    zeros, reals = np.zeros(len(CHANNELS), np.int64), np.zeros(len(CHANNELS))
+    return ChannelStatistics(zeros, zeros, zeros, reals, reals, reals + math.inf, reals - math.inf)
+
+
+def combined(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
+    """Return the statistics of the values of all `parts`, in their order."""
+    return reduce(ChannelStatistics.merged, parts, none())
+
+
+def from_document(document: Any) -> ChannelStatistics:
+    """Return what `document()` described. Raises KeyError, TypeError or ValueError for anything that no values have."""
+    arrays: dict[str, Any] = {name: _numbers(document[name], int, np.int64) for name in _COUNTS}
+    arrays |= {name: _numbers(document[name], (int, float), np.float64) for name in _VALUES}
+    statistics = ChannelStatistics(**arrays)
+    if not _possible(statistics):
+        raise ValueError("statistics that no values have")
+    return statistics
+
+
+def _numbers(listed: Any, kind: Any, dtype: Any) -> npt.NDArray[Any]:
+    if len(listed) != len(CHANNELS) or not all(isinstance(number, kind) for number in listed):
+        raise ValueError("statistics of another number of channels, or of no numbers")
+    try:
+        return np.array(listed, dtype)
+    except OverflowError as error:
+        raise ValueError("statistics of numbers that are too large") from error
+
+
+def _possible(found: ChannelStatistics) -> bool:
+    counts = np.stack([found.count, found.nan, found.infinite])
+    low, high, some = found.minimum, found.maximum, found.count > 0
+    extremes = np.where(
+        some, np.isfinite(low) & np.isfinite(high) & (low <= high), (low == math.inf) & (high == -math.inf)
+    )
+    moments = np.isfinite(found.mean) & np.isfinite(found.m2) & (found.m2 >= 0)
+    return bool((counts >= 0).all() and extremes.all() and moments.all())
+
+
+def of_planes(planes: FloatArray) -> ChannelStatistics:
+    """Return the statistics of `planes` (channels, height, width), an element each: 16, or a block of them."""
+    # A NaN that signals, and infinity minus infinity, are what is looked for.
+    with np.errstate(invalid="ignore"):
+        rows = [_of_plane(plane) for plane in planes]
+    columns: dict[str, Any] = dict(zip((*_COUNTS, *_VALUES), map(np.array, zip(*rows, strict=True)), strict=True))
+    return ChannelStatistics(**columns)
+
+
+def joined(blocks: Sequence[ChannelStatistics]) -> ChannelStatistics:
+    """Return the statistics of an image from those of its `blocks` of channels, in their order."""
+    columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in (*_COUNTS, *_VALUES)}
+    return ChannelStatistics(**columns)
+
+
+def _of_plane(plane: FloatArray) -> tuple[int, int, int, float, float, float, float]:
+    values = plane.astype(np.float64).ravel()
+    nan = infinite = 0
+    # Finite float32 values cannot overflow a float64 sum; one that is not finite makes the sum so.
+    if not math.isfinite(values.sum()):
+        nan = int(np.isnan(values).sum())
+        values = values[np.isfinite(values)]
+        infinite = plane.size - nan - values.size
+    if not values.size:
+        return 0, nan, infinite, 0.0, 0.0, math.inf, -math.inf
+    low, high = float(values.min()), float(values.max())
+    mean = float(values.sum()) / values.size
+    values -= mean
+    # What the rounding of the mean left over.
+    rest = float(values.sum())
+    np.square(values, out=values)
+    m2 = max(float(values.sum()) - rest * rest / values.size, 0.0)
+    return values.size, nan, infinite, mean, m2, low, high
+
+
+# ----------------------------------------------------------------------------------------------------
+# One pass over the values of images: digest and statistics of each, whatever the layout they are read from.
+
+
+@dataclass(frozen=True)
+class ImageScan:
+    """An image's SHA-256 over its values (little-endian float32, channel by channel), and its statistics."""
+
+    digest: bytes
+    statistics: ChannelStatistics
+
+
+@dataclass(frozen=True)
+class RangeScan:
+    """Consecutive images of one year. `images` is empty when there are `faults`: chunks that cannot be read."""
+
+    year: int
+    first: int
+    count: int
+    images: tuple[ImageScan, ...]
+    faults: tuple[Fault, ...] = ()
+
+
+class Accumulator:
+    """Scans of `count` images, whose channels come in blocks, in order."""
+
+    def __init__(self, count: int) -> None:
+        self._digests = [hashlib.sha256() for _ in range(count)]
+        self._blocks: list[list[ChannelStatistics]] = [[] for _ in range(count)]
+
+    def add(self, block: FloatArray) -> None:
+        """Add the next channels of all images: (count, channels, height, width), C-contiguous."""
+        for digest, blocks, planes in zip(self._digests, self._blocks, block, strict=True):
+            digest.update(np.ascontiguousarray(planes, "<f4").data)
+            blocks.append(of_planes(planes))
+
+    def scans(self) -> tuple[ImageScan, ...]:
+        """Return the scans, once all 16 channels were added."""
+        return tuple(
+            ImageScan(digest.digest(), joined(blocks))
+            for digest, blocks in zip(self._digests, self._blocks, strict=True)
+        )
+
+
+def digest_images(year: YearFile, first: int, count: int) -> tuple[bytes, ...]:
+    """Return the digests of images `first` to `first + count` of `year`, as HDF5's own library reads them.
+
+    What was written is judged by another reader than the one that read its source. Raises UnreadableImagesError.
+    """
+    digests = [hashlib.sha256() for _ in range(count)]
+    for channels in channel_blocks(year, count):
+        for digest, planes in zip(digests, read_by_hdf5(year, first, count, channels), strict=True):
+            digest.update(np.ascontiguousarray(planes, "<f4").data)
+    return tuple(digest.digest() for digest in digests)
+
+
+def processes(workers: int | None) -> int:
+    """Return how many processes share the work: `workers`, or one a core of this job. Raises UsageError below one."""
+    if workers is not None and workers < 1:
+        raise UsageError(f"cannot work with {workers} processes: --workers must be at least 1")
+    return workers if workers is not None else len(os.sched_getaffinity(0))
+
+
+def scan_years(years: Sequence[YearFile], workers: int) -> Iterator[RangeScan]:
+    """Scan all images of `years`, in order, in `workers` processes; each holds at most a block (`raw_images`)."""
+    tasks = [(year, first, count) for year in years for first, count in ranges(year)]
+    yield from map_in_order(_scan_range, tasks, min(workers, max(len(tasks), 1)), what="reads images")
+
+
+def _scan_range(task: tuple[YearFile, int, int]) -> RangeScan:
+    year, first, count = task
+    scans, faults = Accumulator(count), list[Fault]()
+    for channels in channel_blocks(year, count):
+        try:
+            block = read_images(year, first, count, channels=channels)
+        except UnreadableImagesError as error:
+            faults += error.faults
+            continue
+        if not faults:
+            scans.add(block)
+    return RangeScan(year.year, first, count, () if faults else scans.scans(), tuple(faults))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the values of a year are: their digest and statistics, measured once and kept beside the data.
+#
+# Kept results hold as long as a file keeps its size, its modification time and its boxes.
+
+
+FILE = ".hpcai500-climate.json"
+_FORMAT = "hpcai500 climate content 1"
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
+
+
+@dataclass(frozen=True)
+class YearContent:
+    """SHA-256 (hex) of a year's values and boxes, the same in every layout; and its statistics."""
+
+    digest: str
+    statistics: ChannelStatistics
+
+
+def content_of(year: YearFile, images: Iterable[ImageScan]) -> YearContent:
+    """Return the content of `year` from the scans of all its images, in order."""
+    scans = tuple(images)
+    assert len(scans) == year.images
+    digest = hashlib.sha256(f"{_FORMAT} {year.year} {year.images} {year.height} {year.width}\n".encode())
+    for scan in scans:
+        digest.update(scan.digest)
+    digest.update(boxes_digest(year))
+    return YearContent(digest.hexdigest(), combined(scan.statistics for scan in scans))
+
+
+def content_fingerprint(contents: Mapping[int, YearContent]) -> str:
+    """Return the SHA-256 (hex) over the years (keys) and their contents, ascending."""
+    lines = [_FORMAT, *(f"{year} {contents[year].digest}" for year in sorted(contents))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def boxes_digest(year: YearFile) -> bytes:
+    """Return the SHA-256 of the year's boxes as they lie in the file."""
+    return hashlib.sha256(np.ascontiguousarray(year.boxes, "<i4").data).digest()
+
+
+def load_contents(years: Iterable[YearFile]) -> dict[int, YearContent]:
+    """Return the contents that are known of `years`, by year."""
+    found: dict[int, YearContent] = {}
+    for year in years:
+        for path in derived_paths(year.path.parent, FILE):
+            try:
+                entry = _entries(path)[str(year.year)]
+                if entry["key"] == _key(year):
+                    found[year.year] = _content(entry, year)
+                    break
+            except _DAMAGED:
+                # A damaged file is one that knows nothing.
+                continue
+    return found
+
+
+def store_contents(root: Path, years: Iterable[YearFile], contents: Mapping[int, YearContent]) -> None:
+    """Keep `contents` of `years` (files in `root`) for later runs, beside what is known of other years.
+
+    A file that has changed since it was opened is left out.
+    """
+    entries: dict[str, Any] = {}
+    for path in reversed(derived_paths(root, FILE)):
+        try:
+            entries |= _entries(path)
+        except _DAMAGED:
+            continue
+    for year in years:
+        if year.year in contents and identity_of(year.path) == year.identity:
+            content = contents[year.year]
+            statistics = content.statistics.document()
+            entries[str(year.year)] = {"key": _key(year), "digest": content.digest, "statistics": statistics}
+    document = {"format": _FORMAT, "years": dict(sorted(entries.items()))}
+    write_derived(root, FILE, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    document = json.loads(path.read_bytes())
+    if document["format"] != _FORMAT:
+        return {}
+    return dict(document["years"])
+
+
+def _content(entry: Any, year: YearFile) -> YearContent:
+    digest, statistics = entry["digest"], from_document(entry["statistics"])
+    if len(bytes.fromhex(digest)) != hashlib.sha256().digest_size:
+        raise ValueError("no SHA-256")
+    if (statistics.count + statistics.nan + statistics.infinite != year.images * year.height * year.width).any():
+        raise ValueError("statistics of another number of values")
+    return YearContent(digest, statistics)
+
+
+def _key(year: YearFile) -> dict[str, Any]:
+    return {**asdict(year.identity), "boxes": boxes_digest(year).hex()}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Mean and standard deviation of each channel over years of images: measured once, in parallel, and kept.
+
+
+def non_finite_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Return which of `channels` (all, where None) hold NaN or infinite values, a phrase each."""
+    bad = whole.nan + whole.infinite
+    return tuple(
+        f"channel {channel} {CHANNELS[channel]}: {bad[channel]} values are NaN or infinite"
+        for channel in _those(bad > 0, channels)
+    )
+
+
+def constant_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Return which of `channels` (all, where None) have one value only, a phrase each.
+
+    No division by their deviation can normalise them.
+    """
+    constant = whole.constant & (whole.count > 0)
+    return tuple(
+        f"channel {channel} {CHANNELS[channel]}: all values are {whole.minimum[channel]:g}"
+        for channel in _those(constant, channels)
+    )
+
+
+def require_varied(statistics: ChannelStatistics, channels: Sequence[int] | None, where: str) -> None:
+    """Raise DataError, which begins with `where`, unless each of `channels` (all, where None) has two values."""
+    if reasons := constant_channels(statistics, channels):
+        raise DataError(
+            f"{where}: {reasons[0]}, so that nothing can be normalised by its deviation; leave it out of the recipe's "
+            "channels, or take other training years"
+        )
+
+
+def _those(marked: npt.NDArray[np.bool_], channels: Sequence[int] | None) -> list[int]:
+    return [channel for channel in np.flatnonzero(marked).tolist() if channels is None or channel in channels]
+
+
+def load(years: Sequence[YearFile]) -> dict[int, ChannelStatistics]:
+    """Return the statistics that are kept for `years`, by year; others are absent."""
+    return {year: content.statistics for year, content in load_contents(years).items()}
+
+
+def store(years: Sequence[YearFile], contents: dict[int, YearContent]) -> None:
+    """Keep `contents` of `years`, all in one folder, beside the data or in the user's cache."""
+    store_contents(years[0].path.parent, years, contents)
+
+
+def measure(
+    years: Sequence[YearFile], *, workers: int | None = None, progress: Tracker = silent
+) -> dict[int, YearContent]:
+    """Read all images of `years` in `workers` processes (default: one a core of this job), and keep what is found.
+
+    Memory: a block of images (`raw_images.ranges`) a process. The result depends on values only: not on layout or
+    workers.
+
+    Raises:
+        UnreadableImagesError: chunks cannot be read.
+        DataError: the years are staged in part.
+    """
+    require_all_images(year.path for year in years)
+    contents: dict[int, YearContent] = {}
+    scans: list[ImageScan] = []
+    by_year = {year.year: year for year in years}
+    with progress(sum(year.images for year in years), "measuring channels", "images") as bar:
+        for part in scan_years(years, processes(workers)):
+            if part.faults:
+                raise UnreadableImagesError(part.faults)
+            scans += part.images
+            bar.advance(part.count)
+            if len(scans) == by_year[part.year].images:
+                contents[part.year] = content_of(by_year[part.year], scans)
+                scans.clear()
+                # An interrupted measurement goes on where it was.
+                store([by_year[part.year]], contents)
+    return contents
+
+
+def load_or_measure(
+    years: Sequence[YearFile],
+    *,
+    channels: Sequence[int] | None = None,
+    workers: int | None = None,
+    progress: Tracker = silent,
+) -> tuple[ChannelStatistics, ...]:
+    """Return the statistics of each of `years`; those of which nothing is kept are measured, all channels of them.
+
+    Raises:
+        DataError: one of `channels` (all, where None) holds NaN or infinite values, or chunks cannot be read.
+    """
+    known = load(years)
+    missing = [year for year in years if year.year not in known]
+    if missing:
+        measured = measure(missing, workers=workers, progress=progress)
+        known |= {year: content.statistics for year, content in measured.items()}
+    for year in years:
+        if reasons := non_finite_channels(known[year.year], channels):
+            raise DataError(f"{year.path}: {reasons[0]}; `hpcai500 data check ewa {year.path.parent}` names the images")
+    return tuple(known[year.year] for year in years)

@@ -1,1 +1,0 @@
-"""Values of whole years: read, digested, and summed up channel by channel."""

@@ -1,0 +1,588 @@
+"""What the core's reader could not read, in one line for people."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500._core import ClimateError
+from hpcai500.data.staging.reading import staged_year
+from hpcai500.errors import DataError
+from hpcai500.layers import ClimateChannel
+
+# ----------------------------------------------------------------------------------------------------
+# The format of ExtremeWeather (Racah et al., 2017; V2.0 section 4.2.1): an HDF5 file `climo_YYYY.h5` for each year.
+#
+#     images  (images, 16, height, width) float32     1460 images a year (every 6 hours) of 768 x 1152 as shipped
+#     boxes   (images, 15, 5) int32                   rows ymin xmin ymax xmax class; unused rows are -1
+#
+# y runs over `height` (latitude), x over `width` (longitude, periodic).
+
+
+IMAGES, BOXES = "images", "boxes"
+
+CHANNELS: tuple[str, ...] = get_args(ClimateChannel)
+CLASSES = ("tropical depression", "tropical cyclone", "extratropical cyclone", "atmospheric river")
+MOST_BOXES = 15
+BOX_COLUMNS = ("ymin", "xmin", "ymax", "xmax", "class")
+
+_FILE = re.compile(r"climo_(\d{4})\.h5")
+
+
+def file_name(year: int) -> str:
+    """The name of the file of `year`."""
+    return f"climo_{year:04d}.h5"
+
+
+def year_of(name: str) -> int | None:
+    """The year that a file name stands for; None for other files."""
+    match = _FILE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# HDF5 files opened with errors that say what is wrong with the file instead of what failed in the library.
+
+
+# What h5py was seen to raise on damaged metadata.
+DAMAGED = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
+_TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
+_MOST_CHARACTERS = 160
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Open the file at `path` for reading.
+
+    Raises:
+        DataError: it is missing, unreadable, truncated, or no HDF5 file.
+    """
+    try:
+        # Locks fail on many read-only and parallel file systems, and nobody writes into a set.
+        file = h5py.File(path, "r", locking=False)
+    except DAMAGED as error:
+        raise DataError(f"{path}: {_reason(path, error)}") from error
+    with file:
+        yield file
+
+
+def leads_nowhere(file: h5py.File, name: str) -> bool:
+    """Whether `name` is a soft or an external link to something that is not there."""
+    link = file.get(name, getlink=True)
+    return isinstance(link, h5py.SoftLink | h5py.ExternalLink) and file.get(name) is None
+
+
+def plain(error: BaseException) -> str:
+    """Return what an exception of h5py says, in one short line."""
+    text = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+    inner = re.search(r"\((.*)\)", text)
+    return (inner[1] if inner else text or type(error).__name__)[:_MOST_CHARACTERS]
+
+
+def _reason(path: Path, error: BaseException) -> str:
+    if truncated := _TRUNCATED.search(str(error)):
+        found, expected = truncated.groups()
+        return f"truncated: {found} bytes of the {expected} that its HDF5 header states; copy it again"
+    if isinstance(error, OSError) and error.errno:
+        return f"unreadable: {os.strerror(error.errno)}"
+    if "file signature not found" in str(error):
+        return "empty file; copy it again" if path.stat().st_size == 0 else "not an HDF5 file (no HDF5 signature)"
+    return f"not readable as HDF5: {plain(error)}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# The rows of `boxes`: which of them are boxes, which cannot be used, and how many and how large they are.
+
+
+Boxes = npt.NDArray[np.int32]
+_QUANTILES = (0.05, 0.5, 0.95)
+
+
+class RowKind(IntEnum):
+    """What a row of `boxes` is; the first that applies. Rows of the first two kinds below UNUSED can be trained on."""
+
+    UNUSED = 0
+    GOOD = 1
+    CLIPPED = 2
+    OUTSIDE = 3
+    EMPTY = 4
+    UNKNOWN_CLASS = 5
+    PARTLY_UNUSED = 6
+
+
+MEANING = {
+    RowKind.CLIPPED: "over the image's edge (cut there when used)",
+    RowKind.OUTSIDE: "wholly outside the image (not used)",
+    RowKind.EMPTY: "empty or inverted (not used)",
+    RowKind.UNKNOWN_CLASS: f"of a class other than 0 to {len(CLASSES) - 1}",
+    RowKind.PARTLY_UNUSED: "with some values of -1 (not used)",
+}
+
+
+def row_kinds(boxes: Boxes, height: int, width: int) -> npt.NDArray[np.int8]:
+    """Return the RowKind of each row of `boxes` (images, rows, 5) on a grid of height x width, as (images, rows).
+
+    Edges are pixel borders: a box that fills the image is 0 0 height width.
+    """
+    ymin, xmin, ymax, xmax, label = np.moveaxis(boxes, -1, 0)
+    minus = (boxes == -1).sum(axis=-1)
+    conditions = {
+        RowKind.UNUSED: minus == boxes.shape[-1],
+        RowKind.PARTLY_UNUSED: minus > 0,
+        RowKind.UNKNOWN_CLASS: (label < 0) | (label >= len(CLASSES)),
+        RowKind.EMPTY: (ymax <= ymin) | (xmax <= xmin),
+        RowKind.OUTSIDE: (ymax <= 0) | (xmax <= 0) | (ymin >= height) | (xmin >= width),
+        RowKind.CLIPPED: (ymin < 0) | (xmin < 0) | (ymax > height) | (xmax > width),
+    }
+    return np.select(list(conditions.values()), [int(kind) for kind in conditions], int(RowKind.GOOD)).astype(np.int8)
+
+
+def usable(boxes: Boxes, height: int, width: int) -> npt.NDArray[np.bool_]:
+    """Return which rows of `boxes` (images, rows, 5) can be trained on, once cut at the image's edges."""
+    kinds = row_kinds(boxes, height, width)
+    return np.isin(kinds, (RowKind.GOOD, RowKind.CLIPPED))
+
+
+def class_counts(boxes: Boxes, kinds: npt.NDArray[np.int8]) -> tuple[int, ...]:
+    """Return how many rows name each class, whether or not their coordinates can be used, as publications count."""
+    named = ~np.isin(kinds, (RowKind.UNUSED, RowKind.PARTLY_UNUSED, RowKind.UNKNOWN_CLASS))
+    return tuple(np.bincount(boxes[named][:, 4], minlength=len(CLASSES)).tolist())
+
+
+@dataclass(frozen=True)
+class OddRows:
+    """Rows of one kind that deserve a look: how many, and where the first one is."""
+
+    kind: RowKind
+    rows: int
+    first_image: int
+    first_row: int
+    first: tuple[int, ...]
+
+    def __str__(self) -> str:
+        place = f"image {self.first_image}, row {self.first_row}: {' '.join(map(str, self.first))}"
+        return f"boxes {MEANING[self.kind]}: {self.rows}; the first: {place}"
+
+
+def odd_rows(boxes: Boxes, kinds: npt.NDArray[np.int8]) -> tuple[OddRows, ...]:
+    """Return what there is of each kind but UNUSED and GOOD."""
+    found = []
+    for kind in MEANING:
+        places = np.argwhere(kinds == kind)
+        if len(places):
+            image, row = places[0].tolist()
+            found.append(OddRows(kind, len(places), image, row, tuple(boxes[image, row].tolist())))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class BoxSizes:
+    """5 %, 50 % and 95 % quantiles of the extent of a class's boxes in pixels; None where the class has no box."""
+
+    height: tuple[float, ...] | None
+    width: tuple[float, ...] | None
+
+
+def box_sizes(rows: Boxes) -> tuple[BoxSizes, ...]:
+    """Return the extent of the boxes of each class, over `rows` (boxes, 5) that are all used."""
+    return tuple(_sizes(rows[rows[:, 4] == label]) for label in range(len(CLASSES)))
+
+
+def _sizes(rows: Boxes) -> BoxSizes:
+    if not len(rows):
+        return BoxSizes(None, None)
+    extents = rows[:, 2:4].astype(np.int64) - rows[:, 0:2]
+    heights, widths = np.quantile(extents, _QUANTILES, axis=0).T.tolist()
+    return BoxSizes(tuple(heights), tuple(widths))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The two variants of ExtremeWeather in circulation, told apart by their boxes.
+#
+#     shipped   ymin xmin ymax xmax class, classes 0 to 3
+#     swapped   xmin ymin xmax ymax class, classes 1 to 4
+#
+# Nothing in a file names its variant. What tells are coordinates that fit one axis only, and the classes that occur. A
+# file whose two pieces of evidence contradict each other is ambiguous: it is neither used nor converted.
+
+
+Name = Literal["shipped", "swapped", "ambiguous"]
+_Side = Literal["shipped", "swapped"] | None
+
+# A third of the boxes of a real year end beyond 768 of 1152 columns; a few rows may be plain mistakes.
+_LEAST_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Which variant the boxes of a file are of, and what says so, in a sentence."""
+
+    name: Name
+    evidence: str
+
+
+def variant_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> Variant:
+    """Tell which variant `boxes` (images, rows, 5) on a grid of height x width are of.
+
+    Boxes that tell nothing are taken as shipped.
+    """
+    rows = boxes[(boxes != -1).all(axis=-1)]
+    axes, of_axes = _by_coordinates(rows, height, width)
+    classes, of_classes = _by_classes(rows)
+    evidence = f"{of_axes}; {of_classes}"
+    if classes == "swapped" or axes == "swapped":
+        return Variant("swapped" if axes == classes else "ambiguous", evidence)
+    return Variant("shipped", evidence)
+
+
+def _by_coordinates(rows: npt.NDArray[np.int32], height: int, width: int) -> tuple[_Side, str]:
+    if height >= width:
+        return None, f"on a grid of {height} x {width} no coordinate tells x from y"
+    as_y, as_x = rows[:, [0, 2]].max(axis=1), rows[:, [1, 3]].max(axis=1)
+    beyond = {
+        "swapped": int(((as_y > height) & (as_y <= width)).sum()),
+        "shipped": int(((as_x > height) & (as_x <= width)).sum()),
+    }
+    needed = max(1.0, _LEAST_SHARE * len(rows))
+    swapped, shipped = (beyond[side] >= needed for side in ("swapped", "shipped"))
+    text = f"of {len(rows)} boxes, {{}} go beyond {height} in {{}} column, where only x can"
+    if swapped and not shipped:
+        return "swapped", text.format(beyond["swapped"], "the first or third")
+    if shipped and not swapped:
+        return "shipped", text.format(beyond["shipped"], "the second or fourth")
+    return None, f"the coordinates of {len(rows)} boxes do not tell x from y"
+
+
+def _by_classes(rows: npt.NDArray[np.int32]) -> tuple[_Side, str]:
+    labels = set(np.unique(rows[:, 4]).tolist())
+    listed = ", ".join(map(str, sorted(labels)[:8])) or "none"
+    if 0 in labels:
+        return "shipped", f"classes {listed} count from 0"
+    if labels and labels <= set(range(1, len(CLASSES) + 1)) and len(CLASSES) in labels:
+        return "swapped", f"classes {listed} count from 1"
+    return None, f"classes {listed} do not tell whether they count from 0 or 1"
+
+
+def as_shipped(boxes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Convert swapped `boxes` (images, rows, 5): y before x, classes from 0; unused rows stay."""
+    converted = boxes[..., [1, 0, 3, 2, 4]]
+    converted[..., 4] -= 1
+    converted[(boxes == -1).all(axis=-1)] = -1
+    return converted
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a dataset lies in its HDF5 file: the addresses by which it is read without HDF5 and its global lock.
+
+
+# HDF5's registered numbers of the filters that the reader undoes (H5Z_FILTER_*; LZF is h5py's own).
+_FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
+ABSENT = 2**64 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """Where the values of a dataset are.
+
+    Attributes:
+        shape: extent of the dataset.
+        dtype: type of its values, as NumPy names it.
+        kind: one piece, or chunks of equal shape.
+        offset: address of the first value; None for chunks, and for a dataset that was never written.
+        chunk: shape of a chunk; None for one piece.
+        filters: what was done to a chunk, in the order of writing: shuffle, deflate, lzf, fletcher32.
+        addresses, sizes, masks: of each chunk in C order of the grid of chunks: byte address in the file (ABSENT for
+            one that was never written), stored bytes, and the bits of filters that were left out.
+        stored_bytes: what all values take in the file.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Literal["contiguous", "chunked"]
+    offset: int | None
+    chunk: tuple[int, ...] | None
+    filters: tuple[str, ...]
+    addresses: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.uint64]
+    masks: npt.NDArray[np.uint32]
+    stored_bytes: int
+
+    @property
+    def chunks_per_image(self) -> int:
+        """Pieces of the file that one image (first dimension) is spread over."""
+        if self.chunk is None:
+            return 1
+        cells = [-(-extent // side) for extent, side in zip(self.shape[1:], self.chunk[1:], strict=True)]
+        return int(np.prod(cells))
+
+    @property
+    def window(self) -> int:
+        """Images that share chunks, and are therefore best read together."""
+        return 1 if self.chunk is None else self.chunk[0]
+
+
+class Located:
+    """A Storage and the path of its file, as the core's reader wants them."""
+
+    def __init__(self, path: Path, storage: Storage) -> None:
+        self.path = str(path)
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+
+def storage_of(dataset: h5py.Dataset) -> Storage:
+    """Describe where `dataset` lies.
+
+    Raises:
+        DataError: it is stored in a way that has no addresses (compact, external, virtual), by an unknown filter, or
+            parts of it that were never written stand for another value than 0.
+    """
+    properties = dataset.id.get_create_plist()
+    name = f"{dataset.file.filename}: dataset {dataset.name.lstrip('/')}"
+    layout = properties.get_layout()
+    empty = np.zeros(0, np.uint64)
+    common: dict[str, Any] = {"shape": dataset.shape, "dtype": dataset.dtype.str, "filters": _filters(properties, name)}
+    if layout == h5py.h5d.CONTIGUOUS and properties.get_external_count() == 0:
+        offset = dataset.id.get_offset()
+        if offset is None:
+            _require_zero_fill(dataset, name)
+        return Storage(
+            **common,
+            kind="contiguous",
+            offset=offset,
+            chunk=None,
+            addresses=empty,
+            sizes=empty,
+            masks=empty.astype(np.uint32),
+            stored_bytes=dataset.id.get_storage_size(),
+        )
+    if layout != h5py.h5d.CHUNKED:
+        raise DataError(
+            f"{name}: stored as a compact, external or virtual dataset, which has no addresses to read from; "
+            "rewrite it with h5repack, contiguous or chunked"
+        )
+    addresses, sizes, masks = _chunk_table(dataset)
+    if (addresses == ABSENT).any():
+        _require_zero_fill(dataset, name)
+    return Storage(
+        **common,
+        kind="chunked",
+        offset=None,
+        chunk=dataset.chunks,
+        addresses=addresses,
+        sizes=sizes,
+        masks=masks,
+        stored_bytes=int(sizes.sum()),
+    )
+
+
+def may_be_of(storage: Storage, dataset: h5py.Dataset) -> bool:
+    """Whether `storage`, found out earlier, agrees with all that `dataset` says of itself without a walk of its chunks.
+
+    Raises DataError for an unknown filter.
+    """
+    name = f"{dataset.file.filename}: dataset {dataset.name.lstrip('/')}"
+    filters = _filters(dataset.id.get_create_plist(), name)
+    expected = (dataset.shape, dataset.dtype.str, dataset.chunks, filters)
+    if (storage.shape, storage.dtype, storage.chunk, storage.filters) != expected:
+        return False
+    chunks = math.prod(_grid(dataset)) if dataset.chunks else 0
+    return all(array.shape == (chunks,) for array in (storage.addresses, storage.sizes, storage.masks))
+
+
+def _grid(dataset: h5py.Dataset) -> tuple[int, ...]:
+    return tuple(-(-extent // side) for extent, side in zip(dataset.shape, dataset.chunks, strict=True))
+
+
+def _require_zero_fill(dataset: h5py.Dataset, name: str) -> None:
+    if dataset.fillvalue != 0:
+        raise DataError(
+            f"{name}: parts of it were never written and stand for {dataset.fillvalue}, but hpcai500 reads 0 there; "
+            "write them, or copy the values into a new file"
+        )
+
+
+def _filters(properties: Any, name: str) -> tuple[str, ...]:
+    numbers = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
+    unknown = [number for number in numbers if number not in _FILTERS]
+    if unknown:
+        raise DataError(
+            f"{name}: written with the HDF5 filter {unknown[0]}, which hpcai500 does not read: it knows "
+            f"{', '.join(_FILTERS.values())}; rewrite the file with h5repack -f NONE"
+        )
+    return tuple(_FILTERS[number] for number in numbers)
+
+
+def _chunk_table(
+    dataset: h5py.Dataset,
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+    grid = _grid(dataset)
+    addresses = np.full(grid, ABSENT, np.uint64)
+    sizes = np.zeros(grid, np.uint64)
+    masks = np.zeros(grid, np.uint32)
+
+    found: list[tuple[int, ...]] = []
+    # One walk over the index: get_chunk_info(i) would begin anew for each of 131,072 chunks.
+    dataset.id.chunk_iter(lambda c: found.append((*c.chunk_offset, c.byte_offset, c.size, c.filter_mask)))
+    if found:
+        table = np.array(found, np.uint64)
+        cells = tuple((table[:, : len(grid)] // np.array(dataset.chunks, np.uint64)).T.astype(np.intp))
+        addresses[cells], sizes[cells], masks[cells] = table[:, -3], table[:, -2], table[:, -1]
+    return addresses.ravel(), sizes.ravel(), masks.ravel()
+
+
+# ----------------------------------------------------------------------------------------------------
+# One file of ExtremeWeather, opened and checked against the format; its images stay on disk.
+
+
+_CHANNELS = len(CHANNELS)
+_SHAPES = {IMAGES: f"(images, {_CHANNELS}, height, width)", BOXES: f"(images, {MOST_BOXES}, {len(BOX_COLUMNS)})"}
+_TYPES = {IMAGES: np.dtype("<f4"), BOXES: np.dtype("<i4")}
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """What tells cheaply whether a file is the one that was seen before."""
+
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class YearFile:
+    """A year of images and boxes.
+
+    Attributes:
+        path, year: the file, and the year in its name.
+        images: how many there are.
+        height, width: of the grid, in pixels.
+        storage: where the values of `images` are in the file.
+        boxes: (images, 15, 5) int32, read-only, as the file holds them.
+        variant: shipped or swapped (`variant.py`), and what says so.
+        identity: size and time of the file when it was opened.
+    """
+
+    path: Path
+    year: int
+    images: int
+    height: int
+    width: int
+    storage: Storage
+    boxes: npt.NDArray[np.int32]
+    variant: Variant
+    identity: FileIdentity
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    @property
+    def plane_bytes(self) -> int:
+        """Bytes of one channel of one image, in memory."""
+        return self.height * self.width * _TYPES[IMAGES].itemsize
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one image in memory."""
+        return _CHANNELS * self.plane_bytes
+
+
+def open_year(path: Path, known: Storage | None = None) -> YearFile:
+    """Open the file at `path`, named climo_YYYY.h5, and check it against the format; no image is read.
+
+    Any number of images on any grid is accepted, and any variant of the boxes. `known` is what an earlier call found
+    out about the storage of the same file; it is ignored where it contradicts the file.
+
+    Raises:
+        DataError: the file is missing, damaged, misnamed, or a dataset of it is missing, of another shape or type, or
+            a link into another file.
+    """
+    year = year_of(path.name)
+    if year is None:
+        raise DataError(f"{path}: a year's file is named {file_name(1979)}, with its own year")
+    identity = identity_of(path)
+    with open_hdf5(path) as file:
+        try:
+            images, boxes = (_dataset(file, path, name) for name in (IMAGES, BOXES))
+            if images.shape[0] != boxes.shape[0]:
+                raise DataError(f"{path}: dataset boxes: for {boxes.shape[0]} images, but there are {images.shape[0]}")
+            rows = boxes[()]
+            storage = known if known and may_be_of(known, images) else storage_of(images)
+        except DAMAGED as error:
+            raise DataError(f"{path}: damaged: {plain(error)}; copy it again") from error
+    height, width = storage.shape[2:]
+    rows.setflags(write=False)
+    variant = variant_of(rows, height, width)
+    return YearFile(path, year, storage.shape[0], height, width, storage, rows, variant, identity)
+
+
+def identity_of(path: Path) -> FileIdentity:
+    """Return size and modification time of the file at `path`; of a staged one, those of its original.
+
+    Raises DataError when there is none.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: unreadable: {error.strerror}") from error
+    if (staged := staged_year(path)) is not None:
+        return FileIdentity(staged.size_bytes, staged.mtime_ns)
+    return FileIdentity(status.st_size, status.st_mtime_ns)
+
+
+def _dataset(file: h5py.File, path: Path, name: str) -> Any:
+    if leads_nowhere(file, name):
+        raise DataError(f"{path}: dataset {name}: a link that leads nowhere; put the dataset itself in its place")
+    if name not in file:
+        raise DataError(f"{path}: dataset {name}: missing; the file holds {', '.join(sorted(file)) or 'nothing'}")
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise DataError(f"{path}: {name} is a group, where a dataset is expected")
+    if dataset.file.filename != file.filename:
+        # Its addresses count in the other file: read from this one, they would be other values.
+        raise DataError(
+            f"{path}: dataset {name}: a link into another file, {dataset.file.filename}; copy both datasets into one "
+            f"new file, each by `h5copy -i {path} -o NEW.h5 -s {name} -d {name}`, and put that in its place"
+        )
+    expected, found = _TYPES[name], dataset.dtype
+    if found != expected:
+        raise DataError(f"{path}: dataset {name}: type {found} ({found.str}), expected {expected} ({expected.str})")
+    fixed = {IMAGES: (_CHANNELS,), BOXES: (MOST_BOXES, len(BOX_COLUMNS))}[name]
+    shape, rank = dataset.shape, {IMAGES: 4, BOXES: 3}[name]
+    if shape is None or len(shape) != rank or shape[1 : 1 + len(fixed)] != fixed:
+        raise DataError(f"{path}: dataset {name}: shape {shape}, expected {_SHAPES[name]}")
+    if 0 in shape:
+        raise DataError(f"{path}: dataset {name}: empty, of shape {shape}")
+    return dataset
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the core's reader could not read, in one line for people.
+
+
+def unreadable(error: ClimateError, path: Path, channels: int) -> DataError:
+    """Return what to raise for `error`, which befell the file at `path`, whose images have so many `channels`."""
+    where = f"{path}: dataset {IMAGES}"
+    if error.image is not None and error.channel is not None:
+        names = CHANNELS if channels == len(CHANNELS) else range(channels)
+        where += f", image {error.image}, channel {names[error.channel]}"
+    if error.chunk is not None:
+        where += f", chunk {error.chunk}"
+    return DataError(
+        f"{where}: {error.kind}: {error.reason}; replace the file, "
+        f"and run `hpcai500 data check ewa {path.parent}` to find all such files"
+    )

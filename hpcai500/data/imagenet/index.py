@@ -1,0 +1,507 @@
+"""Reads image files as the native loader does (csrc/core/file_reader.cpp): regular ones, of a bounded size."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import io
+import json
+import os
+import stat
+import time
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500.data.derived import derived_paths, write_derived
+from hpcai500.data.samplers import SampleIds
+from hpcai500.data.staging.layout import INDEX, read_set, state_folder
+from hpcai500.errors import DataError
+from hpcai500.progress import Tracker, silent
+
+# ----------------------------------------------------------------------------------------------------
+# What an image set consists of, without its pixels: paths, sizes, labels and one fingerprint.
+
+
+SPLIT_NAMES = ("train", "val")
+INDEX_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One of the two halves of a set. Sample i is `paths[i]`; samples are sorted by class, then by file name.
+
+    `paths` are relative to the set's root, with forward slashes; `sizes_bytes` and `labels` are read-only.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    sizes_bytes: npt.NDArray[np.int64]
+    labels: SampleIds
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageIndex:
+    """What a set consists of, without its pixels.
+
+    `fingerprint` is a SHA-256 (hex) over classes, paths and sizes: equal for copies of a set wherever they lie.
+    `ignored_files` counts entries that are no images by their name.
+    """
+
+    root: Path
+    classes: tuple[str, ...]
+    train: Split
+    val: Split
+    fingerprint: str
+    ignored_files: int
+
+    @property
+    def splits(self) -> tuple[Split, Split]:
+        """Both splits, train first."""
+        return self.train, self.val
+
+    @functools.cached_property
+    def classes_absent_in_val(self) -> tuple[str, ...]:
+        """Classes that are trained on but not evaluated: allowed, and quality is then over fewer classes."""
+        present = set(self.val.labels.tolist())
+        return tuple(name for label, name in enumerate(self.classes) if label not in present)
+
+
+def make_split(name: str, paths: tuple[str, ...], sizes_bytes: SampleIds, labels: SampleIds) -> Split:
+    """Assemble a split whose arrays nobody can change by accident. Raises ValueError when lengths differ."""
+    if not len(paths) == len(sizes_bytes) == len(labels):
+        raise ValueError(f"{name}: {len(paths)} paths, {len(sizes_bytes)} sizes, {len(labels)} labels")
+    sizes_bytes.setflags(write=False)
+    labels.setflags(write=False)
+    return Split(name, paths, sizes_bytes, labels)
+
+
+def build_index(root: Path, classes: tuple[str, ...], train: Split, val: Split, ignored_files: int) -> ImageIndex:
+    """Assemble an index and compute its fingerprint."""
+    digest = hashlib.sha256(pack_names([f"hpcai500 image index {INDEX_FORMAT}", str(len(classes)), *classes]))
+    for split in (train, val):
+        digest.update(pack_names([split.name, str(len(split))]))
+        digest.update(pack_names(split.paths))
+        digest.update(pack_names(map(str, split.sizes_bytes.tolist())))
+    return ImageIndex(root, classes, train, val, digest.hexdigest(), ignored_files)
+
+
+def pack_names(names: Iterable[str]) -> bytes:
+    """Join file names to bytes that only they give: NUL cannot occur in a name, and names need not be UTF-8."""
+    return "".join(f"{name}\0" for name in names).encode("utf-8", "surrogateescape")
+
+
+def unpack_names(packed: bytes) -> list[str]:
+    """Return what `pack_names` joined."""
+    return packed.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Lists class folders in parallel: one `scandir` each, sizes included.
+
+
+EXTENSIONS = (".jpeg", ".jpg", ".png")
+# Listing waits for the file system's metadata server, not for a core.
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class ClassFolder:
+    """What one class folder holds: its images as (file name, size in bytes), sorted, and its time before listing.
+
+    `path` is relative to the set's root ("train/n01440764").
+    """
+
+    path: str
+    files: tuple[tuple[str, int], ...]
+    ignored_files: int
+    mtime_ns: int
+
+    @property
+    def class_name(self) -> str:
+        """The folder's own name ("n01440764")."""
+        return self.path.rpartition("/")[2]
+
+
+def list_classes(split: Path) -> list[str]:
+    """Return the sorted names of the class folders in `split`. Raises DataError when it cannot be read."""
+    try:
+        with os.scandir(split) as entries:
+            return sorted(entry.name for entry in entries if not _hidden(entry.name) and entry.is_dir())
+    except OSError as error:
+        raise _unreadable(split, error) from error
+
+
+def holds_images(folder: Path) -> bool:
+    """Tell whether images lie directly in `folder`."""
+    with os.scandir(folder) as entries:
+        return any(_is_image_name(entry.name) for entry in entries)
+
+
+def scan_classes(root: Path, paths: Sequence[str], progress: Tracker) -> list[ClassFolder]:
+    """List the class folders `paths` (relative to `root`) and return them in that order.
+
+    Raises DataError, naming the folder or file, when one cannot be read.
+    """
+    with progress(len(paths), "listing images", "class folders") as bar, ThreadPoolExecutor(_THREADS) as pool:
+        folders = []
+        try:
+            for folder in pool.map(lambda path: _scan_class(root, path), paths):
+                folders.append(folder)
+                bar.advance()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return folders
+
+
+def _scan_class(root: Path, path: str) -> ClassFolder:
+    folder = root / path
+    files: list[tuple[str, int]] = []
+    ignored_files = 0
+    try:
+        mtime_ns = folder.stat().st_mtime_ns
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                # An image name that is a dangling link is an error, not a file to pass over: stat() raises.
+                if not _is_image_name(entry.name) or entry.is_dir():
+                    ignored_files += 1
+                else:
+                    files.append((entry.name, entry.stat().st_size))
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return ClassFolder(path, tuple(sorted(files)), ignored_files, mtime_ns)
+
+
+def _hidden(name: str) -> bool:
+    # .DS_Store, and the ._x.JPEG that macOS leaves beside each file on a foreign file system.
+    return name.startswith(".")
+
+
+def _is_image_name(name: str) -> bool:
+    return not _hidden(name) and name.lower().endswith(EXTENSIONS)
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    where = error.filename if error.filename is not None else path
+    return DataError(f"cannot read {where}: {error.strerror or error}; check the permissions, links and mount")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The index of an image set, kept between runs.
+#
+# A cache is worth nothing when it lies: it is used only if format and folder times still match, and a damaged one is
+# rebuilt without a word.
+
+
+INDEX_FILE = ".hpcai500-index.npz"
+# File systems keep times in steps of up to 2 s (FAT; NFS and Lustre 1 s).
+_SETTLED_NS = 2_000_000_000
+# What NumPy and zipfile were seen to raise on damaged files; tests/data/test_index.py flips bits to find more.
+_DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+def load(root: Path) -> ImageIndex | None:
+    """Return the cached index of the set at `root`, or None when there is none that still holds."""
+    for path in derived_paths(root, INDEX_FILE):
+        try:
+            index = _read(root, path)
+        except _DAMAGED:
+            continue
+        if index is not None:
+            return index
+    return None
+
+
+def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
+    """Cache `index`, valid while the folders (relative to its root) keep these modification times in ns.
+
+    A set that changed a moment ago is not cached yet: a change within the same tick of the file system's clock would
+    go unnoticed for ever.
+    """
+    if max(folder_times_ns.values()) > time.time_ns() - _SETTLED_NS:
+        return
+    write_derived(index.root, INDEX_FILE, pack_index(index, folder_times_ns))
+
+
+def pack_index(index: ImageIndex, folder_times_ns: Mapping[str, int]) -> bytes:
+    """What `unpack_index` makes an index of, with the times at which folders were listed."""
+    stream = io.BytesIO()
+    arrays = {
+        "format": np.array([INDEX_FORMAT]),
+        "classes": _as_array(index.classes),
+        "ignored_files": np.array([index.ignored_files]),
+        "folders": _as_array(folder_times_ns),
+        "folder_times_ns": np.array(list(folder_times_ns.values()), dtype=np.int64),
+    }
+    for split in index.splits:
+        arrays[f"{split.name}_names"] = _as_array(path.rpartition("/")[2] for path in split.paths)
+        arrays[f"{split.name}_sizes_bytes"] = split.sizes_bytes
+        arrays[f"{split.name}_labels"] = split.labels
+    # Compressed: a thousand ranks read this file at once, and names compress tenfold.
+    # NumPy's stub takes the arrays for its keyword allow_pickle.
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def unpack_index(root: Path, content: bytes) -> ImageIndex:
+    """The index in `content`, of a set at `root`, whatever the folders' times. Raises ValueError when it is damaged."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            if arrays["format"].tolist() == [INDEX_FORMAT]:
+                return _unpack(root, arrays)
+    except _DAMAGED as error:
+        raise ValueError(f"the index is damaged: {error}") from error
+    raise ValueError("the index has another format")
+
+
+def _read(root: Path, path: Path) -> ImageIndex | None:
+    with np.load(path, allow_pickle=False) as arrays:
+        if arrays["format"].tolist() != [INDEX_FORMAT]:
+            return None
+        folders = unpack_names(arrays["folders"].tobytes())
+        times_ns = arrays["folder_times_ns"].tolist()
+        if any((root / folder).stat().st_mtime_ns != time for folder, time in zip(folders, times_ns, strict=True)):
+            return None
+        return _unpack(root, arrays)
+
+
+def _unpack(root: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> ImageIndex:
+    classes = tuple(unpack_names(arrays["classes"].tobytes()))
+    train, val = (
+        _read_split(name, classes, arrays[f"{name}_names"], arrays[f"{name}_sizes_bytes"], arrays[f"{name}_labels"])
+        for name in SPLIT_NAMES
+    )
+    return build_index(root, classes, train, val, int(arrays["ignored_files"][0]))
+
+
+def _read_split(
+    name: str,
+    classes: tuple[str, ...],
+    names: ByteArray,
+    sizes_bytes: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int64],
+) -> Split:
+    folders = [f"{name}/{class_name}/" for class_name in classes]
+    paths = tuple(
+        folders[label] + file for label, file in zip(labels.tolist(), unpack_names(names.tobytes()), strict=True)
+    )
+    return make_split(name, paths, sizes_bytes, labels)
+
+
+def _as_array(names: Iterable[str]) -> ByteArray:
+    # NumPy's own string arrays would pad every name to the longest.
+    return np.frombuffer(pack_names(names), dtype=np.uint8)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The index of a staged folder: that of the set at its source.
+
+
+def staged_index(root: Path) -> ImageIndex | None:
+    """The index of the set that is staged in `root`; None where `root` is no staged folder.
+
+    Raises:
+        DataError: climate years are staged there, or the index is damaged.
+    """
+    staged = read_set(root)
+    if staged is None:
+        return None
+    if staged.benchmark != "ic":
+        raise DataError(f"{root}: a set for {staged.benchmark} is staged there, {staged.source}; give one of images")
+    try:
+        return unpack_index(root, (state_folder(root) / INDEX).read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{root}: its index cannot be read ({error}); remove it, and stage the set again") from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# Finds an image set in the folder layout that ImageNet ships in: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`.
+#
+# A class's label is its rank among the sorted folder names of `train`. Listing 1.28 M files takes minutes on a parallel
+# file system, so the index is cached (see `index_cache`); a run then checks one modification time per class folder.
+
+
+LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
+
+
+def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = silent) -> ImageIndex:
+    """Return the index of the set at `root`, from the cache where that is still valid.
+
+    The cache is valid while no class folder changed its modification time; a file that is overwritten in place is
+    noticed only by `refresh=True`, which lists everything again. A staged folder has the index of the whole set,
+    however much of it is there. Raises DataError (one line) when the layout is not as expected, a class is empty, `val`
+    has a class that `train` has not, or a folder cannot be read.
+    """
+    root = Path(root)
+    if (staged := staged_index(root)) is not None:
+        return staged
+    if not refresh:
+        cached = load(root)
+        if cached is not None:
+            return cached
+    # Times are taken before the listing: a folder that changes meanwhile makes the cache stale, not wrong.
+    index, folder_times_ns = _scan(root, progress)
+    store(index, folder_times_ns)
+    return index
+
+
+def _scan(root: Path, progress: Tracker) -> tuple[ImageIndex, dict[str, int]]:
+    if not root.is_dir():
+        raise DataError(f"no data set at {root}: there is no such folder; {LAYOUT}")
+    for name in SPLIT_NAMES:
+        if not (root / name).is_dir():
+            raise DataError(f"{root} has no folder {name}/: {LAYOUT}")
+    folder_times_ns = {name: (root / name).stat().st_mtime_ns for name in SPLIT_NAMES}
+    names = {split: list_classes(root / split) for split in SPLIT_NAMES}
+    classes = tuple(names["train"])
+    _refuse_unusable_classes(root, names)
+
+    folders = scan_classes(root, [f"{s}/{c}" for s in SPLIT_NAMES for c in names[s]], progress)
+    _refuse_empty_classes(root, folders)
+    folder_times_ns |= {folder.path: folder.mtime_ns for folder in folders}
+    label_of = {name: label for label, name in enumerate(classes)}
+    train, val = (
+        _split_of(name, [f for f in folders if f.path.startswith(f"{name}/")], label_of) for name in SPLIT_NAMES
+    )
+    ignored_files = sum(folder.ignored_files for folder in folders)
+    return build_index(root, classes, train, val, ignored_files), folder_times_ns
+
+
+def _refuse_unusable_classes(root: Path, names: dict[str, list[str]]) -> None:
+    for split in SPLIT_NAMES:
+        if names[split]:
+            continue
+        if holds_images(root / split):
+            # How the ILSVRC2012 archive unpacks: everybody meets this once.
+            raise DataError(
+                f"{root / split} holds images but no class folders: {LAYOUT}; "
+                f"move each image into the folder of its class"
+            )
+        raise DataError(f"{root / split} has no class folders: {LAYOUT}")
+    foreign = sorted(set(names["val"]) - set(names["train"]))
+    if foreign:
+        raise DataError(
+            f"val/ has {_listed(foreign)} that train/ has not ({root}): "
+            "a class must be trained to be evaluated; rename or remove it"
+        )
+
+
+def _refuse_empty_classes(root: Path, folders: list[ClassFolder]) -> None:
+    empty = [folder.path for folder in folders if not folder.files]
+    if empty:
+        raise DataError(
+            f"no image in {_listed(empty)} ({root}): "
+            f"a class needs at least one file ending in {', '.join(EXTENSIONS)}; fill it or remove it"
+        )
+
+
+def _listed(names: list[str], shown: int = 3) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"class folder{'s' if len(names) > 1 else ''} {', '.join(names[:shown])}{more}"
+
+
+def _split_of(name: str, folders: list[ClassFolder], label_of: dict[str, int]) -> Split:
+    paths = tuple(f"{folder.path}/{file}" for folder in folders for file, _ in folder.files)
+    sizes_bytes = np.fromiter((size for folder in folders for _, size in folder.files), np.int64, len(paths))
+    labels = np.repeat(
+        np.array([label_of[folder.class_name] for folder in folders], dtype=np.int64),
+        [len(folder.files) for folder in folders],
+    )
+    return make_split(name, paths, sizes_bytes, labels)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The fingerprint of a set's bytes, kept beside the index for the records of later runs.
+
+
+CONTENT = ".hpcai500-content.json"
+_FORMAT = "hpcai500 image content 1"
+
+
+class ContentDigest:
+    """SHA-256 over every file's path and the SHA-256 of its bytes, in the order of the index."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256(pack_names([_FORMAT]))
+
+    def add(self, path: str, sha256: bytes) -> None:
+        """Add the next file of the index: its path relative to the root, and the 32 bytes of its own digest."""
+        self._digest.update(pack_names([path]) + sha256)
+
+    def hexdigest(self) -> str:
+        """Return the fingerprint of all files added so far."""
+        return self._digest.hexdigest()
+
+
+def store_content_fingerprint(index: ImageIndex, fingerprint: str) -> None:
+    """Keep `fingerprint` (hex) as that of the files that `index` lists."""
+    document = {"format": _FORMAT, "index_fingerprint": index.fingerprint, "content_fingerprint": fingerprint}
+    write_derived(index.root, CONTENT, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def load_content_fingerprint(index: ImageIndex) -> str | None:
+    """Return the fingerprint that the last complete check of exactly these files found, or None.
+
+    Paths and sizes must be those of the check. A file overwritten since with as many bytes is not noticed: only
+    another check reads all of them.
+    """
+    for path in derived_paths(index.root, CONTENT):
+        try:
+            document = json.loads(path.read_bytes())
+            if (document["format"], document["index_fingerprint"]) == (_FORMAT, index.fingerprint):
+                return str(document["content_fingerprint"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reads image files as the native loader does (csrc/core/file_reader.cpp): regular ones, of a bounded size.
+
+
+# Folder::most_bytes: a path to a video or a disk ends here, and not in the memory limit.
+MOST_BYTES = 2**30
+
+
+def read_image(path: Path) -> bytes:
+    """The whole file. Raises OSError, whose `strerror` says why, where it cannot be read, is no file, or too large."""
+    # Opening a pipe without a writer would wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if status.st_size > MOST_BYTES:
+            reason = f"the file has {status.st_size} bytes; the limit for an image is {MOST_BYTES}"
+            raise OSError(errno.EFBIG, reason)
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            # No further than that, as a file that grows meanwhile has no end.
+            return stream.read(status.st_size)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,277 @@
+"""What communication costs a run: collected on every rank, merged by rank 0, written into the record."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.timeline import (
+    ClockAlignment,
+    SpanSink,
+    Timeline,
+    align_clocks,
+    chrome_trace,
+    rank_summary,
+    rank_trace,
+)
+from hpcai500.engine.journal import EpochTally, Journal
+from hpcai500.engine.ranks import Ranks
+from hpcai500.errors import RunError
+from hpcai500.layers import Communication
+from hpcai500.measure.host import NetworkCounters, read_counters
+from hpcai500.measure.preflight import Product, measure_product
+from hpcai500.measure.timing import Effort
+from hpcai500.methodology.communication import RankTraffic, check_traffic, merge
+
+# ----------------------------------------------------------------------------------------------------
+# Ranks hold equal replicas of one model: made equal at the start, looked at after each epoch.
+
+
+def make_equal(model: nn.Module, ranks: Communicator, root: int = 0) -> None:
+    """Give every rank the weights and buffers of rank `root`, for whatever made them differ."""
+    tensors = _tensors(model)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.flatten() for tensor in alike])
+        ranks.broadcast(flat, root)
+        for tensor, value in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+            tensor.copy_(value.view(tensor.shape))
+
+
+def average_statistics(model: nn.Module, ranks: Communicator) -> None:
+    """Replace running statistics by their mean over all ranks: each has seen other samples.
+
+    Without it the quality would be that of whatever rank happens to evaluate a sample.
+    """
+    if ranks.size == 1:
+        return
+    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if not statistics:
+        return
+    flat = torch.cat([buffer.flatten().double() for buffer in statistics])
+    ranks.all_reduce(flat)
+    flat /= ranks.size
+    for buffer, mean in zip(statistics, flat.split([buffer.numel() for buffer in statistics]), strict=True):
+        buffer.copy_(mean.view_as(buffer))
+
+
+def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
+    """Make sure that all ranks hold the same weights, bit for bit; returns their digest, None for one rank.
+
+    Raises:
+        RunError: they differ: a sum was not the same everywhere, or a rank's memory or arithmetic is faulty.
+    """
+    if ranks.size == 1:
+        return None
+    digests = ranks.gather_objects(_digest(model))
+    odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if odd:
+        named = ", ".join(f"{rank} on {ranks.hosts[rank]}" for rank in odd[:8])
+        raise RunError(
+            f"the replicas have drifted apart: the weights of rank {named} differ from those of rank 0: a sum was not "
+            "the same on all ranks, or a host computes wrongly; try another communication.backend, then check the host"
+        )
+    return f"{digests[0]:016x}"
+
+
+def _digest(model: nn.Module) -> int:
+    """Sum of all bit patterns, each weighted by its place, modulo 2**64: cheap where the weights are."""
+    digest = 0
+    for tensor in _tensors(model):
+        bits = tensor.detach().flatten().view(torch.uint8).to(torch.int64)
+        places = torch.arange(1, bits.numel() + 1, dtype=torch.int64, device=bits.device)
+        digest = (digest * 1_000_003 + int((bits * places).sum())) % 2**64
+    return digest
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the devices of a job reach at best, measured in the job itself: no step of it can honestly be faster.
+
+
+# Smaller than doctor's: every run pays for it, and half of what a device can do would still tell a forged rate.
+_SIDES = {"cpu": 1024, "cuda": 4096}
+_EFFORT = Effort(width=0.05, least=3, seconds=0.3, warm_up=1)
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The value of the event `ceilings`: a matrix product in the run's precision, on all ranks at the same time.
+
+    Attributes:
+        precision: as the recipe names it.
+        side: of the square matrices.
+        flops: sum over ranks of the fastest repetition, in floating-point operations a second.
+        slowest_flops: of the slowest rank.
+        slowest_host: where that is.
+        ranks: how many.
+        seconds: that all of it took.
+    """
+
+    precision: str
+    side: int
+    flops: float
+    slowest_flops: float
+    slowest_host: str
+    ranks: int
+    seconds: float
+
+    def document(self) -> dict[str, object]:
+        """As the event has it."""
+        return asdict(self)
+
+
+def measure_ceilings(world: Communicator, device: torch.device, precision: str) -> Ceilings:
+    """Multiply matrices on all ranks. All ranks call it.
+
+    Raises:
+        RunError: a rank computes wrongly.
+    """
+    start = time.perf_counter()
+    side = _SIDES[device.type]
+    world.barrier()
+    mine = measure_product(device, precision, side, effort=_EFFORT)
+    products: list[Product] = world.gather_objects(mine)
+    wrong = [rank for rank, product in enumerate(products) if product.wrong_rows]
+    if wrong:
+        raise RunError(
+            f"rank {wrong[0]} on {world.hosts[wrong[0]]} computes wrongly: {products[wrong[0]].wrong_rows} of {side} "
+            "rows of a product of whole numbers; leave that host out, and have memory and device tested "
+            "(`hpcai500 self-test` there tells more)"
+        )
+    slowest = min(range(world.size), key=lambda rank: products[rank].best_flops)
+    return Ceilings(
+        precision=precision,
+        side=side,
+        flops=math.fsum(product.best_flops for product in products),
+        slowest_flops=products[slowest].best_flops,
+        slowest_host=world.hosts[slowest],
+        ranks=world.size,
+        seconds=round(time.perf_counter() - start, 6),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where the time of all training steps went, rank by rank, since this process began.
+
+
+EVENT = "steps"
+
+
+@dataclass
+class Attribution:
+    """Sums over the steps of this rank, in seconds.
+
+    What is in none of the three parts (`other_seconds`) is the loop itself: progress, agreeing on signals, bookkeeping.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    data_wait_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    communication_wait_seconds: float = 0.0
+
+    def add(self, epoch: EpochTally) -> None:
+        """One epoch, or what was done of it."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(epoch, name))
+
+    def conclude(self, journal: Journal, ranks: Ranks) -> None:
+        """Write the event `steps`; all ranks together.
+
+        Raises:
+            RunError: a rank is gone, or the disk is full.
+        """
+        world = ranks.world
+        parts = (self.data_wait_seconds, self.compute_seconds, self.communication_wait_seconds)
+        row = {
+            "rank": world.rank,
+            "host": world.hosts[world.rank],
+            "steps": self.steps,
+            **{name: round(getattr(self, name), 6) for name in self.__dataclass_fields__ if name != "steps"},
+            "other_seconds": round(max(0.0, self.seconds - sum(parts)), 6),
+        }
+        journal.event(EVENT, {"ranks": world.gather_objects(row)})
+
+
+# ----------------------------------------------------------------------------------------------------
+# What communication costs a run: collected on every rank, merged by rank 0, written into the record.
+
+
+TRACE = "communication.json"
+
+
+class Costs:
+    """The timeline of this rank, and its way into the record. Nothing is collected where there is one rank.
+
+    Args:
+        settings: how ranks talk.
+        ranks: all processes.
+        stages: parts of the model; rank r has part r modulo that.
+    """
+
+    def __init__(self, settings: Communication, ranks: Ranks, stages: int = 1) -> None:
+        self._ranks, self._stages = ranks, stages
+        self._timeline = Timeline(settings.trace_steps) if ranks.world.size > 1 else None
+        self._counters: NetworkCounters | None = None
+        self._clocks: ClockAlignment | None = None
+
+    @property
+    def sink(self) -> SpanSink | None:
+        """Where the times of steps and sums are told."""
+        return self._timeline
+
+    def begin(self) -> None:
+        """Training begins: what the network carries from now on is the run's; all ranks together.
+
+        Raises:
+            RunError: a rank is gone.
+        """
+        if self._timeline:
+            self._clocks = align_clocks(self._ranks.world)
+            self._counters = read_counters()
+
+    def conclude(
+        self, journal: Journal, between_hosts_bytes_per_step: int, between_stages_bytes_per_step: int = 0
+    ) -> None:
+        """Write the event `communication` and the trace; all ranks together.
+
+        Args:
+            journal: of this rank.
+            between_hosts_bytes_per_step: the part of what this rank sends that goes to other hosts.
+            between_stages_bytes_per_step: what it sends besides sums of gradients: to other stages of its model.
+
+        Raises:
+            RunError: a rank is gone, or the disk is full.
+        """
+        if self._timeline is None:
+            return
+        world = self._ranks.world
+        rank, host = world.rank, world.hosts[world.rank]
+        traffic = self._traffic(host, between_hosts_bytes_per_step, between_stages_bytes_per_step)
+        costs = merge(world.gather_objects(rank_summary(self._timeline, rank, host)), self._stages)
+        checked = check_traffic(world.gather_objects(traffic), world.library)
+        journal.event("communication", {**costs, "network": checked})
+        assert self._clocks
+        traces = world.gather_objects(rank_trace(self._timeline, rank, host, world.size))
+        if any(trace.buckets for trace in traces):
+            journal.write_trace(TRACE, chrome_trace(traces, self._clocks))
+
+    def _traffic(self, host: str, between_hosts_bytes_per_step: int, between_stages_bytes_per_step: int) -> RankTraffic:
+        assert self._timeline
+        assert self._counters
+        steps = self._timeline.steps.count
+        return {
+            "host": host,
+            "sent_bytes": self._timeline.sent_bytes + between_stages_bytes_per_step * steps,
+            "between_hosts_bytes": between_hosts_bytes_per_step * steps,
+            "counters": read_counters().since(self._counters),
+        }

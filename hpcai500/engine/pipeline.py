@@ -1,0 +1,582 @@
+"""One update of a model in stages: batches pass its ranks, gradients are summed over the replicas of each stage."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn, optim
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from hpcai500.comm.communicator import Communicator, as_run_error
+from hpcai500.comm.liveness import COMPUTING, READING, WAITING
+from hpcai500.comm.torch_backend import TorchCommunicator
+from hpcai500.engine.evidence import make_equal
+from hpcai500.engine.journal import EpochTally
+from hpcai500.engine.precision import Precision
+from hpcai500.engine.ranks import Layout, Ranks, layout_of
+from hpcai500.engine.updates import Updater
+from hpcai500.errors import CommunicationError, RecipeError
+from hpcai500.layers import Recipe
+from hpcai500.measure.flops import FlopsCount, count_flops
+from hpcai500.workloads.base import Chain, Chained, Place, TrainingBatch, Workload
+from hpcai500.workloads.models.parts import Part
+
+# ----------------------------------------------------------------------------------------------------
+# With whom a rank shares one model, where models are cut into stages.
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The ranks of one model.
+
+    Attributes:
+        column: for the training thread, first stage first.
+        process_group: the same ranks, as torch's pipelining takes them.
+    """
+
+    column: Communicator
+    process_group: dist.ProcessGroup
+
+
+@dataclass(frozen=True)
+class StageGroups:
+    """With whom this rank shares what.
+
+    Attributes:
+        layout: who holds which part.
+        neighbours: the ranks of this rank's model.
+        replicas: the ranks that hold the same part, for any thread.
+        watched_replicas: the same, for the training thread.
+    """
+
+    layout: Layout
+    neighbours: Neighbours
+    replicas: Communicator
+    watched_replicas: Communicator
+
+
+def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
+    """The groups of this rank, made by all ranks together; None where every rank has a whole model.
+
+    Raises:
+        RunError: another rank is lost.
+    """
+    layout = layout_of(recipe, ranks.world.size)
+    if layout is None or layout.stages == 1:
+        return None
+    # A recipe with stages names the backend `torch`, and a column has two ranks at least.
+    world = cast(TorchCommunicator, ranks.unwatched)
+    column = world.split([layout.column(replica) for replica in range(layout.replicas)])
+    row = world.split([layout.row(stage) for stage in range(layout.stages)])
+    process_group: dist.ProcessGroup = cast(TorchCommunicator, column).process_group
+    return StageGroups(layout, Neighbours(ranks.watched(column), process_group), row, ranks.watched(row))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a chain of parts is cut, so that all stages have about equal work.
+
+
+def work_of(parts: Sequence[Part], count: FlopsCount) -> list[float]:
+    """Floating-point operations of each part in a training step, a sample, by the count that results are told by."""
+    return [
+        math.fsum(
+            operator.training_flops
+            for operator in count.operators
+            if any(f"{operator.name}.".startswith(f"{name}.") for name in part.names)
+        )
+        for part in parts
+    ]
+
+
+def cut(work: Sequence[float], stages: int) -> list[range]:
+    """Cut consecutive parts with this `work` into `stages` so that the largest has as little as possible.
+
+    Raises:
+        RecipeError: there are fewer parts than stages.
+    """
+    if stages > len(work):
+        raise RecipeError(
+            f"programming.stages: this model can be cut into at most {len(work)} parts, got {stages}; take fewer"
+        )
+    sums = [0.0, *accumulate(work)]
+    # Of the parts from each one on, in as many stages as were looked at: the largest stage, and where the first ends.
+    best = [(sums[-1] - done, len(work)) for done in sums]
+    ends = [best]
+    for count in range(2, stages + 1):
+        best = [
+            min(
+                (max(sums[end] - sums[start], ends[-1][end][0]), end) for end in range(start + 1, len(work) - count + 2)
+            )
+            if start <= len(work) - count
+            else (math.inf, len(work))
+            for start in range(len(work) + 1)
+        ]
+        ends.append(best)
+    found, start = [], 0
+    for best in reversed(ends):
+        found.append(range(start, best[start][1]))
+        start = best[start][1]
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# One rank's stage of a model, and how batches pass all stages: torch.distributed.pipelining.
+
+
+class StageModule(nn.Module):
+    """Consecutive parts of a chain, computed in the run's precision; tensors are contiguous where they are sent."""
+
+    def __init__(self, parts: Sequence[Part], precision: Precision, *, channels_last: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(part.module for part in parts)
+        self._precision, self._channels_last = precision, channels_last
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """What the stage before sent -> what goes on to the next."""
+        with self._precision.forward():
+            current = tuple(self._laid_out(tensor) for tensor in tensors)
+            for part in self.parts:
+                outputs = part(*current)
+                current = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+        # A tensor that only passes through must not be its own gradient's root: autograd would see no way to it.
+        return tuple(tensor.view_as(tensor).contiguous() for tensor in current)
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        if not self._channels_last or tensor.ndim != 4:
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
+
+
+class Pipe:
+    """Passes batches forward and back through all stages of one model; every rank of its column calls alike.
+
+    Args:
+        chain: the model.
+        own: which of its parts this rank computes.
+        neighbours: the ranks of this model.
+        precision: the arithmetic.
+        example: a batch as the first part takes it; values do not matter.
+        micro_batches: in how many parts a batch passes.
+        channels_last: memory layout of images.
+
+    Attributes:
+        stage: the module of this rank.
+        waited_seconds: in `run` since `begin`: for other stages, and for what they send. On a CPU; a GPU is not waited
+            for, so there it stays 0.
+        phase: told what the rank is doing.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        own: range,
+        neighbours: Neighbours,
+        precision: Precision,
+        example: Tensor,
+        *,
+        micro_batches: int,
+        channels_last: bool,
+    ) -> None:
+        column = neighbours.column
+        self._chain, self._column, self._precision = chain, column, precision
+        self._micro_batches, self._samples = micro_batches, example.shape[0]
+        self.is_first, self.is_last = column.rank == 0, column.rank == column.size - 1
+        self.stage = StageModule(chain.parts[own.start : own.stop], precision, channels_last=channels_last)
+        before = StageModule(chain.parts[: own.start], precision, channels_last=channels_last)
+        inputs, outputs = _shapes(before, self.stage, example[:1], self._samples // micro_batches)
+        self._stage = _WatchedStage(
+            self.stage,
+            column.rank,
+            column.size,
+            example.device,
+            input_args=inputs,
+            output_args=outputs,
+            group=neighbours.process_group,
+        )
+        self._stage.busy = self._busy
+        # With fewer micro-batches than stages, one forward, one backward by turns is not defined.
+        schedule = Schedule1F1B if micro_batches >= column.size else ScheduleGPipe
+        # Losses are already shares of the mean: nothing is left to be scaled.
+        self._schedule = schedule(self._stage, micro_batches, loss_fn=self._loss, scale_grads=False)
+        self._on_cpu = example.device.type == "cpu"
+        self._targets: Any = None
+        self._losses: list[Tensor] = []
+        self._failure: BaseException | None = None
+        self._divisor = 1.0
+        self._busy_seconds = 0.0
+        self.waited_seconds = 0.0
+        self.phase: Callable[[str], None] = lambda name: None
+        self._sent_bytes = _bytes_of(outputs) if not self.is_last else 0, _bytes_of(inputs) if not self.is_first else 0
+
+    def begin(self) -> None:
+        """A new update."""
+        self.waited_seconds = 0.0
+
+    def run(self, payload: Any, passes: int) -> float:
+        """One backward pass: gradients are added to those of this stage's parameters.
+
+        Args:
+            payload: of the workload's batch, on the first stage; None on the others.
+            passes: backward passes of this update, whose mean counts.
+
+        Returns:
+            The share of the update's loss, on the last stage; 0 on the others.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        start, self._busy_seconds = time.perf_counter(), 0.0
+        self._divisor = float(self._micro_batches * passes)
+        self._targets = self._column.broadcast_object(self._chain.targets(payload) if self.is_first else None)
+        inputs = (self._chain.inputs(payload),) if self.is_first else ()
+        self._losses = []
+        self.phase(WAITING)
+        with self._own_errors(), as_run_error(self._column.library, "passing a batch through the stages"):
+            places = torch.arange(self._samples) if self.is_last else None
+            self._schedule.step(*inputs, target=places, return_outputs=False)
+        self.phase(COMPUTING)
+        self._targets = None
+        if self._on_cpu:
+            self.waited_seconds += max(0.0, time.perf_counter() - start - self._busy_seconds)
+        return math.fsum(loss.item() for loss in self._losses)
+
+    def sent_bytes(self, hosts: Sequence[str] | None = None) -> int:
+        """What this rank sends to other stages in one backward pass.
+
+        Args:
+            hosts: of the column, by stage: then only what goes to other hosts.
+        """
+        here = self._column.rank
+        return self._micro_batches * sum(
+            size
+            for other, size in zip((here + 1, here - 1), self._sent_bytes, strict=True)
+            if size and (hosts is None or hosts[other] != hosts[here])
+        )
+
+    def _loss(self, outputs: tuple[Tensor, ...] | Tensor, places: Tensor) -> Tensor:
+        """Of one micro-batch: its share of the update's mean, scaled as the precision wants gradients."""
+        whole = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+        with self._busy(), self._precision.forward():
+            targets = self._chain.pick(self._targets, slice(int(places[0]), int(places[-1]) + 1))
+            loss = self._chain.loss(whole, targets) / self._divisor
+            self._losses.append(loss.detach())
+            return self._precision.scaled(loss)
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Within, this rank computes; otherwise, it waits for others."""
+        start = time.perf_counter()
+        self.phase(COMPUTING)
+        try:
+            yield
+        except Exception as error:
+            # torch makes it an error of its own, which would look as if another rank were lost.
+            self._failure = self._failure or error.__cause__ or error
+            raise
+        self.phase(WAITING)
+        self._busy_seconds += time.perf_counter() - start
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """What goes wrong while this rank computes is told as what it is."""
+        try:
+            yield
+        except CommunicationError as error:
+            if self._failure:
+                raise self._failure from error
+            raise
+
+
+class _WatchedStage(PipelineStage):
+    """Tells when it computes."""
+
+    busy: Callable[[], Any]
+
+    def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
+        """As torch's."""
+        with self.busy():
+            return super().forward_one_chunk(*arguments, **named)
+
+    def backward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
+        """As torch's."""
+        with self.busy():
+            return super().backward_one_chunk(*arguments, **named)
+
+
+def _shapes(
+    before: StageModule, stage: StageModule, example: Tensor, samples: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """What a stage takes and gives, for `samples`: found with one, which leaves running statistics as they are."""
+    modes = [(module, module.training) for part in (before, stage) for module in part.modules()]
+    before.eval()
+    stage.eval()
+    is_first = not before.parts
+    with torch.no_grad():
+        inputs = (example,) if is_first else before(example)
+        outputs = stage(*inputs)
+    for module, training in modes:
+        module.training = training
+    return (
+        tuple(_like(tensor, samples, learns=not is_first) for tensor in inputs),
+        tuple(_like(tensor, samples, learns=True) for tensor in outputs),
+    )
+
+
+def _like(tensor: Tensor, samples: int, *, learns: bool) -> Tensor:
+    return torch.empty(samples, *tensor.shape[1:], dtype=tensor.dtype, device=tensor.device, requires_grad=learns)
+
+
+def _bytes_of(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A model whose stages are trained by several ranks: made whole wherever the run asks for all of it.
+
+
+class StagedModel:
+    """The stage of this rank, and the way from all stages to the whole model and back.
+
+    Every rank holds the whole model's weights, which count for little; gradients, the optimizer's state and what
+    backward passes keep are of its own stage alone.
+
+    Args:
+        recipe: how many stages and micro-batches.
+        workload: whose model is cut.
+        whole: that model, on the device.
+        groups: of this rank.
+        place: device and communicator.
+        precision: the arithmetic.
+
+    Attributes:
+        layout: who holds which part.
+        pipe: passes batches.
+        stage: the part that is trained here.
+
+    Raises:
+        RecipeError: the workload's model cannot be cut, or not into as many stages.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        workload: Workload,
+        whole: nn.Module,
+        groups: StageGroups,
+        place: Place,
+        precision: Precision,
+    ) -> None:
+        chain = _chain_of(recipe, workload)
+        self._whole, self._groups = whole, groups
+        self._column, self.layout = groups.neighbours.column, groups.layout
+        ranges = cut(work_of(chain.parts, _count(workload)), self.layout.stages)
+        self._stages = [_modules(chain.parts[own.start : own.stop]) for own in ranges]
+        _require_all(whole, self._stages)
+        self.pipe = Pipe(
+            chain,
+            ranges[self._column.rank],
+            groups.neighbours,
+            precision,
+            chain.inputs(workload.blank_payload()).to(place.device),
+            micro_batches=recipe.programming.micro_batches,
+            channels_last=recipe.framework.channels_last,
+        )
+        self.stage: nn.Module = self.pipe.stage
+
+    @property
+    def replicas(self) -> Communicator:
+        """The ranks that hold the same stage, for the training thread."""
+        return self._groups.watched_replicas
+
+    @property
+    def unwatched_replicas(self) -> Communicator:
+        """The same, for other threads."""
+        return self._groups.replicas
+
+    def sent_bytes(self) -> tuple[int, int]:
+        """What this rank sends to other stages in one backward pass, and the part of it that goes to other hosts."""
+        return self.pipe.sent_bytes(), self.pipe.sent_bytes(self._column.hosts)
+
+    def make_whole(self) -> None:
+        """Give the whole model on this rank the weights and buffers that each of its stages has learnt.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        for number, stage in enumerate(self._stages):
+            make_equal(stage, self._column, root=number)
+
+    def whole_state(self, optimizer: optim.Optimizer) -> dict[str, Any]:
+        """The state of an optimizer over the whole model, as one process would have it; all ranks of a model call it.
+
+        Args:
+            optimizer: over the whole model, of which it has updated this rank's stage.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        own = optimizer.state_dict()
+        state: dict[int, Any] = {}
+        for root in range(self._column.size):
+            state.update(_shared(own["state"], self._column, root, next(self._whole.parameters()).device))
+        return {**own, "state": dict(sorted(state.items()))}
+
+    def own_state(self, whole: Mapping[str, Any], optimizer: optim.Optimizer) -> dict[str, Any]:
+        """Of the state that `whole_state` made, or one process, the part of this rank's stage."""
+        mine = {id(parameter) for parameter in self.stage.parameters()}
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        own = {number for number, parameter in enumerate(parameters) if id(parameter) in mine}
+        return {**whole, "state": {number: value for number, value in whole["state"].items() if number in own}}
+
+
+def _chain_of(recipe: Recipe, workload: Workload) -> Chain:
+    if not isinstance(workload, Chained):
+        raise RecipeError(
+            f"programming.parallel_mode: the model of {recipe.benchmark} cannot be cut into stages (its workload has "
+            "no chain()); use data"
+        )
+    return workload.chain()
+
+
+def _count(workload: Workload) -> Any:
+    model, example = workload.counted()
+    return count_flops(model, *example)
+
+
+def _modules(parts: tuple[Part, ...]) -> nn.Module:
+    return nn.ModuleList(part.module for part in parts)
+
+
+def _require_all(whole: nn.Module, stages: list[nn.Module]) -> None:
+    """A tensor in no stage would never learn, and one in two would learn apart."""
+    wanted = [id(tensor) for tensor in [*whole.parameters(), *whole.buffers()]]
+    found = [id(tensor) for stage in stages for tensor in [*stage.parameters(), *stage.buffers()]]
+    if sorted(wanted) != sorted(found):
+        raise RecipeError(
+            f"programming.parallel_mode: the parts of this model hold {len(found)} of its {len(wanted)} tensors: each "
+            "must be in exactly one; use data"
+        )
+
+
+def _shared(state: Mapping[int, Any], column: Communicator, root: int, device: torch.device) -> dict[int, Any]:
+    """The optimizer's state that member `root` has; tensors travel as tensors, whatever their size."""
+    mine = column.rank == root
+    described = {number: _described(value) for number, value in state.items()} if mine else None
+    plain = column.broadcast_object(described, root)
+    found: dict[int, Any] = {}
+    for number, description in plain.items():
+        values = {key: value for key, value in description.items() if not isinstance(value, _Form)}
+        for key, form in description.items():
+            if isinstance(form, _Form):
+                where = device if form.on_device else torch.device("cpu")
+                tensor = state[number][key].detach().contiguous() if mine else form.empty(where)
+                column.broadcast(tensor, root)
+                values[key] = tensor
+        found[number] = values
+    return found
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What is to be known of a tensor before it arrives."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    on_device: bool
+
+    def empty(self, device: torch.device) -> Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
+def _described(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _Form(tuple(value.shape), value.dtype, value.device.type != "cpu") if isinstance(value, Tensor) else value
+        for key, value in values.items()
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# One update of a model in stages: batches pass its ranks, gradients are summed over the replicas of each stage.
+
+
+@dataclass
+class StagedUpdater(Updater):
+    """Does the updates of one stage; all ranks of the job call alike.
+
+    The first stage reads, and its samples are counted there; the others read nothing. The loss is that of this
+    rank's replica, the same on all its stages.
+
+    Attributes:
+        pipe: passes batches through the stages.
+        world: all ranks of the job, for the training thread.
+        replicas: the ranks that hold the same stage, one of each model that learns.
+        micro_batches: in how many parts a batch passes.
+    """
+
+    pipe: Pipe = field(kw_only=True)
+    world: Communicator = field(kw_only=True)
+    replicas: Communicator = field(kw_only=True)
+    micro_batches: int = field(kw_only=True)
+    _agreed_seconds: float = field(default=0.0, init=False)
+
+    @property
+    def waited_seconds(self) -> float:
+        """Of the last update: for other stages, for sums over replicas, and for the last word of all ranks."""
+        return super().waited_seconds + self.pipe.waited_seconds + self._agreed_seconds
+
+    def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
+        """Leave the gradients of one update in the parameters of this stage: the mean over all shares."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.pipe.phase = self.phase
+        self.pipe.begin()
+        if self.reducer:
+            self.reducer.begin(number)
+        loss = 0.0
+        for turn in range(self.passes):
+            batch = self._next(batches)
+            with self._held_back(turn):
+                if self.reducer:
+                    self.reducer.backward_begins()
+                loss += self.pipe.run(batch.payload if batch else None, self.passes)
+            if tally and batch:
+                tally.add(batch)
+        self.phase(WAITING)
+        if self.reducer:
+            self.reducer.finish([])
+        return self._agreed(loss)
+
+    def _next(self, batches: Iterator[TrainingBatch]) -> TrainingBatch | None:
+        if not self.pipe.is_first:
+            return None
+        self.phase(READING)
+        batch = next(batches)
+        self.phase(COMPUTING)
+        return batch
+
+    def _agreed(self, loss: float) -> Tensor:
+        """The loss of this replica, and what any rank has heard: the stages of one model have only this in common."""
+        start = time.perf_counter()
+        # A sum of all losses would hide whose was no number first.
+        losses = [0.0] * self.replicas.size
+        losses[self.replicas.rank] = loss
+        numbers = torch.tensor([*losses, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
+        self.world.all_reduce(numbers)
+        alarms, *wishes = numbers[self.replicas.size :].tolist()
+        self.is_alarmed = alarms > 0
+        self.stop.agree(wishes)
+        self._agreed_seconds = time.perf_counter() - start
+        return numbers[self.replicas.rank]
+
+    def _held_back(self, turn: int) -> AbstractContextManager[Any]:
+        """Sums leave while the last backward pass runs; that of several micro-batches adds to gradients to its end."""
+        if self.reducer is None or (turn == self.passes - 1 and self.micro_batches == 1):
+            return nullcontext()
+        return self.reducer.accumulate()

@@ -1,0 +1,306 @@
+"""Before the clock starts: compile or capture, let a GPU set itself up, choose the bucket size, time the ranks.
+
+The steps done here are like those of training, on input whose values do not matter; the model is left as it was. Where
+the run is to be stopped, no more of them are timed: it stops after its first real step.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.reducer import BYTES_AN_ELEMENT, Reducer, trained
+from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.updates import Updater
+from hpcai500.layers import Communication
+from hpcai500.methodology.statistics import LEAST_VALUES
+from hpcai500.workloads.base import TrainingBatch
+
+if TYPE_CHECKING:
+    from hpcai500.engine.pipeline import StagedModel
+
+
+# ----------------------------------------------------------------------------------------------------
+# The bucket size, chosen by measuring before the clock starts ("grouping layers", V2.0 section 5.1.6).
+
+
+_MIB = 2**20
+_SIZES = (_MIB, 4 * _MIB, 16 * _MIB, 64 * _MIB)
+_ROUNDS = 3
+# What other libraries settled on (torch's DistributedDataParallel): good on most machines.
+USUAL = 25 * _MIB
+# Medians of three rounds on a busy machine differ by as much without a reason.
+_SAME = 1.05
+
+
+def bucket_candidates(parameters: Iterable[Tensor]) -> list[int]:
+    """Bucket sizes (bytes of fp32 gradients) worth measuring: 1, 4, 16 and 64 MiB where less than all, and all in one.
+
+    Raises:
+        UsageError: no parameter is trained, or one is not float32.
+    """
+    everything = sum(parameter.numel() for parameter in trained(parameters)) * BYTES_AN_ELEMENT
+    return [*(size for size in _SIZES if size < everything), everything]
+
+
+def choose_bucket_bytes(
+    candidates: Sequence[int], measure: Callable[[int], float], communicator: Communicator, *, rounds: int = _ROUNDS
+) -> tuple[int, dict[int, float]]:
+    """The fastest of `candidates`, of equally fast ones the most usual; the same on all ranks.
+
+    Candidates are measured in turn, `rounds` times over, so that whatever else the machine does meets all alike; what
+    counts is the slowest rank of each round, and the median over rounds.
+
+    Args:
+        candidates: bucket sizes in bytes.
+        measure: does a few steps with a bucket size and returns their seconds; called by all ranks at the same time.
+        communicator: all ranks.
+        rounds: measurements of each candidate.
+
+    Returns:
+        The choice, and seconds by candidate.
+
+    Raises:
+        RunError: a rank is gone.
+    """
+    slowest: dict[int, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for candidate in candidates:
+            communicator.barrier()
+            slowest[candidate].append(max(communicator.gather_objects(measure(candidate))))
+    table = {candidate: statistics.median(seconds) for candidate, seconds in slowest.items()}
+    # All have the same table, as far as libraries deliver what they are given; what follows must agree for certain.
+    found: tuple[int, dict[int, float]] = communicator.broadcast_object((_fastest(table), table))
+    return found
+
+
+def _fastest(table: dict[int, float]) -> int:
+    """Of the sizes that are as fast as the fastest, as far as a few steps can tell, the most usual one."""
+    limit = min(table.values()) * _SAME
+    fast = [size for size, seconds in table.items() if seconds <= limit]
+    return min(fast, key=lambda size: abs(math.log(size / USUAL)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Before the clock starts: compile or capture, let a GPU set itself up, choose the bucket size, time the ranks.
+#
+# The steps done here are like those of training, on input whose values do not matter; the model is left as it was.
+# Where the run is to be stopped, no more of them are timed: it stops after its first real step.
+
+
+# A step that takes longer than this is not repeated many times only to choose a bucket size.
+_LONGEST_STEP_SECONDS = 5.0
+_REPEATS = 3
+# Steps without and with communication are timed by turns: as many pairs, or, where those would take longer than this,
+# as few as an interval of their median needs. One pair of long steps tells as much as the time for more is worth.
+_PAIRS = 11
+_PAIRS_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What was found out.
+
+    Attributes:
+        compile_seconds: of the first step, which compiles, captures and warms caches; 0 where nothing needed it.
+        bucket_bytes: chosen or as the recipe says; None for one rank.
+        tuning: median seconds of a step by bucket size, where it was measured.
+        alone_seconds: of a step without communication, the slowest rank's, best of several; None for one rank.
+        together_seconds: of a step with it.
+        efficiencies: of each pair of such steps, one after the other, the time without over the time with it.
+    """
+
+    compile_seconds: float
+    bucket_bytes: int | None = None
+    tuning: dict[int, float] | None = None
+    alone_seconds: float | None = None
+    together_seconds: float | None = None
+    efficiencies: tuple[float, ...] = ()
+
+
+class Rehearsal:
+    """Runs blank steps of one updater.
+
+    Args:
+        updater: of the run.
+        bare: the model.
+        ranks: all processes.
+        settings: how they talk.
+        staged: the stage of this rank, where the model is cut.
+    """
+
+    def __init__(
+        self,
+        updater: Updater,
+        bare: nn.Module,
+        ranks: Ranks,
+        settings: Communication,
+        staged: StagedModel | None = None,
+    ) -> None:
+        self._updater, self._ranks, self._settings = updater, ranks, settings
+        self._bare = staged.stage if staged else bare
+        self._replicas = staged.unwatched_replicas if staged else ranks.unwatched
+        blank = TrainingBatch(np.empty(0, np.int64), 0, updater.workload.blank_payload())
+        self._blanks: Iterator[TrainingBatch] = repeat(blank)
+        self._is_stopping = False
+
+    def warm_up(self) -> Rehearsed:
+        """The first step, where anything is prepared in it: compiled code, a GPU's choice of kernels."""
+        with self._leaving_no_trace():
+            return Rehearsed(self._first_seconds())
+
+    def with_ranks(self) -> Rehearsed:
+        """The first step; then the bucket size, and a step without and with communication.
+
+        Leaves the updater with the reducer that it will train with.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        with self._leaving_no_trace():
+            found = Rehearsed(self._first_seconds())
+            alone = self._slowest(min(self._seconds() for _ in range(_REPEATS)))
+            found = self._choose(replace(found, alone_seconds=alone))
+            bucket_bytes = found.bucket_bytes
+            assert bucket_bytes is not None
+            self._reduce_by(bucket_bytes)
+            self._together_seconds()
+            found = self._by_turns(found)
+            # What compression lost of blank gradients must not enter the first update.
+            self._reduce_by(bucket_bytes)
+            return found
+
+    def with_stages(self) -> Rehearsed:
+        """The first step of all stages; buckets are as the recipe says, or the usual ones.
+
+        Stages have other gradients each, so one measurement could not choose for all; and a stage alone makes no step.
+
+        Raises:
+            RunError: another rank is lost.
+        """
+        with self._leaving_no_trace():
+            found = Rehearsed(self._seconds())
+            if self._replicas.size == 1:
+                return found
+            found = replace(found, bucket_bytes=self._settings.bucket_bytes or USUAL)
+            assert found.bucket_bytes is not None
+            self._reduce_by(found.bucket_bytes)
+            self._seconds()
+            # What compression lost of blank gradients must not enter the first update.
+            self._reduce_by(found.bucket_bytes)
+            return found
+
+    def _by_turns(self, found: Rehearsed) -> Rehearsed:
+        """Pairs of steps without and with communication: what disturbs a machine for a while disturbs both."""
+        assert found.alone_seconds is not None
+        pairs = _PAIRS if 2 * _PAIRS * found.alone_seconds <= _PAIRS_SECONDS else LEAST_VALUES
+        if found.alone_seconds > _LONGEST_STEP_SECONDS:
+            pairs = 1
+        reducer, taken = self._updater.reducer, []
+        for _ in range(pairs):
+            for self._updater.reducer in (None, reducer):
+                self._ranks.world.barrier()
+                taken.append(self._together_seconds() if self._updater.reducer else self._seconds())
+            if self._is_stopping:
+                break
+        slowest = np.max(self._ranks.world.gather_objects(taken), axis=0)
+        alone, together = slowest[::2], slowest[1::2]
+        return replace(
+            found,
+            alone_seconds=float(alone.min()),
+            together_seconds=float(together.min()),
+            efficiencies=tuple((alone / together).tolist()),
+        )
+
+    def _choose(self, found: Rehearsed) -> Rehearsed:
+        if self._settings.bucket_bytes:
+            return replace(found, bucket_bytes=self._settings.bucket_bytes)
+        assert found.alone_seconds is not None
+        if found.alone_seconds > _LONGEST_STEP_SECONDS:
+            return replace(found, bucket_bytes=USUAL)
+
+        def measure(bucket_bytes: int) -> float:
+            if self._is_stopping:
+                return 0.0
+            self._reduce_by(bucket_bytes)
+            return self._together_seconds()
+
+        choice, table = choose_bucket_bytes(bucket_candidates(self._bare.parameters()), measure, self._ranks.world)
+        if self._is_stopping:
+            return replace(found, bucket_bytes=USUAL)
+        return replace(found, bucket_bytes=choice, tuning=table)
+
+    def _reduce_by(self, bucket_bytes: int) -> None:
+        if self._updater.reducer is None:
+            self._updater.reducer = Reducer(
+                self._bare.parameters(),
+                self._replicas,
+                self._settings,
+                bucket_bytes=bucket_bytes,
+                threads=torch.get_num_threads(),
+            )
+        self._updater.reducer.set_bucket_bytes(bucket_bytes)
+
+    def _first_seconds(self) -> float:
+        """Duration of the first step, on this rank; what is captured is captured before it, while no hook listens."""
+        start = time.perf_counter()
+        updater = self._updater
+        if updater.graphs:
+            payload = next(self._blanks).payload
+            updater.graphs.capture(lambda: updater.workload.loss(self._bare, payload), updater.precision)
+        self._seconds()
+        return time.perf_counter() - start
+
+    def _seconds(self) -> float:
+        """Duration of one blank step without its update, on this rank."""
+        start = time.perf_counter()
+        self._updater.gradients(0, self._blanks)
+        _finish(next(self._bare.parameters()).device)
+        return time.perf_counter() - start
+
+    def _together_seconds(self) -> float:
+        """Duration of one with communication, after which all ranks know alike whether the run is to be stopped."""
+        seconds = self._seconds()
+        self._is_stopping = self._updater.stop.agreed is not None
+        return seconds
+
+    def _slowest(self, seconds: float) -> float:
+        slowest: float = max(self._ranks.world.gather_objects(seconds))
+        return slowest
+
+    @contextmanager
+    def _leaving_no_trace(self) -> Iterator[None]:
+        before = {name: buffer.clone() for name, buffer in self._bare.named_buffers()}
+        self._updater.model.train()
+        try:
+            yield
+        finally:
+            self._updater.optimizer.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                for name, buffer in self._bare.named_buffers():
+                    buffer.copy_(before[name])
+
+
+def facts(found: Rehearsed) -> dict[str, Any]:
+    """The value of the record's event `rehearsal`."""
+    return {
+        "bucket_bytes": found.bucket_bytes,
+        "step_seconds_by_bucket_bytes": {str(size): seconds for size, seconds in (found.tuning or {}).items()},
+    }
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

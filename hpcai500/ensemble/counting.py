@@ -1,0 +1,487 @@
+"""Has the members vote, in a process of the in-job half, and reads what came of it (see `engine.vote`)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from hpcai500.campaign.journal import Attempt, Campaign
+from hpcai500.campaign.standing import (
+    ODD,
+    SEED,
+    Outcome,
+    binding_reasons,
+    company,
+    in_order,
+    read_outcome,
+    reasons_against,
+    recipe_difference,
+)
+from hpcai500.ensemble.journal import OUTPUT, RECIPE, VOTE, Ensemble
+from hpcai500.ensemble.members import last_error, last_failure
+from hpcai500.errors import HpcAi500Error, RecordError, RunError
+from hpcai500.files import scratch_folder
+from hpcai500.interpreter import module_command
+from hpcai500.launch.processes import run_to_end
+from hpcai500.methodology.ensemble import (
+    MemberTimes,
+    epochs_by_host,
+    expected_kinds,
+    file_of,
+    member_intervals,
+    vouched,
+)
+from hpcai500.methodology.result import Result, system_identity, training_seconds
+from hpcai500.record import Event, Record, iterate, json_object
+
+# ----------------------------------------------------------------------------------------------------
+# One member as it counts: its finished record, what it amounts to, and what there is against it; or why it is missing.
+#
+# A member is counted only if its record is the one that its campaign's journal vouches for, of this ensemble's recipe,
+# seed and data, with its predictions in it. What is wrong beyond that leaves it counted and the ensemble not rankable.
+
+
+# A time server keeps clocks far closer; Slurm's own credentials are refused from 5 minutes on.
+_CLOCK_SECONDS = 5.0
+_COMPANY = {"world_size": "number of ranks", "nodes": "number of nodes", "backend": "backend", "library": "library"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member that counts.
+
+    Attributes:
+        times: what it did, and when.
+        seed: of its weights, draws and order.
+        record: folder of its record, below the ensemble's.
+        folder: of all attempts at it.
+        head: hash of the last event of its record.
+        hosts: that it ran on, also before or after a restart.
+        epochs_by_host: that ended on each of them, by the host of rank 0.
+        result: its own: what one model alone is worth.
+        out_of_bag: its quality on samples that it has not drawn; None where that was not asked for.
+        data: fingerprint of the data set that it was trained on.
+        likeness: what all members must have in common, by what it is called.
+        reasons: why an ensemble with it may not be ranked.
+    """
+
+    times: MemberTimes
+    seed: int
+    record: str
+    folder: str
+    head: str
+    hosts: tuple[str, ...]
+    epochs_by_host: Mapping[str, int]
+    result: Result
+    out_of_bag: float | None
+    data: str | None
+    likeness: Mapping[str, Any]
+    reasons: tuple[str, ...]
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+        return self.times.member
+
+
+# What helps a member that is missing: to run it; nothing, because it has diverged; what its reason says.
+Remedy = Literal["run", "none", "told"]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A member that does not count, why, and what helps."""
+
+    number: int
+    reason: str
+    remedy: Remedy = "told"
+
+
+def examine(
+    ensemble: Ensemble, number: int, rules: Mapping[str, Any], counted: Mapping[int, str] | None = None
+) -> Member | Missing:
+    """What member `number` of the ensemble is now; whatever is in its folder, nothing is raised.
+
+    Args:
+        ensemble: that it is of.
+        number: of the member.
+        rules: of the ensemble's edition.
+        counted: heads of the records with which members were collected before, by number (`counted_before`).
+    """
+    folder = ensemble.folder(number)
+    try:
+        campaign = ensemble.campaign(number)
+        if campaign is None or not campaign.attempts:
+            return _not_begun(number, folder, (counted or {}).get(number))
+        done = campaign.done()
+        if not done:
+            return _unfinished(number, campaign, rules)
+        return _finished(ensemble, number, campaign, done[0], rules)
+    except HpcAi500Error as error:
+        return Missing(number, _with_remedy(str(error), folder))
+    except ODD as error:
+        reason = f"{folder}: cannot be read as a member's record ({type(error).__name__} {error})"
+        return Missing(number, _with_remedy(reason, folder))
+
+
+def refused_by_vote(member: Member, reason: str) -> Missing:
+    """A member that counted until the vote could not use what it says."""
+    return Missing(member.number, f"{member.record}: {reason}{_run_anew(member.folder)}")
+
+
+def of_other_data(members: Sequence[Member]) -> list[Missing]:
+    """Those of `members` that are none beside the others: most were trained on other data."""
+    known = Counter(one.data for one in members if one.data is not None)
+    if len(known) < 2:
+        return []
+    data, _ = known.most_common(1)[0]
+    first = next(one.number for one in members if one.data == data)
+    return [
+        Missing(
+            one.number,
+            f"{one.record}: trained on other data than member {first}: their fingerprints differ"
+            + _run_anew(one.folder),
+        )
+        for one in members
+        if one.data not in (None, data)
+    ]
+
+
+def members_reasons(ensemble: Ensemble, members: Sequence[Member]) -> Iterator[tuple[str, int]]:
+    """What there is against members, each sentence with the number of the member that it is of."""
+    first = members[0] if members else None
+    counted = counted_before(ensemble)
+    for one in members:
+        for reason in one.reasons:
+            yield reason, one.number
+        if counted.get(one.number, one.head) != one.head:
+            yield "was collected with another record before: a member is trained once, whatever came out", one.number
+        for what, value in one.likeness.items():
+            if first is not None and value != first.likeness.get(what):
+                yield f"differs from member {first.number} in {what}", one.number
+
+
+def counted_before(ensemble: Ensemble) -> Mapping[int, str]:
+    """Head of the record with which each member was collected first."""
+    found: dict[int, str] = {}
+    for event in iterate(ensemble.events, "collect"):
+        for number, head in event["value"]["heads"].items():
+            found.setdefault(int(number), str(head))
+    return found
+
+
+def _run_anew(folder: str) -> str:
+    """What to do about a member that is done and does not count: by itself it would stay so."""
+    return f": move {shlex.quote(folder)} away, and it is run anew"
+
+
+def _with_remedy(reason: str, folder: Path) -> str:
+    """`reason`, why a record cannot be used, with what to do about it."""
+    if "move that folder away" in reason:
+        return reason
+    first = "; or" if "restore it" in reason else ": restore it, or"
+    return f"{reason}{first} move {shlex.quote(str(folder))} away, and it is run anew"
+
+
+def _not_begun(number: int, folder: Path, head: str | None) -> Missing:
+    if head is None:
+        return Missing(number, "; ".join(["has not begun", *_failed_before_it_began(folder)]), "run")
+    what = "its journal" if folder.is_dir() else "its folder"
+    return Missing(
+        number,
+        f"was collected with the record {head[:12]}…, and {what} is gone: restore {shlex.quote(str(folder))}; if it is "
+        "run anew instead, the ensemble stays not rankable",
+    )
+
+
+def _failed_before_it_began(folder: Path) -> Iterator[str]:
+    """Why a member whose jobs have failed before it began did so, as far as they left word."""
+    try:
+        failure, error = last_failure(folder), last_error(folder)
+    except OSError as problem:
+        yield f"{problem.filename or folder}: cannot be read: {problem.strerror}"
+        return
+    if failure is not None:
+        yield f"its job failed on {failure.host} with exit code {failure.exit_code}, see {folder / OUTPUT}"
+        if error is not None:
+            yield error
+
+
+def _unfinished(number: int, campaign: Campaign, rules: Mapping[str, Any]) -> Missing:
+    last = campaign.attempts[-1]
+    if last.status == "running":
+        told = "runs still, or was killed: its journal tells no end (see `hpcai500 ensemble status`)"
+        return Missing(number, told, "run")
+    if last.status == "failed" and (diverged := read_outcome(campaign, last, rules).diverged):
+        return Missing(number, f"diverged: {diverged}: that is final: no other attempt takes it back", "none")
+    why = f": {last.reason}" if last.reason else ""
+    return Missing(number, f"{last.status}{why}", "run")
+
+
+def _finished(
+    ensemble: Ensemble, number: int, campaign: Campaign, done: Attempt, rules: Mapping[str, Any]
+) -> Member | Missing:
+    outcomes = [read_outcome(campaign, attempt, rules) for attempt in in_order(campaign)]
+    outcome = next(one for one in outcomes if one.attempt is done)
+    refused = next(_refusals(ensemble, number, campaign, outcome), None)
+    if refused or outcome.record is None or outcome.result is None:
+        reason = refused or _with_remedy(f"{done.record}: gives no result", campaign.path)
+        return Missing(number, reason)
+    record, result = outcome.record, outcome.result
+    start = next(iterate(record.events, "run_start"))
+    against = reasons_against(campaign, outcomes, rules, 1, campaign.edition)
+    own = f"{done.name}: "
+    return Member(
+        times=_times(number, record, result, start),
+        seed=int(record.tables["hyperparameters"]["seed"]),
+        record=str(record.path.relative_to(ensemble.path)),
+        folder=str(campaign.path),
+        head=str(done.head),
+        hosts=_hosts(record),
+        epochs_by_host=epochs_by_host(record.events),
+        result=result,
+        out_of_bag=_out_of_bag(record),
+        data=_dataset(record).get("fingerprint"),
+        likeness=_likeness(record),
+        reasons=(*(reason.removeprefix(own) for reason in against), *_planned_reasons(ensemble, record, start)),
+    )
+
+
+def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outcome) -> Iterator[str]:
+    """Why a finished record is no member of this ensemble."""
+    name, anew = f"{outcome.attempt.name}: ", _run_anew(str(campaign.path))
+    for reason in binding_reasons(campaign, outcome):
+        yield _with_remedy(reason.removeprefix(name), campaign.path)
+    if outcome.error:
+        yield _with_remedy(outcome.error, campaign.path)
+    record = outcome.record
+    if record is None:
+        return
+    if field := recipe_difference(ensemble.tables, record.tables):
+        yield f"{record.path}: its recipe is not the ensemble's: {field} differs{anew}"
+    seed = record.tables["hyperparameters"]["seed"]
+    if seed != ensemble.seed(number):
+        yield f"{record.path}: {SEED} is {seed}; member {number} was planned with {ensemble.seed(number)}{anew}"
+    told = vouched(record.events)
+    for kind in expected_kinds(record.tables):
+        if kind not in told:
+            yield f"{record.path}: holds no predictions, {kind}, so it cannot vote{anew}"
+        elif wrong := _wrong_with(record.path / file_of(kind), str(told[kind]["sha256"])):
+            yield f"{record.path / file_of(kind)}: {wrong}, so it cannot vote: restore it, or{anew.lstrip(':')}"
+
+
+def _wrong_with(path: Path, sha256: str) -> str | None:
+    """What is wrong with a file of predictions, which its record's events name by their hash."""
+    try:
+        with path.open("rb") as stream:
+            found = file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        return "is gone"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if found == sha256 else "was changed: its hash is not the one that its record names"
+
+
+def _planned_reasons(ensemble: Ensemble, record: Record, start: Event) -> Iterator[str]:
+    """Where a member is not what was planned, or cannot have been."""
+    planned = ensemble.start.get("code_sha256")
+    code = ((record.system.get("installation") or {}).get("package") or {}).get("code_sha256")
+    if code is not None and planned not in (None, code):
+        yield f"ran other code of hpcai500 than the ensemble was planned with ({str(code)[:12]}…)"
+    late = (ensemble.events[0]["time_ms"] - start["time_ms"]) / 1000
+    if late > _CLOCK_SECONDS:
+        yield "began before the ensemble was planned: the clock of its host is wrong, or that of who planned"
+
+
+def _times(number: int, record: Record, result: Result, start: Event) -> MemberTimes:
+    epochs = epochs_by_host(record.events)
+    return MemberTimes(
+        member=number,
+        host=max(epochs, key=lambda host: epochs[host]),
+        accelerators=result.world_size,
+        epochs=int(record.tables["problem"]["epochs"]),
+        images=result.images,
+        operations=result.images * result.flops_per_image,
+        training_seconds=training_seconds(record.events),
+        start=start["time_ms"] / 1000,
+        intervals=member_intervals(record.events),
+    )
+
+
+def _hosts(record: Record) -> tuple[str, ...]:
+    told = [event["value"].get("hosts", ()) for event in record.events if event["key"] in ("run_start", "run_resume")]
+    return tuple(dict.fromkeys(str(host) for hosts in told for host in hosts))
+
+
+def _out_of_bag(record: Record) -> float | None:
+    told = next(iterate(reversed(record.events), "out_of_bag"), None)
+    return float(told["value"]["value"]) if told and told["value"].get("value") is not None else None
+
+
+def _likeness(record: Record) -> dict[str, Any]:
+    told = company(record)
+    system = system_identity(record.system) if record.system else {}
+    return {
+        **{name: told.get(key) for key, name in _COMPANY.items()},
+        # However many nodes a member had, they are of these kinds.
+        **{name: _kinds(value) for name, value in system.items()},
+    }
+
+
+def _dataset(record: Record) -> Mapping[str, Any]:
+    value: Mapping[str, Any] = next(iterate(reversed(record.events), "dataset"))["value"]
+    return value
+
+
+def _kinds(value: Any) -> Any:
+    return sorted({str(one) for one in value}) if isinstance(value, list) else value
+
+
+# ----------------------------------------------------------------------------------------------------
+# Has the members vote, in a process of the in-job half, and reads what came of it (see `engine.vote`).
+
+
+_LIST = "members.tsv"
+_REFUSED = "refused.json"
+
+
+class RefusedError(RunError):
+    """The vote refuses what a member says; `member` is its number, `reason` why."""
+
+    def __init__(self, message: str, member: int, reason: str) -> None:
+        super().__init__(message)
+        self.member, self.reason = member, reason
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The quality of the first so many members together."""
+
+    members: int
+    value: float
+
+
+@dataclass(frozen=True)
+class OutOfBag:
+    """The quality of the vote on training samples, each judged by the members that have not drawn it."""
+
+    value: float | None
+    samples: int
+    votes_a_sample: float | None
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What the members say together.
+
+    Attributes:
+        value: quality of the vote of all.
+        per_class: the same of each class, where it has such.
+        samples: of the evaluation set.
+        method: how they vote.
+        curve: quality of the first members together, as more are added.
+        out_of_bag: None where no sample was kept for it.
+        sha256: of the file.
+    """
+
+    value: float
+    per_class: Mapping[str, float | None] | None
+    samples: int
+    method: str
+    curve: tuple[CurvePoint, ...]
+    out_of_bag: OutOfBag | None
+    sha256: str
+
+
+class Voting(Protocol):
+    """Writes `vote.json`."""
+
+    def __call__(self, ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+        """Have `members` vote, and write what comes of it to `out`.
+
+        Raises:
+            RefusedError: what one of them says cannot be counted.
+            HpcAi500Error: they cannot.
+        """
+
+
+def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
+    """Have the members vote, by the predictions in their records.
+
+    Raises:
+        RefusedError: what one of them says cannot be counted.
+        RunError: the vote failed; it has said why.
+        EnvironmentLacksError: no temporary file can be written.
+    """
+    with scratch_folder(os.environ, ensemble.path) as folder:
+        listed, refused = Path(folder, _LIST), Path(folder, _REFUSED)
+        try:
+            # As they lie in the ensemble: wherever it is moved to, its vote is the same file.
+            listed.write_text("".join(f"{one.number}\t{one.record}\n" for one in members), encoding="utf-8")
+            code = run_to_end(
+                module_command(
+                    "engine.vote", "--recipe", (ensemble.path / RECIPE).absolute(), "--records", listed,
+                    "--refused", refused, "-o", out.absolute(),
+                ),
+                hold=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise RunError(f"{listed}: cannot be written: {error.strerror}; mend it, then collect again") from error
+        if code and refused.is_file():
+            told = json_object(refused)
+            raise RefusedError(
+                f"{ensemble.path}: the vote failed: member {told['member']}: {told['reason']}",
+                int(told["member"]),
+                str(told["reason"]),
+            )
+    if code:
+        raise RunError(f"{ensemble.path}: the vote failed (see above)")
+
+
+def hold_vote(ensemble: Ensemble, members: Sequence[Member], voting: Voting) -> Vote:
+    """The vote of `members`, held now.
+
+    Raises:
+        RefusedError: what one of them says cannot be counted.
+        RunError: it failed, or its file is not one of these members.
+    """
+    path = ensemble.path / VOTE
+    voting(ensemble, members, path)
+    try:
+        return read_vote(path, members)
+    except RunError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def read_vote(path: Path, members: Sequence[Member]) -> Vote:
+    """The vote in the file `path`, which must be of these members.
+
+    Raises:
+        RunError: it is not, or it is no vote.
+    """
+    try:
+        document = json_object(path)
+        voters = [int(one["member"]) for one in document["members"]]
+        bag = document["out_of_bag"]
+        vote = Vote(
+            value=float(document["value"]),
+            per_class=document["per_class"],
+            samples=int(document["samples"]),
+            method=str(document["vote"]),
+            curve=tuple(CurvePoint(int(one["members"]), float(one["value"])) for one in document["curve"]),
+            out_of_bag=OutOfBag(bag["value"], int(bag["samples"]), bag["votes_a_sample"]) if bag else None,
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+    except (RecordError, *ODD) as error:
+        raise RunError(f"{path}: no vote of ours: {type(error).__name__} {error}; collect again") from error
+    if voters != [one.number for one in members]:
+        raise RunError(f"{path}: not of the {len(members)} members that were collected; collect again")
+    return vote

@@ -1,0 +1,338 @@
+"""Writes an ensemble: the plan before the first member, then a line for all that is submitted, cancelled, collected."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from hpcai500 import __version__
+from hpcai500.campaign.journal import Campaign, append_line, create_campaign, is_campaign, read_campaign
+from hpcai500.ensemble.mapping import MemberJob, Shape
+from hpcai500.errors import RecordError, UsageError
+from hpcai500.files import write_atomically
+from hpcai500.layers import Recipe
+from hpcai500.plugins import plugin_facts
+from hpcai500.recipe import parse_resolved, recipe_hash, tables_hash, to_toml
+from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, new_event, parse_events
+from hpcai500.system.software import package_code_hash
+from hpcai500.toml_source import parse_toml
+
+# ----------------------------------------------------------------------------------------------------
+# What an ensemble planned and where its parts are.
+#
+#     ENSEMBLE/
+#         recipe.toml          resolved, of member 0
+#         plan.toml            which member runs where, for people
+#         ensemble.jsonl       the journal: events in a chain, as a record's
+#         members/00000/       a campaign of one trial each (`campaign.journal`): all attempts at member 0
+#         slurm/               scripts and their output
+#         vote.json            what the members say together (`engine.vote`)
+#         result.json          what the ensemble amounts to
+#         DONE                 hash of the journal's last line, written last
+#
+# Keys of the journal, with their values:
+#
+#     ensemble_start   {schema, benchmark, edition, recipe_hash, members, degree, scale, per_node, first_seed,
+#                       plan_sha256, data, stage, version, code_sha256,
+#                       [plugin: {name, package, version, code_sha256}]}
+#     submit           {scheduler: slurm|local, jobs: [id], members: [number], at_once, exclude: [host],
+#                       [after: id|null]}
+#     cancel           {jobs: [id]}
+#     collect          {status: complete|incomplete, missing: [number], heads: {number: head}, vote_sha256,
+#                       result_sha256}
+#
+# Each member's journal begins with `campaign_start`, which carries {ensemble: {id, member}} with this journal's
+# identity: no member can be made to fit another ensemble later. Only those who plan, submit, cancel and collect write
+# here: ten thousand members that begin at once share no file.
+
+
+SCHEMA = "hpcai500-ensemble-1"
+JOURNAL = "ensemble.jsonl"
+RECIPE = "recipe.toml"
+PLAN = "plan.toml"
+VOTE = "vote.json"
+RESULT = "result.json"
+DONE = "DONE"
+# In a member's folder, of whoever runs it: what it printed, and how its jobs failed.
+OUTPUT = "output.txt"
+FAILURES = "failures.jsonl"
+_MEMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """An ensemble as it lies on disk, the chain of its journal checked.
+
+    Attributes:
+        path: its folder.
+        identity: hash of the journal's first line: the plan's.
+        head: hash of the journal's last line.
+        tables: the recipe of member 0, as plain tables.
+        start: value of `ensemble_start`.
+        shape: members, and accelerators of each.
+        events: the journal.
+    """
+
+    path: Path
+    identity: str
+    head: str
+    tables: Mapping[str, Any]
+    start: Mapping[str, Any]
+    shape: Shape
+    events: tuple[Event, ...] = field(repr=False)
+
+    @property
+    def members(self) -> range:
+        """Numbers of the members."""
+        return range(self.shape.members)
+
+    @property
+    def data(self) -> Path:
+        """Folder of the data set."""
+        return Path(self.start["data"])
+
+    @property
+    def stage(self) -> str | None:
+        """Folder of each node where members' samples are staged, as the node's shell shall read it; None: nowhere."""
+        stage = self.start["stage"]
+        return None if stage is None else str(stage)
+
+    def seed(self, member: int) -> int:
+        """Of a member's weights, draws and order."""
+        return int(self.start["first_seed"]) + member
+
+    def folder(self, member: int) -> Path:
+        """Where a member's campaign lies, or will lie."""
+        return self.path / "members" / f"{member:05d}"
+
+    def campaign(self, member: int) -> Campaign | None:
+        """A member's campaign; None where it has not begun.
+
+        Raises:
+            RecordError: it cannot be read, or belongs to another plan.
+        """
+        folder = self.folder(member)
+        if not is_campaign(folder):
+            return None
+        campaign = read_campaign(folder)
+        if campaign.start.get("ensemble") != {"id": self.identity, "member": member}:
+            raise RecordError(
+                f"{folder}: not member {member} of this ensemble: its journal names another plan; move that folder "
+                "away, and the member is run anew"
+            )
+        return campaign
+
+    def recipe(self) -> Recipe:
+        """The recipe of member 0, validated.
+
+        Raises:
+            RecipeError: this version of hpcai500 cannot run it.
+        """
+        path = self.path / RECIPE
+        return parse_resolved(path.read_text(encoding="utf-8"), str(path))
+
+
+def is_ensemble(folder: Path) -> bool:
+    """Whether `folder` holds an ensemble."""
+    return (folder / JOURNAL).is_file()
+
+
+def read_ensemble(folder: Path) -> Ensemble:
+    """Read the ensemble in `folder`.
+
+    Raises:
+        RecordError: it is none, its journal is broken, or its recipe or plan is not the one that the journal names.
+    """
+    path = folder / JOURNAL
+    try:
+        content, recipe, plan = (file.read_bytes() for file in (path, folder / RECIPE, folder / PLAN))
+    except FileNotFoundError as error:
+        raise RecordError(
+            f"{folder}: not an ensemble: {Path(str(error.filename)).name} is missing; plan one: hpcai500 ensemble plan "
+            f"{shlex.quote(str(folder))} --recipe NAME --members M"
+        ) from error
+    except OSError as error:
+        raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
+    # A line that a crash cut off told nothing that anyone has acted on.
+    whole = content[: content.rfind(b"\n") + 1]
+    events, _ = parse_events(whole, str(path))
+    if not events or events[0]["key"] != "ensemble_start":
+        raise RecordError(f"{path}:1: expected the event ensemble_start first")
+    try:
+        start = events[0]["value"]
+        if start["schema"] != SCHEMA:
+            raise RecordError(f"{path}: expected the schema {SCHEMA}, got {start['schema']!r}")
+        if start["recipe_hash"] != tables_hash(tables):
+            raise RecordError(f"{folder / RECIPE}: not the recipe that the ensemble was planned with: its hash differs")
+        if start["plan_sha256"] != sha256(plan).hexdigest():
+            raise RecordError(
+                f"{folder / PLAN}: was changed; it tells what was planned, and a change of it does nothing: "
+                "restore it, or plan another ensemble in another folder"
+            )
+        shape = Shape(*(int(start[key]) for key in ("members", "degree", "per_node")))
+        if min(shape.members, shape.degree, shape.per_node) < 1:
+            raise ValueError(f"no ensemble has {shape.members} members of {shape.degree} on nodes of {shape.per_node}")
+        str(start["data"]), int(start["first_seed"]), start["stage"]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RecordError(f"{path}: an event lacks something: {type(error).__name__} {error}") from error
+    first = whole[: whole.index(b"\n")]
+    return Ensemble(folder, line_hash(first), last_hash(whole), tables, start, shape, tuple(events))
+
+
+def parse_members(text: str, ensemble: Ensemble) -> list[int]:
+    """The members that `text` names: `3`, `0-7`, `1,4-6`.
+
+    Raises:
+        UsageError: it names something else, or members that the ensemble does not have.
+    """
+    found: set[int] = set()
+    for word in text.split(","):
+        match = _MEMBERS.fullmatch(word.strip())
+        if match is None:
+            raise UsageError(f"--member {text}: expected numbers, as in 3, 0-7 or 1,4-6")
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if not numbers or numbers[-1] >= ensemble.shape.members:
+            raise UsageError(f"--member {text}: {ensemble.path} has the members 0 to {ensemble.shape.members - 1}")
+        found.update(numbers)
+    return sorted(found)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Writes an ensemble: the plan before the first member, then a line for all that is submitted, cancelled, collected.
+
+
+_HEADER = """\
+# Which member of the ensemble runs where (V3.0 section 3.3, step 2), written by `hpcai500 ensemble plan`.
+# Sys_scale = M x P_degree (Eq. 5): {scale} accelerators = {members} members x {degree}, on nodes of {per_node}.
+# Where the hosts are not named, a scheduler chooses them: members with the same node in this file may run side by side.
+"""
+
+
+def create_ensemble(
+    folder: Path, recipe: Recipe, shape: Shape, jobs: Sequence[MemberJob], data: Path, stage: str | None
+) -> Ensemble:
+    """Fix a new ensemble in the folder `folder`, which must be empty or absent.
+
+    Args:
+        folder: where it lies; its members come into it.
+        recipe: resolved, of member 0.
+        shape: members, and accelerators of each.
+        jobs: where each member goes.
+        data: folder of the data set.
+        stage: folder of each node in which samples are staged; None: they are read where they lie.
+
+    Raises:
+        RecordError: the folder is not empty or cannot be written.
+    """
+    plan = _plan_text(shape, jobs).encode()
+    value = {
+        "schema": SCHEMA,
+        "benchmark": recipe.benchmark,
+        "edition": recipe.edition,
+        "recipe_hash": recipe_hash(recipe),
+        "members": shape.members,
+        "degree": shape.degree,
+        "scale": shape.scale,
+        "per_node": shape.per_node,
+        "first_seed": recipe.hyperparameters.seed,
+        "plan_sha256": hashlib.sha256(plan).hexdigest(),
+        "data": str(data.absolute()),
+        "stage": stage,
+        "version": __version__,
+        "code_sha256": package_code_hash(),
+        **({"plugin": plugin} if (plugin := plugin_facts(recipe.benchmark)) else {}),
+    }
+    require_new(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / RECIPE, to_toml(recipe).encode())
+        write_atomically(folder / PLAN, plan)
+        line = event_line(new_event(FIRST_PREVIOUS, 0, "ensemble_start", value))
+        write_atomically(folder / JOURNAL, line + b"\n")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another folder") from error
+    return read_ensemble(folder)
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder in which an ensemble cannot be fixed.
+
+    Raises:
+        RecordError: it holds an ensemble or anything else, or cannot be listed.
+    """
+    try:
+        if is_ensemble(folder):
+            raise RecordError(
+                f"{folder}: holds an ensemble already: go on with it by `hpcai500 ensemble run "
+                f"{shlex.quote(str(folder))}`, or give another folder"
+            )
+        if folder.exists() and any(folder.iterdir()):
+            raise RecordError(f"{folder}: not empty; give another folder: an ensemble is fixed before its first member")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be used: {error.strerror}; give another folder") from error
+
+
+def append(ensemble: Ensemble, key: str, value: Mapping[str, Any]) -> Ensemble:
+    """Add one event to the journal, on disk when this returns; returns the ensemble as it is then.
+
+    Raises:
+        RecordError: the journal cannot be written.
+    """
+    append_line(ensemble.path / JOURNAL, key, value)
+    return read_ensemble(ensemble.path)
+
+
+def begin_member(ensemble: Ensemble, member: int) -> Campaign:
+    """The campaign of a member, made now where it has none: one trial, with the member's seed.
+
+    Raises:
+        RecordError: it belongs to another plan, or cannot be written.
+    """
+    folder = ensemble.folder(member)
+    if not is_campaign(folder):
+        create_campaign(
+            folder,
+            member_recipe(ensemble, member),
+            1,
+            ensemble.data,
+            ensemble={"id": ensemble.identity, "member": member},
+            # What was killed between the two files of a campaign has left the first one, which is the same again.
+            beside=(OUTPUT, FAILURES, RECIPE),
+        )
+    campaign = ensemble.campaign(member)
+    assert campaign is not None
+    return campaign
+
+
+def member_recipe(ensemble: Ensemble, member: int) -> Recipe:
+    """The recipe of a member: that of the ensemble, with the member's seed."""
+    tables = {**ensemble.tables, "hyperparameters": {**ensemble.tables["hyperparameters"]}}
+    tables["hyperparameters"]["seed"] = ensemble.seed(member)
+    return parse_resolved(tomli_w.dumps(tables), f"{ensemble.path / RECIPE}, member {member}")
+
+
+def _plan_text(shape: Shape, jobs: Sequence[MemberJob]) -> str:
+    header = _HEADER.format(scale=shape.scale, members=shape.members, degree=shape.degree, per_node=shape.per_node)
+    counts = {
+        "members": shape.members,
+        "degree": shape.degree,
+        "scale": shape.scale,
+        "accelerators_per_node": shape.per_node,
+    }
+    # A line a job: ten thousand of them are looked through by eye and by grep.
+    lines = [
+        f"    {{ member = {job.member}, seed = {job.seed}, nodes = {json.dumps(job.nodes)}, "
+        f"accelerators = {json.dumps(job.accelerators)} }},"
+        for job in jobs
+    ]
+    return "\n".join([header, tomli_w.dumps(counts), "jobs = [", *lines, "]", ""])

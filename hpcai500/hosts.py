@@ -1,0 +1,387 @@
+"""Which rank this process is, as whoever started it says in the environment. Shared by both halves.
+
+docs/launching.md ("How a rank finds its place") has the order and its reasons for users.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcai500.errors import UsageError
+
+# ----------------------------------------------------------------------------------------------------
+# Lists of hosts: Slurm's compressed ones, `n[01-03,7],login`, as names; lists of ranks, folded for people.
+
+
+_NUMBERS = re.compile(r"\[([\d,-]+)\]")
+# A list is written by the scheduler; this only keeps a damaged one from filling the memory.
+_MOST_HOSTS = 1_000_000
+# Every other rank of a thousand would fill a screen.
+_MOST_RUNS = 8
+
+
+def expand_hosts(text: str) -> list[str]:
+    """The hosts of `text`, in order: `n[1-2,07],a` is n1, n2, n07, a.
+
+    Forms that this does not know are asked of `scontrol show hostnames`.
+
+    Raises:
+        UsageError: neither understands it.
+    """
+    try:
+        return [host for part in _split(text) for host in _expand_one(part)]
+    except ValueError:
+        return _ask_slurm(text)
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are not inside brackets."""
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    if ",".join(parts) != text or not parts:
+        raise ValueError(text)
+    return parts
+
+
+def _expand_one(part: str) -> list[str]:
+    found = _NUMBERS.search(part)
+    if found is None:
+        if re.search(r"[\[\]\s]", part):
+            raise ValueError(part)
+        return [part]
+    before, after = part[: found.start()], part[found.end() :]
+    numbers = [number for piece in found.group(1).split(",") for number in _count(piece)]
+    tails = _expand_one(after) if after else [""]
+    return [f"{before}{number}{tail}" for number in numbers for tail in tails]
+
+
+def _count(piece: str) -> list[str]:
+    """`08-10` as 08, 09, 10: as wide as its first number."""
+    first, dash, last = piece.partition("-")
+    numbers = range(int(first), int(last if dash else first) + 1)
+    if not 0 < len(numbers) <= _MOST_HOSTS:
+        raise ValueError(piece)
+    return [f"{number:0{len(first)}d}" for number in numbers]
+
+
+def _ask_slurm(text: str) -> list[str]:
+    command = ["scontrol", "show", "hostnames", text]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(
+            f"{text!r}: neither hpcai500 nor `scontrol show hostnames` can read this list of hosts: write it as "
+            "n[1-8],m3; inside a job, set MASTER_ADDR to the host of rank 0"
+        ) from error
+    return ended.stdout.split()
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """`rank 7`, `ranks 1, 2`, `ranks 0-72, 74-98`: runs of three and more are folded, after eight runs counted."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    shown = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs[:_MOST_RUNS])
+    rest = sum(map(len, runs[_MOST_RUNS:]))
+    plural = "s" if sum(map(len, runs)) != 1 else ""
+    return f"rank{plural} {', '.join(shown)}{f' and {rest} more' if rest else ''}"
+
+
+def is_first_of_host(rank: int, hosts: Sequence[str]) -> bool:
+    """Whether `rank` speaks for its host, as the first one there; `hosts` are those of all ranks, in order."""
+    return hosts.index(hosts[rank]) == rank
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which rank this process is, as whoever started it says in the environment. Shared by both halves.
+#
+# docs/launching.md ("How a rank finds its place") has the order and its reasons for users.
+
+
+Launcher = Literal["none", "hpcai500", "torchrun", "horovodrun", "mpirun", "srun"]
+
+# Set by our own launcher for the ranks that it starts.
+LAUNCHER = "HPCAI500_LAUNCHER"
+LISTEN_FD = "HPCAI500_LISTEN_FD"
+# Set by --oversubscribe, or by the user: more ranks than cores may run on a host.
+OVERSUBSCRIBE = "HPCAI500_OVERSUBSCRIBE"
+# Set for the jobs that run one after the other under one launcher: each meets at a port of its own.
+RENDEZVOUS = "HPCAI500_RENDEZVOUS"
+# A job on one host meets at a port that all its ranks compute alike: below Linux's ephemeral ports (32768 up), from
+# which the kernel hands out, above the registered ones that are much in use.
+_FIRST_PORT, _PORTS = 20_000, 10_000
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The place of one process in its job.
+
+    Attributes:
+        rank: 0 to size - 1.
+        size: processes of the job, as the launcher says. A communicator of another size means that the two do not know
+            each other: so many copies of one job.
+        local_rank: position among the processes of this host, from 0.
+        local_size: how many processes this host has; None where the launcher does not say.
+        launcher: who started the process; `torchrun` also for RANK and WORLD_SIZE that were set by hand.
+        rendezvous: `host:port` where rank 0 listens; None where that cannot be known (MASTER_ADDR tells it).
+        listen_fd: on rank 0, the socket that already listens there; None where rank 0 has to bind it.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int | None
+    launcher: Launcher
+    rendezvous: str | None
+    listen_fd: int | None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the job is this one process."""
+        return self.size == 1
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What one set of variables says. `job` names the job and is equal on all its ranks."""
+
+    launcher: Launcher
+    rank_variable: str
+    rank: int
+    size_variable: str
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    job: tuple[str, ...]
+
+
+def find_placement(environment: Environment) -> Placement:
+    """The place that `environment` gives to this process; alone if it says nothing.
+
+    The first of these that is there counts: RANK and WORLD_SIZE (torchrun, or our own launcher), HOROVOD_RANK
+    (horovodrun --gloo), OMPI_COMM_WORLD_RANK (Open MPI's mpirun), PMIX_RANK (srun --mpi=pmix; the size is the Slurm
+    step's), PMI_RANK (MPICH's and Intel's mpirun, srun --mpi=pmi2), SLURM_PROCID of a step (any other srun). A batch
+    script is no step: it is one process, however many tasks it may start.
+
+    Raises:
+        UsageError: a variable is no number or out of range, or two sources cannot both be true.
+    """
+    claims = [claim for source in _SOURCES if (claim := source(environment)) is not None]
+    _check_half_pair(environment, claims)
+    if not claims:
+        return Placement(0, 1, 0, 1, "none", None, None)
+    taken = claims[0]
+    for claim in claims:
+        _check_range(claim)
+    for other in claims[1:]:
+        _check_agreement(taken, other, by_hand=taken.launcher == "torchrun" and not _is_elastic(environment))
+    local_ranks = [claim.local_rank for claim in claims if claim.local_rank is not None]
+    if not local_ranks and taken.size > 1:
+        raise UsageError(
+            f"{taken.rank_variable} is set, but nothing tells the rank on this host: set LOCAL_RANK (from 0)"
+        )
+    return Placement(
+        rank=taken.rank,
+        size=taken.size,
+        local_rank=local_ranks[0] if local_ranks else 0,
+        local_size=1 if taken.size == 1 else taken.local_size,
+        launcher=taken.launcher,
+        rendezvous=_rendezvous(environment, taken) if taken.size > 1 else None,
+        listen_fd=_whole(environment, LISTEN_FD) if taken.rank == 0 else None,
+    )
+
+
+def without_placement(environment: Environment) -> dict[str, str]:
+    """`environment` without anything that gives a process a place: for starting a job of its own from here.
+
+    What Slurm says about a step stays: mpirun finds its hosts by it, and one task never contradicts the ranks in it.
+    """
+    ours = re.compile(
+        r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_.*|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|"
+        r"HOROVOD_(RANK|SIZE|LOCAL_.*|CROSS_.*|GLOO_RENDEZVOUS_.*|CONTROLLER|CPU_OPERATIONS|HOSTNAME)|"
+        r"OMPI_.*|PMIX_(?!MCA_).*|PMI_.*|MPI_LOCAL.*|HPCAI500_(LAUNCHER|LISTEN_FD|RENDEZVOUS))"
+    )
+    return {name: value for name, value in environment.items() if not ours.fullmatch(name)}
+
+
+def _from_torch(environment: Environment) -> _Claim | None:
+    rank, size = _whole(environment, "RANK"), _whole(environment, "WORLD_SIZE")
+    if rank is None or size is None:
+        return None
+    ours = environment.get(LAUNCHER) == "hpcai500"
+    local = _whole(environment, "LOCAL_RANK"), _whole(environment, "LOCAL_WORLD_SIZE")
+    job = _values(environment, "TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    return _Claim("hpcai500" if ours else "torchrun", "RANK", rank, "WORLD_SIZE", size, *local, job)
+
+
+def _from_horovod(environment: Environment) -> _Claim | None:
+    job = _values(environment, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+    return _family(environment, "horovodrun", "HOROVOD_{}", job)
+
+
+def _from_open_mpi(environment: Environment) -> _Claim | None:
+    job = _values(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+    return _family(environment, "mpirun", "OMPI_COMM_WORLD_{}", job)
+
+
+def _from_pmix(environment: Environment) -> _Claim | None:
+    rank = _whole(environment, "PMIX_RANK")
+    # Open MPI's mpirun sets it too, and tells more in its own variables.
+    if rank is None or "OMPI_COMM_WORLD_RANK" in environment:
+        return None
+    step = _from_slurm_step(environment)
+    if step is None:
+        raise UsageError(
+            f"PMIX_RANK={rank} is set, but nothing tells how many ranks there are: set RANK, WORLD_SIZE and LOCAL_RANK "
+            "for each process, or start them with mpirun, srun or torchrun"
+        )
+    return _Claim("srun", "PMIX_RANK", rank, *_size_and_place(step))
+
+
+def _from_pmi(environment: Environment) -> _Claim | None:
+    rank, size = _whole(environment, "PMI_RANK"), _whole(environment, "PMI_SIZE")
+    if rank is None or size is None:
+        return None
+    step = _from_slurm_step(environment)
+    # Hydra (MPICH, Intel MPI) starts one proxy a node, with srun where there is Slurm: the step is then the proxies'.
+    hydra = _whole(environment, "MPI_LOCALRANKID")
+    if hydra is None and step is not None:
+        return _Claim("srun", "PMI_RANK", rank, "PMI_SIZE", size, step.local_rank, step.local_size, step.job)
+    job = _values(environment, "PMI_JOBID", "PMI_PORT", "SLURM_JOB_ID", "PWD")
+    local_size = _whole(environment, "MPI_LOCALNRANKS")
+    return _Claim("mpirun", "PMI_RANK", rank, "PMI_SIZE", size, hydra, local_size, job)
+
+
+def _from_slurm_step(environment: Environment) -> _Claim | None:
+    rank, size = _whole(environment, "SLURM_PROCID"), _whole(environment, "SLURM_STEP_NUM_TASKS")
+    # A batch script has SLURM_PROCID and SLURM_NTASKS, but is no step.
+    if rank is None or size is None or "SLURM_STEP_ID" not in environment:
+        return None
+    job = _values(environment, "SLURM_JOB_ID", "SLURM_STEP_ID")
+    local = _whole(environment, "SLURM_LOCALID"), _tasks_here(environment)
+    return _Claim("srun", "SLURM_PROCID", rank, "SLURM_STEP_NUM_TASKS", size, *local, job)
+
+
+_SOURCES: tuple[Callable[[Environment], _Claim | None], ...] = (
+    _from_torch,
+    _from_horovod,
+    _from_open_mpi,
+    _from_pmix,
+    _from_pmi,
+    _from_slurm_step,
+)
+
+
+def _family(environment: Environment, launcher: Launcher, pattern: str, job: tuple[str, ...]) -> _Claim | None:
+    """The claim of a launcher that names rank, size, local rank and local size by one `pattern`."""
+    names = [pattern.format(what) for what in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+    rank, size, local_rank, local_size = (_whole(environment, name) for name in names)
+    if rank is None or size is None:
+        return None
+    return _Claim(launcher, names[0], rank, names[1], size, local_rank, local_size, job)
+
+
+def _size_and_place(step: _Claim) -> tuple[str, int, int | None, int | None, tuple[str, ...]]:
+    return step.size_variable, step.size, step.local_rank, step.local_size, step.job
+
+
+def _tasks_here(environment: Environment) -> int | None:
+    """Tasks of the step on this node: SLURM_STEP_TASKS_PER_NODE is `2(x3),1` for four nodes."""
+    node, text = _whole(environment, "SLURM_NODEID"), environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    counts: list[int] = []
+    for part in filter(None, text.split(",")):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if found is None:
+            return None
+        counts += [int(found.group(1))] * int(found.group(2) or 1)
+    return counts[node] if node is not None and node < len(counts) else None
+
+
+def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
+    """Where rank 0 listens: MASTER_ADDR, this host if there is no other, or the first host of the Slurm step."""
+    if told := environment.get(RENDEZVOUS):
+        return told
+    given = _whole(environment, "MASTER_PORT")
+    # torchrun's own process already listens at MASTER_PORT.
+    if given is None or _is_elastic(environment):
+        port = _FIRST_PORT + zlib.crc32("\n".join(taken.job).encode()) % _PORTS
+    else:
+        port = given
+    if host := environment.get("MASTER_ADDR"):
+        pass
+    elif taken.local_size == taken.size:
+        host = "127.0.0.1"
+    elif taken.launcher == "srun" and (hosts := environment.get("SLURM_STEP_NODELIST")):
+        host = expand_hosts(hosts)[0]
+    else:
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_range(claim: _Claim) -> None:
+    if claim.size < 1:
+        raise UsageError(f"{claim.size_variable}={claim.size}: expected at least 1")
+    if claim.rank >= claim.size:
+        raise UsageError(
+            f"{claim.rank_variable}={claim.rank}: expected less than {claim.size_variable}={claim.size}; a variable of "
+            "an earlier job may be left in your shell: unset it"
+        )
+
+
+def _check_agreement(taken: _Claim, other: _Claim, *, by_hand: bool) -> None:
+    """Nested launchers may count differently: a torchrun, or a daemon of MPI, for each task of Slurm."""
+    if taken.size == 1 < other.size:
+        raise UsageError(
+            f"{taken.size_variable}=1, but {other.size_variable}={other.size}: this would be {other.size} copies of a "
+            f"run of one rank each; start it by one launcher alone, and unset {taken.rank_variable} and "
+            f"{taken.size_variable} if they are left from an earlier job"
+        )
+    # RANK that no torchrun has set is easily one value for all.
+    if by_hand and (taken.size < other.size or (taken.size == other.size and taken.rank != other.rank)):
+        raise UsageError(
+            f"{taken.rank_variable}={taken.rank} and {taken.size_variable}={taken.size}, but "
+            f"{other.rank_variable}={other.rank} and {other.size_variable}={other.size}: unset "
+            f"{taken.rank_variable} and {taken.size_variable}, or set them alike"
+        )
+
+
+def _check_half_pair(environment: Environment, claims: list[_Claim]) -> None:
+    """RANK or WORLD_SIZE without the other must not contradict what counts instead."""
+    rank, size = _whole(environment, "RANK"), _whole(environment, "WORLD_SIZE")
+    if (rank is None) == (size is None):
+        return
+    found, expected = (claims[0].rank, claims[0].size) if claims else (0, 1)
+    name, other, value, true = (
+        ("RANK", "WORLD_SIZE", rank, found) if size is None else ("WORLD_SIZE", "RANK", size, expected)
+    )
+    if value != true:
+        raise UsageError(f"{name}={value} is set, but {other} is not: set both, or unset {name}")
+
+
+def _is_elastic(environment: Environment) -> bool:
+    return "TORCHELASTIC_RUN_ID" in environment
+
+
+def _whole(environment: Environment, name: str) -> int | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise UsageError(
+            f"{name}={text}: expected a whole number, 0 or more; set by your launcher or left in your shell"
+        )
+    return int(text)
+
+
+def _values(environment: Environment, *names: str) -> tuple[str, ...]:
+    """What tells one job from another: these variables, and whose it is."""
+    return tuple(environment.get(name, "") for name in ("USER", *names))

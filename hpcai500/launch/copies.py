@@ -1,0 +1,343 @@
+"""One command under a launcher is N copies of it: rank 0 decides, and tells the others which job to become.
+
+So only rank 0 reads the recipe, makes data, chooses the record and counts trials; the others cannot disagree with it,
+and each job meets at a port of its own. The others say `Hello` when they have come, and hear `Job` for each job, then
+`End` with the exit code of the whole (`launch.copies`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from hpcai500 import __version__
+from hpcai500.errors import ExitCode, RunError, UsageError
+from hpcai500.hosts import LISTEN_FD, RENDEZVOUS, Placement, name_ranks
+from hpcai500.interpreter import module_command
+from hpcai500.launch.launchers import cores_of_launched
+from hpcai500.launch.processes import Patience, run_to_end
+from hpcai500.messages import Connection, Message, MessageError, Reception, line_of, parse
+
+# ----------------------------------------------------------------------------------------------------
+# Where the copies of one command meet, and how they talk: lines of JSON over TCP.
+
+
+_MOST_BYTES = 1 << 20
+_BACKLOG = 4096
+
+
+class Hello(Message):
+    """A copy to rank 0: which one it is. Nothing proves it: a launcher gives its ranks no secret."""
+
+    hpcai500: Annotated[str, Field(max_length=100, pattern=r"^[0-9A-Za-z.+-]+$")]
+    rank: Annotated[int, Field(ge=0, lt=2**31)]
+    size: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Job(Message):
+    """Rank 0 to the copies: the module of ours to run, its arguments, and where its ranks meet.
+
+    An argument is the text of bytes in Latin-1, since a file's name may be any bytes: see `of` and `command`.
+    """
+
+    kind: Literal["job"] = "job"
+    module: Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")]
+    arguments: list[Annotated[str, Field(pattern=r"^[\x01-\xff]*$")]]
+    rendezvous: Annotated[str, Field(pattern=r"^[^\s\x00]+:[0-9]{1,5}$")]
+
+    @classmethod
+    def of(cls, module: str, arguments: Sequence[str | Path], rendezvous: str) -> Job:
+        """The job `python -m hpcai500.MODULE ARGUMENTS`."""
+        return cls(
+            module=module,
+            arguments=[os.fsencode(argument).decode("latin-1") for argument in arguments],
+            rendezvous=rendezvous,
+        )
+
+    @property
+    def command(self) -> list[str]:
+        """The module and its arguments."""
+        return [self.module, *(os.fsdecode(argument.encode("latin-1")) for argument in self.arguments)]
+
+
+class End(Message):
+    """Rank 0 to the copies: all is done, and this is the exit code."""
+
+    kind: Literal["end"] = "end"
+    code: Annotated[int, Field(ge=0, le=255)]
+
+
+HELLO: TypeAdapter[Hello] = TypeAdapter(Hello)
+_ORDER: TypeAdapter[Job | End] = TypeAdapter(Annotated[Job | End, Field(discriminator="kind")])
+
+
+def meeting_point(placement: Placement) -> tuple[str, int]:
+    """Host and port where the copies of one command meet.
+
+    Raises:
+        UsageError: only MASTER_ADDR could tell, and is not set.
+    """
+    if placement.rendezvous is None:
+        how = "-x MASTER_ADDR=HOST" if placement.launcher == "mpirun" else "MASTER_ADDR=HOST in the environment"
+        raise UsageError(
+            f"{placement.launcher} has started {placement.size} ranks on several hosts, and does not say which one has "
+            f"rank 0: give {how} (the first host)"
+        )
+    host, _, port = placement.rendezvous.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def listen_at(host: str, port: int = 0) -> socket.socket:
+    """A socket that ranks reach as `host`:`port`; port 0: one that the kernel chooses.
+
+    For a host other than the loopback it listens on all interfaces, because a host's own name may mean the loopback on
+    that host.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    if host in ("127.0.0.1", "::1"):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=_BACKLOG)
+
+
+def address(host: str, listener: socket.socket) -> str:
+    """`host:port` of `listener`."""
+    port = listener.getsockname()[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def send(connection: socket.socket, message: Message) -> None:
+    """Send one message.
+
+    Raises:
+        OSError: nobody is there any more.
+    """
+    connection.sendall(line_of(message))
+
+
+def receive(stream: BufferedReader) -> Job | End | None:
+    """What rank 0 says next; None if it is gone.
+
+    Raises:
+        RunError: something else answers where rank 0 should be.
+    """
+    try:
+        line = stream.readline(_MOST_BYTES)
+    except OSError:
+        return None
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return parse(line, _ORDER)
+    except MessageError as error:
+        raise RunError(
+            f"what answers in the place of rank 0 is not hpcai500 of this version ({error}): see whether MASTER_ADDR "
+            "and MASTER_PORT are those of this job, on all ranks"
+        ) from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# The copies of a command that are not rank 0: they wait for it, become the jobs that it names, and print no result.
+
+
+PATIENCE_SECONDS = 300.0
+_RETRY_SECONDS = 0.1
+# After a rank of the job has failed, rank 0's ends within seconds (`comm.liveness`), and its command says so.
+_LAST_WORD_SECONDS = 15.0
+# A host that is gone is noticed after idle + count * interval, while we wait for rank 0 to make data or to score.
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+
+
+def follow(placement: Placement) -> int:
+    """Run rank 0's jobs, as our rank of them, until it ends; returns its exit code.
+
+    Raises:
+        RunError: rank 0 is nowhere, or something else is in its place.
+    """
+    if placement.rendezvous is None:
+        return ExitCode.USAGE  # rank 0 says why
+    with _connect(placement) as connection, connection.makefile("rb") as stream:
+        send(connection, Hello(hpcai500=__version__, rank=placement.rank, size=placement.size))
+        while isinstance(order := receive(stream), Job):
+            # Whatever its exit code: rank 0 has seen that the job failed, and says when all ends.
+            if run_rank(placement, order.command, order.rendezvous) != ExitCode.PASS:
+                # Rank 0's job ends with ours: its command has no more to wait for than that, unless its host is gone.
+                connection.settimeout(_LAST_WORD_SECONDS)
+        # From here to our end, which has its code already, a launcher that ends all ranks because one failed is late.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return order.code if order else ExitCode.RUN_FAILED
+
+
+def run_rank(
+    placement: Placement,
+    command: Sequence[str],
+    rendezvous: str,
+    listen_fd: int | None = None,
+    patience: Patience | None = None,
+) -> int:
+    """Be one rank of a job: run `command` (a module of ours and its arguments) here and return its exit code.
+
+    Args:
+        rendezvous: where the ranks of this job meet.
+        listen_fd: on rank 0, the socket that listens there.
+        patience: of a measurement, on rank 0; the others end with it.
+    """
+    cores = cores_of_launched(placement)
+    environment = {**os.environ, RENDEZVOUS: rendezvous}
+    if listen_fd is not None:
+        environment[LISTEN_FD] = str(listen_fd)
+    inherit = [] if listen_fd is None else [listen_fd]
+    return run_to_end(
+        module_command(*command), environment=environment, cores=cores, inherit=inherit, hold=True, patience=patience
+    )
+
+
+def _connect(placement: Placement) -> socket.socket:
+    """A connection to rank 0, which may come later than we."""
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            connection = socket.create_connection(meeting_point(placement), timeout=PATIENCE_SECONDS)
+            break
+        except OSError as error:
+            if time.monotonic() > limit:
+                raise RunError(
+                    f"rank {placement.rank}: rank 0 was not at {placement.rendezvous} within {PATIENCE_SECONDS:g} s "
+                    f"({error.strerror}): see what {placement.launcher} says of it, and whether MASTER_ADDR is its host"
+                ) from error
+            time.sleep(_RETRY_SECONDS)
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    return connection
+
+
+# ----------------------------------------------------------------------------------------------------
+# One command under a launcher is N copies of it: rank 0 decides, and tells the others which job to become.
+#
+# So only rank 0 reads the recipe, makes data, chooses the record and counts trials; the others cannot disagree with it,
+# and each job meets at a port of its own. The others say `Hello` when they have come, and hear `Job` for each job, then
+# `End` with the exit code of the whole (`launch.copies`).
+
+
+# Messages are short: a rank that lives has taken one in milliseconds.
+_SEND_SECONDS = 10.0
+# A rank that lives hangs up in milliseconds; one whose host is gone never does.
+_HANG_UP_SECONDS = 1.0
+
+
+class Conductor:
+    """Rank 0's side: `open` early, `run` each job, `end` when all is printed.
+
+    Args:
+        patience_seconds: how long the other copies may take to come: a launcher starts thousands from one file system
+            within minutes.
+        farewell_seconds: the same where the command ends before its first job: who has not come is their launcher's.
+    """
+
+    def __init__(
+        self, placement: Placement, patience_seconds: float = PATIENCE_SECONDS, farewell_seconds: float = 10.0
+    ) -> None:
+        self._placement = placement
+        self._patience_seconds = patience_seconds
+        self._farewell_seconds = farewell_seconds
+        self._versions: dict[int, str] = {}
+        self._reception: Reception[Hello] | None = None
+        self._others: dict[int, socket.socket] = {}
+
+    def open(self) -> None:
+        """Let the other copies come and wait: data may be made meanwhile.
+
+        Raises:
+            UsageError: the port is taken, or nobody knows where to meet.
+        """
+        host, port = meeting_point(self._placement)
+        try:
+            listener = listen_at(host, port)
+        except OSError as error:
+            raise UsageError(
+                f"{host}:{port}: the ranks cannot meet here: {error.strerror}; set MASTER_PORT to a free port, for all "
+                "ranks alike"
+            ) from error
+        self._reception = Reception(listener, HELLO, self._placement.size, greet=lambda _: "", take=self._take)
+
+    def run(self, module: str, arguments: Sequence[str | Path], patience: Patience | None = None) -> int:
+        """Run one job, `python -m hpcai500.MODULE` on all ranks, and return the exit code of rank 0's process.
+
+        Raises:
+            RunError: a rank is missing or gone, or of another version.
+        """
+        if missing := self._gather(self._patience_seconds):
+            raise RunError(
+                f"{name_ranks(missing)} of {self._placement.size} did not come within "
+                f"{self._patience_seconds:g} s to {self._placement.rendezvous}: see what {self._placement.launcher} "
+                "says of it, and whether MASTER_ADDR is the host of rank 0"
+            )
+        for rank, version in sorted(self._versions.items()):
+            if version != __version__:
+                raise RunError(
+                    f"rank {rank} runs hpcai500 {version}, rank 0 runs {__version__}: install one version on all hosts"
+                )
+        host, _ = meeting_point(self._placement)
+        with listen_at(host) as listener:
+            order = Job.of(module, arguments, address(host, listener))
+            for rank, connection in self._others.items():
+                try:
+                    send(connection, order)
+                except OSError as error:
+                    raise RunError(f"rank {rank} was gone before the job began ({error.strerror})") from error
+            return run_rank(self._placement, order.command, order.rendezvous, listener.fileno(), patience)
+
+    def end(self, code: int) -> None:
+        """Send the other copies home with `code`."""
+        if self._reception is None:
+            return
+        self._gather(self._farewell_seconds)
+        self._reception.close()
+        for connection in self._others.values():
+            # One that is gone already needs to be told nothing.
+            with contextlib.suppress(OSError):
+                send(connection, End(code=int(code)))
+        limit = time.monotonic() + _HANG_UP_SECONDS
+        for connection in self._others.values():
+            # Whoever has heard it hangs up. A launcher that kills all once we have failed must not come before: its
+            # exit code would be that of the killed.
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(max(0.01, limit - time.monotonic()))
+                connection.recv(1)
+
+    def _gather(self, patience_seconds: float) -> list[int]:
+        """Wait until every other rank has said who it is; returns those that did not come."""
+        assert self._reception is not None
+        limit = time.monotonic() + patience_seconds
+        while missing := [rank for rank in range(1, self._placement.size) if rank not in self._others]:
+            left = limit - time.monotonic()
+            if left < 0:
+                return missing
+            self._reception.serve(left)
+        return []
+
+    def _take(self, connection: Connection[Hello], _: str, hello: Hello) -> bool:
+        """Take the one that has connected for a rank of this job, or send it away: ports get strange visitors."""
+        expected = 0 < hello.rank < self._placement.size and hello.rank not in self._others
+        if not expected or hello.size != self._placement.size:
+            return False
+        connection.stream.settimeout(_SEND_SECONDS)
+        connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._others[hello.rank] = connection.stream
+        self._versions[hello.rank] = hello.hpcai500
+        return True

@@ -1,0 +1,332 @@
+"""Starts modules of the in-job half by command line and waits for them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from hpcai500.errors import ExitCode, OutOfTimeError
+from hpcai500.files import remove_scratch_of
+from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
+from hpcai500.streams import say
+
+# ----------------------------------------------------------------------------------------------------
+# Child processes that end with their parent, and are told the signals that it gets.
+
+
+# The last one is how a job's script warns all processes; who does not listen lives on.
+_FORWARDED = (*STOPPING, signal.SIGUSR1, signal.SIGURG)
+# From the second Ctrl-C of a run until it is killed: it closes its record meanwhile.
+_KILL_SECONDS = 10.0
+# For a process that has ended, or was killed, to be gone.
+_DYING_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1
+
+T = TypeVar("T")
+
+
+class Child(subprocess.Popen[bytes]):
+    """A process that we can wait for even where it waits for a mount whose server stands still.
+
+    Of such a process the kernel keeps the threads whose requests the server has taken, whatever kills it, and tells the
+    parent nothing. It counts as ended here, and is left, when it has been dying for five seconds.
+    """
+
+    _dying_since_seconds: float | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: a signal's number), 1 where the kernel does not tell, None while it lives."""
+        if super().poll() is None and (code := _code_of_dying(self.pid)) is not None:
+            now = time.monotonic()
+            self._dying_since_seconds = self._dying_since_seconds or now
+            if now - self._dying_since_seconds > _DYING_SECONDS:
+                left = "is left behind: the kernel does not let go its threads, which wait for a dead mount"
+                say(f"process {self.pid} {left}")
+                self.returncode = code
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As of any process."""
+        limit = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > limit:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(_POLL_SECONDS)
+        return code
+
+
+def _code_of_dying(process: int) -> int | None:
+    """Exit code of a process whose main thread has ended, 1 of one that was killed and lives on; else None."""
+    try:
+        # proc(5): from the third field on, which is the state; a name may hold anything.
+        fields = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    if fields[0] == "Z":
+        return os.waitstatus_to_exitcode(int(fields[49]))
+    pending = int(fields[28])
+    return int(ExitCode.RUN_FAILED) if pending >> (signal.SIGKILL - 1) & 1 else None
+
+
+def start_child(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cores: Sequence[int] | None = None,
+    inherit: Sequence[int] = (),
+    last_will: signal.Signals = signal.SIGTERM,
+    own_session: bool = False,
+    output: int | None = None,
+    hold: bool = False,
+) -> Child:
+    """Start `command`; its stdout goes to stderr, because ours carries the result alone.
+
+    Args:
+        environment: instead of our own.
+        cores: those that it may run on; None: as ours.
+        inherit: file descriptors that it keeps.
+        last_will: what it gets when this process ends, also when that was killed. A job takes SIGTERM as a request to
+            stop with a checkpoint.
+        own_session: keep a terminal's Ctrl-C from it.
+        output: file descriptor that takes all that it prints, instead of our stderr.
+        hold: it gets no signal to stop before it lets them in (`stopping.let_signals_in`), as our modules do.
+    """
+    return Child(
+        command,
+        stdin=subprocess.DEVNULL if own_session else None,
+        stdout=sys.stderr if output is None else output,
+        stderr=output,
+        env=environment,
+        pass_fds=inherit,
+        start_new_session=own_session,
+        preexec_fn=_preparation(last_will, cores, hold),  # the login-node half has one thread
+    )
+
+
+def _preparation(last_will: signal.Signals, cores: Sequence[int] | None, hold: bool) -> Callable[[], None]:
+    """What the child does before it becomes its command."""
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def prepare() -> None:
+        if hold:
+            hold_signals()
+        prctl(_PR_SET_PDEATHSIG, last_will)
+        # The parent may have ended before the line above.
+        if os.getppid() != parent:
+            os._exit(1)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+
+    return prepare
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long children that measure may take. They have nothing to keep, as a run has with its checkpoint.
+
+    Attributes:
+        limit_seconds: until they are ended.
+        grace_seconds: from being asked to end until they are killed.
+    """
+
+    limit_seconds: float
+    grace_seconds: float = 1.0
+
+
+class SignalRelay:
+    """While it is entered, signals to stop go on to the children, and this process waits for what they do.
+
+    Args:
+        translation: what the first request to stop is turned into; a later one goes on as it is.
+        patience: of children that measure: those are killed soon after the first signal, at once at the second, and
+            when their time is over. Without it a run stops with a checkpoint; after another Ctrl-C it has ten seconds.
+    """
+
+    # The first signal of the last one that was entered.
+    last_heard: ClassVar[int | None] = None
+
+    def __init__(
+        self, translation: Mapping[int, signal.Signals] | None = None, patience: Patience | None = None
+    ) -> None:
+        self._translation = translation or {}
+        self._patience = patience
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._noted: list[int] = []
+        self._first: tuple[int, float] | None = None
+        self._is_late = self._is_over = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> SignalRelay:
+        SignalRelay.last_heard = None
+        # Who was started by nohup goes on when the terminal is closed.
+        wanted = [number for number in _FORWARDED if number != signal.SIGHUP or not _is_ignored(number)]
+        self._before = {number: signal.signal(number, self._note) for number in wanted}
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
+        if self._patience:
+            signal.setitimer(signal.ITIMER_REAL, self._patience.limit_seconds)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        for child in self._children:
+            if (child.returncode or 0) < 0:
+                remove_scratch_of(child.pid, os.environ, Path.cwd())
+
+    @property
+    def heard(self) -> bool:
+        """Whether a signal has come."""
+        return bool(self._noted)
+
+    def add(self, child: subprocess.Popen[bytes]) -> None:
+        """Pass signals on to `child` too, also those that came before it was there."""
+        self._children.append(child)
+        for number in self._noted:
+            child.send_signal(number)
+        if self._is_over:
+            child.kill()
+
+    def conclude(self, codes: Iterable[int] = ()) -> None:
+        """Say, when the children have ended, whether they were stopped; `codes` are their exit codes.
+
+        Raises:
+            Stopped: by a signal to this process: they measured, or died of it before they could handle it.
+            OutOfTimeError: their time was over.
+        """
+        if self._first and (self._patience or any(-code in _FORWARDED for code in codes)):
+            raise Stopped(self._first[0])
+        if self._is_late and self._patience:
+            raise OutOfTimeError(f"it did not end within {self._patience.limit_seconds:.0f} s")
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        is_first = self._first is None
+        self._first = self._first or (number, now)
+        SignalRelay.last_heard = self._first[0]
+        together = now - self._first[1] <= TOGETHER_SECONDS
+        if self._patience and is_first:
+            signal.setitimer(signal.ITIMER_REAL, self._patience.grace_seconds)
+        elif self._patience and not together:
+            self._kill()
+        elif number == signal.SIGINT and not together and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+            # They stop at once, unless they wait for a dead mount, from which no handler of theirs returns.
+            signal.setitimer(signal.ITIMER_REAL, _KILL_SECONDS)
+        if together:
+            number = self._translation.get(number, signal.Signals(number))
+        self._noted.append(number)
+        for child in self._children:
+            child.send_signal(number)
+
+    def _expire(self, number: int, frame: FrameType | None) -> None:
+        if self._first is None and not self._is_late and self._patience:
+            self._is_late = True
+            signal.setitimer(signal.ITIMER_REAL, self._patience.grace_seconds)
+            for child in self._children:
+                child.terminate()
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        self._is_over = True
+        for child in self._children:
+            child.kill()
+
+
+def until_stopped(items: Iterable[T]) -> Iterator[T]:
+    """`items`, for a job each: a signal that comes when a job is about to end and takes no notice stops the series.
+
+    Raises:
+        Stopped: before the next item.
+    """
+    SignalRelay.last_heard = None
+    for item in items:
+        if SignalRelay.last_heard is not None:
+            raise Stopped(SignalRelay.last_heard)
+        yield item
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
+# ----------------------------------------------------------------------------------------------------
+# Starts modules of the in-job half by command line and waits for them.
+
+
+def become(command: Sequence[str], *, hold: bool = False) -> NoReturn:
+    """Replace this process by `command`: its output, signals and exit code are then ours; `hold` as `start_child`'s."""
+    if hold:
+        hold_signals()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], list(command))
+
+
+def run_to_end(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cores: Sequence[int] | None = None,
+    inherit: Sequence[int] = (),
+    hold: bool = False,
+    patience: Patience | None = None,
+) -> int:
+    """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
+
+    Its stdout goes to stderr, because ours carries the result alone. It gets SIGTERM when this process is killed.
+    The other arguments are those of `start_child` and `SignalRelay`.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
+        OutOfTimeError: `patience` was over.
+    """
+    with SignalRelay(patience=patience) as relay:
+        child = start_child(command, environment=environment, cores=cores, inherit=inherit, hold=hold)
+        relay.add(child)
+        code = wait_for(child)
+    relay.conclude([code])
+    return told_code(code, "the job")
+
+
+def wait_for(child: subprocess.Popen[bytes]) -> int:
+    """Exit code of `child` (negative for a signal); it is killed if this process cannot wait for it."""
+    try:
+        return child.wait()
+    except BaseException:
+        child.kill()
+        raise
+
+
+def told_code(code: int, who: str) -> int:
+    """The exit code to go on with, after saying on stderr if a signal killed `who`.
+
+    Of SIGALRM nothing is said: by it a rank ends that hangs after another one was lost (`comm.liveness`), and that one
+    is the reason.
+
+    Raises:
+        KeyboardInterrupt: it was Ctrl-C's.
+    """
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if code == -signal.SIGALRM:
+        return ExitCode.RUN_FAILED
+    if code < 0:
+        name = signal.Signals(-code).name
+        say(f"error: {who} was killed by {name}")
+        return ExitCode.RUN_FAILED
+    return code

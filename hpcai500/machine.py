@@ -1,0 +1,345 @@
+"""What a machine can reach, for the models of it: rooflines, the cost model, `hpcai500 doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from hpcai500.errors import UsageError
+from hpcai500.methodology.roofline import Topology
+from hpcai500.recipe import recipes_folder
+from hpcai500.toml_source import Source, explain, parse_tables, read_source
+
+# ----------------------------------------------------------------------------------------------------
+# A machine by its ceilings: from a data sheet, a paper or our own measurements, for models of what it can reach.
+#
+# docs/roofline.md says what each number means and how a file is written. All rates are plain numbers: FLOPS, bytes a
+# second.
+
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Level(_Table):
+    """One roofline model: V2.0 equation 3 (a node) or 5 (the whole system).
+
+    Attributes:
+        accelerators: that the FLOPS of this model are for.
+        peak_flops: by precision (`fp32`, `mixed`, ...): the data sheet's, of all accelerators together.
+        ceilings: measured FLOPS of all accelerators together, by name (`GEMM mixed`, `CONV fp32`, ...).
+        bandwidths: bytes a second through ONE link, by name: an accelerator's `NVLink` or `memory`, a node's
+            `Ethernet`. All links of a name carry as much at the same time.
+        bound: the one of `bandwidths` that gradients travel by; None where nothing travels.
+    """
+
+    accelerators: Count
+    peak_flops: dict[str, Rate] = {}
+    ceilings: dict[str, Rate] = {}
+    bandwidths: dict[str, Rate] = {}
+    bound: str | None = None
+
+    @model_validator(mode="after")
+    def _is_bound_by_one_of_its_links(self) -> Level:
+        if self.bound is not None and self.bound not in self.bandwidths:
+            raise ValueError(f"bound: expected one of bandwidths ({', '.join(self.bandwidths)}), got {self.bound!r}")
+        return self
+
+    def of(self, accelerators: int) -> Level:
+        """The model of so many of the accelerators: each has its share of the FLOPS, and each link what it had."""
+        share = accelerators / self.accelerators
+        return self.model_copy(
+            update={
+                "accelerators": accelerators,
+                "peak_flops": {name: flops * share for name, flops in self.peak_flops.items()},
+                "ceilings": {name: flops * share for name, flops in self.ceilings.items()},
+            }
+        )
+
+
+class Link(_Table):
+    """How long a message takes: latency + bytes / bandwidth (the Hockney model)."""
+
+    latency_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    bytes_per_second: Rate
+
+
+class PaperPoint(_Table):
+    """A workload's place in the model, as published.
+
+    Attributes:
+        name: for the figure.
+        benchmark: `ic` or `ewa`.
+        model: which of the models it belongs to.
+        accelerators: that it ran on.
+        precision: key of `peak_flops`.
+        compression: type in which gradients travelled; `none` and another of one workload are joined by an arrow.
+        topology: that summed the gradients, where it is known.
+        flops: attained by all accelerators together.
+        coi: FLOPs of all accelerators for each byte through one link, as it travelled.
+        source: where it was published, or how it was derived.
+    """
+
+    name: str
+    benchmark: str
+    model: Literal["node", "system"]
+    accelerators: Count
+    precision: str
+    compression: Literal["none", "fp16", "bf16", "int8"] = "none"
+    topology: Topology | None = None
+    flops: Rate
+    coi: Rate
+    source: str
+
+
+class Machine(_Table):
+    """What a machine file describes.
+
+    Attributes:
+        name: for titles.
+        source: who says so: a paper's section, a data sheet, `hpcai500 micro`.
+        nodes: how many.
+        accelerators_per_node: in each (on CPUs: ranks of a node).
+        node: the single-node model (V2.0 section 6.2).
+        system: the distributed model (V2.0 section 6.3); None where there is one node.
+        node_link: between ranks of a node, where the cost model needs it.
+        network: between nodes.
+        negotiation_seconds: that each step on several nodes takes longer, by benchmark, where the communication library
+            has its ranks agree on what they sum.
+        watts_per_node: mean power under training, where it is known.
+        points: workloads that were published for it.
+    """
+
+    name: str
+    source: str
+    nodes: Count
+    accelerators_per_node: Count
+    watts_per_node: Rate | None = None
+    node: Level | None = None
+    system: Level | None = None
+    node_link: Link | None = None
+    network: Link | None = None
+    negotiation_seconds: dict[str, Rate] = {}
+    points: tuple[PaperPoint, ...] = ()
+
+
+# ----------------------------------------------------------------------------------------------------
+# A machine from what `hpcai500 micro` measured on it (docs/micro.md has the numbers' names).
+
+
+_KERNELS = {"gemm": "GEMM", "conv": "CONV"}
+_BETWEEN_ACCELERATORS, _BETWEEN_NODES, _BETWEEN_ALL = "allreduce node", "allreduce network", "allreduce system"
+
+
+class _Fitted(BaseModel):
+    """Latency and bandwidth of an all-reduce."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    latency_seconds: float
+    bytes_per_second: Rate
+
+
+class _Measured(BaseModel):
+    """One number of `hpcai500 micro --json`, as far as it is needed here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    value: Rate
+    accelerators: Count
+    nodes: Count
+    device: str = ""
+    verified: bool = True
+    link: _Fitted | None = None
+
+
+_DOCUMENT = TypeAdapter(dict[str, _Measured])
+
+
+def measured_machine(text: str, name: str) -> Machine:
+    """The machine that the JSON `text` of `hpcai500 micro` describes.
+
+    Raises:
+        UsageError: it is something else, a kernel's result was wrong, or its numbers are of different jobs.
+    """
+    try:
+        found = _DOCUMENT.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = " ".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"{name}: not what `hpcai500 micro` writes: {where or 'the file'}: {first['msg'].lower()}"
+        ) from error
+    if wrong := [one for one, measured in found.items() if not measured.verified]:
+        raise UsageError(f"{name}: {wrong[0]}: its result was wrong, so its speed means nothing: hpcai500 doctor")
+    nodes, per_node = _size(found, name)
+    devices = {measured.device for measured in found.values() if measured.device}
+    return Machine(
+        name=f"{nodes} x {per_node} {' and '.join(sorted(devices)) or 'accelerators'}",
+        source=f"hpcai500 micro ({name})",
+        nodes=nodes,
+        accelerators_per_node=per_node,
+        node=_node(found, nodes, per_node),
+        system=_system(found, nodes * per_node) if nodes > 1 else None,
+        node_link=_link(found, _BETWEEN_ACCELERATORS),
+        network=_link(found, _BETWEEN_NODES),
+    )
+
+
+def _size(found: dict[str, _Measured], name: str) -> tuple[int, int]:
+    """Nodes and accelerators a node of the job: those of the kernels, or the most that anything was measured with."""
+    kernels = {one: (m.nodes, m.accelerators) for one, m in found.items() if one.split(" ")[0] in _KERNELS}
+    if len(set(kernels.values())) > 1:
+        raise UsageError(f"{name}: {' and '.join(kernels)} are of different numbers of ranks: measure them in one job")
+    sizes = kernels or {one: (m.nodes, m.accelerators) for one, m in found.items() if one != _BETWEEN_NODES}
+    if not sizes:
+        raise UsageError(f"{name}: nothing in it is of an accelerator: hpcai500 micro -o {name}")
+    nodes, accelerators = max(sizes.values())
+    if accelerators % nodes:
+        raise UsageError(f"{name}: {accelerators} ranks on {nodes} nodes: measure with as many on each")
+    return nodes, accelerators // nodes
+
+
+def _node(found: dict[str, _Measured], nodes: int, per_node: int) -> Level:
+    # `copy` is of all ranks of a node together; links are those of one accelerator.
+    bandwidths = {"memory": found["copy"].value / per_node} if "copy" in found else {}
+    return Level(
+        accelerators=per_node,
+        ceilings={name: flops / nodes for name, flops in _ceilings(found).items()},
+        bandwidths={**bandwidths, **_bandwidths(found, {_BETWEEN_ACCELERATORS: "interconnect"})},
+        bound="interconnect" if _BETWEEN_ACCELERATORS in found else None,
+    )
+
+
+def _system(found: dict[str, _Measured], accelerators: int) -> Level:
+    names = {_BETWEEN_NODES: "network", _BETWEEN_ALL: "all ranks", _BETWEEN_ACCELERATORS: "interconnect"}
+    bandwidths = _bandwidths(found, names)
+    return Level(
+        accelerators=accelerators,
+        ceilings=_ceilings(found),
+        bandwidths=bandwidths,
+        bound=next((name for name in ("network", "all ranks") if name in bandwidths), None),
+    )
+
+
+def _ceilings(found: dict[str, _Measured]) -> dict[str, float]:
+    """`gemm fp32` -> `GEMM fp32`: of all ranks of the job, which all ran at once."""
+    words = {name: name.split(" ", 1) for name in found}
+    return {
+        f"{_KERNELS[kernel]} {rest[0]}": found[name].value
+        for name, (kernel, *rest) in words.items()
+        if kernel in _KERNELS and rest
+    }
+
+
+def _bandwidths(found: dict[str, _Measured], names: dict[str, str]) -> dict[str, float]:
+    return {name: found[measured].value for measured, name in names.items() if measured in found}
+
+
+def _link(found: dict[str, _Measured], name: str) -> Link | None:
+    fitted = found[name].link if name in found else None
+    # Where messages are large, noise may fit a latency a little below nothing.
+    return (
+        Link(latency_seconds=max(0.0, fitted.latency_seconds), bytes_per_second=fitted.bytes_per_second)
+        if fitted
+        else None
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Machines as files: a TOML file that people write, or the JSON file that `hpcai500 micro` wrote.
+
+
+# Tables that only the other kind of file in recipes/sites has (launch/site.py); both have one named [node].
+_OF_SITES = {"slurm", "launcher", "container", "mpi", "environment"}
+
+
+def find_machine(name_or_path: str | Path) -> Path:
+    """The file of a machine: a path, or the short name of one that comes with hpcai500 (`v100-64`).
+
+    Raises:
+        UsageError: neither exists.
+    """
+    for path in (Path(name_or_path), recipes_folder() / "sites" / f"{name_or_path}.toml"):
+        if path.is_file():
+            return path
+    given = Path(name_or_path)
+    what = (
+        "no regular file, which a machine file is" if given.exists() and not given.is_dir() else "no such machine file"
+    )
+    raise UsageError(
+        f"{name_or_path}: {what}; known are {', '.join(shipped_machines())}; measure this machine: "
+        "hpcai500 micro -o micro.json"
+    )
+
+
+def shipped_machines() -> list[str]:
+    """Short names of the machines that come with hpcai500; site files, which lie beside them, are none."""
+    files = sorted((recipes_folder() / "sites").glob("*.toml"))
+    return [path.stem for path in files if is_machine(parse_tables(read_source(path, UsageError), UsageError))]
+
+
+def is_machine(tables: dict[str, Any]) -> bool:
+    """Whether a TOML file's tables are meant to be a machine's, right or wrong: a site file has none of these."""
+    return bool(tables.keys() & (Machine.model_fields.keys() - {"node"})) and not tables.keys() & _OF_SITES
+
+
+def load_machine(name_or_path: str | Path) -> Machine:
+    """The machine of a TOML file, of a shipped name, or of the JSON file that `hpcai500 micro -o FILE` wrote.
+
+    Raises:
+        UsageError: there is no such file, or it is something else; with file, line, key and what is allowed.
+    """
+    return machine_of(read_source(find_machine(name_or_path), UsageError))
+
+
+def machine_of(source: Source) -> Machine:
+    """The machine that the text of `source`, TOML or JSON, describes; raises as `load_machine`."""
+    if source.name.endswith(".json") or source.text.lstrip().startswith("{"):
+        return measured_machine(source.text, source.name)
+    return parse_machine(source)
+
+
+def parse_machine(source: Source) -> Machine:
+    """The machine that the TOML text of `source` describes; raises as `load_machine`."""
+    tables = parse_tables(source, UsageError)
+    if tables.keys() & _OF_SITES:
+        raise UsageError(
+            f"{source.name}: a site file ([{sorted(tables.keys() & _OF_SITES)[0]}]), which says how jobs are started "
+            "(hpcai500 slurm render --site); a machine file says what a machine can reach and is a file of its own: "
+            f"{', '.join(shipped_machines())}, or docs/roofline.md"
+        )
+    try:
+        return Machine.model_validate(tables)
+    except ValidationError as error:
+        raise UsageError(*explain(Machine, source, error)) from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the ceilings of a machine are those of a run on it.
+
+
+def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None:
+    """Why ceilings of `machine` say nothing of a run with that many ranks a node, and the fix; None where they do.
+
+    Half of the ranks of a CPU may have all of its cores. The recipe's `device` is `cpu` or `cuda`.
+    """
+    ours = machine.accelerators_per_node
+    if device == "cpu" and ranks_per_node != ours:
+        return (
+            f"{ranks_per_node} rank(s) share the cores of a node, and the ceilings of {machine.name} are of {ours} a "
+            f"node: measure with as many on the same machine: hpcai500 micro --procs {ranks_per_node} -o micro.json"
+        )
+    if device != "cpu" and ranks_per_node > ours:
+        return f"{ranks_per_node} accelerators a node; {machine.name} has {ours}"
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a machine can reach, for the models of it: rooflines, the cost model, `hpcai500 doctor`.

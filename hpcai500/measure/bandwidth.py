@@ -1,0 +1,422 @@
+"""How many samples a second the input pipeline delivers to a consumer that takes them at once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcai500 import _core
+from hpcai500.comm.communicator import Communicator
+from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.measure.micro import Crew, available_bytes, device_name, last_level_cache_bytes
+from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
+from hpcai500.methodology.communication import algorithm_bandwidth, bus_bandwidth, fit_error, fit_ring
+from hpcai500.progress import Progress
+
+# ----------------------------------------------------------------------------------------------------
+# All-reduces over messages of many sizes: within nodes, between nodes, and over all ranks.
+
+
+NODE, NETWORK, SYSTEM = "allreduce node", "allreduce network", "allreduce system"
+_LEAST_BYTES, _MOST_BYTES, _STEP = 16, 512 << 20, 4
+# Of whole numbers below 2**24, which fp32 adds exactly: this times 3 times 10,000 ranks is one.
+_PERIOD, _WEIGHTS = 509, 3
+# Of a message: what measures latency takes hardly any time, what measures bandwidth is stable.
+_EFFORT = Effort(width=0.02, least=5, warm_up=2)
+
+Partition = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class _Times:
+    """What a rank tells the others of its repetitions: each one of them, from thousands of ranks, would be gigabytes.
+
+    Attributes:
+        ranks: of its group.
+        fastest: seconds of the fastest repetition.
+        median, interval, spread: as `Timing`.
+        repetitions: how many.
+    """
+
+    ranks: int
+    fastest: float
+    median: float
+    interval: tuple[float, float]
+    spread: float
+    repetitions: int
+
+    @classmethod
+    def of(cls, ranks: int, timing: Timing) -> _Times:
+        seconds = timing.seconds
+        return cls(ranks, min(seconds), timing.median, timing.interval, timing.spread, len(seconds))
+
+
+def partitions(hosts: Sequence[str]) -> dict[str, Partition]:
+    """Who sums with whom, by the measurement's name: each group's ranks, groups all at once.
+
+    What would be the same measurement as another, or one of a single rank, is left out.
+    """
+    by_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        by_host.setdefault(host, []).append(rank)
+    nodes = list(by_host.values())
+    found: dict[str, Partition] = {}
+    if any(len(node) > 1 for node in nodes):
+        found[NODE] = nodes
+    if len(nodes) > 1 and len(nodes) < len(hosts):
+        found[NETWORK] = [[node[0] for node in nodes]]
+    if len(hosts) > 1:
+        found[SYSTEM] = [list(range(len(hosts)))]
+    return found
+
+
+def measure_all_reduce(crew: Crew, conversation: Communicator, seconds: float, bar: Progress) -> dict[str, Any]:
+    """The document's entries, by name; empty for one rank.
+
+    Args:
+        crew: all ranks.
+        conversation: over all of them, which groups are made of; nobody else's.
+        seconds: of measuring all sizes of a group, about.
+        bar: told after each group.
+
+    Raises:
+        WrongAnswerError: a sum is wrong.
+        EnvironmentLacksError: there is no memory.
+    """
+    entries: dict[str, Any] = {}
+    wanted = partitions(crew.world.hosts)
+    for name, partition in wanted.items():
+        # On one node, all ranks are its ranks: one measurement with two names.
+        if name == SYSTEM and wanted.get(NODE) == partition:
+            entries[SYSTEM] = entries[NODE]
+        else:
+            entries[name] = _measure(name, partition, crew, conversation, seconds)
+        bar.advance()
+    # Two nodes of one rank each: nothing is summed but between nodes.
+    if SYSTEM in entries and NODE not in entries:
+        entries[NETWORK] = entries[SYSTEM]
+    return entries
+
+
+def _measure(name: str, partition: Partition, crew: Crew, conversation: Communicator, seconds: float) -> dict[str, Any]:
+    group = None
+    for members in partition:
+        mine = conversation.group(members) if len(members) > 1 else None
+        group = mine or group
+    try:
+        table = [_row(times) for times in _sizes(name, crew, group, seconds)]
+    finally:
+        if group:
+            group.close()
+    ranks = max(len(members) for members in partition)
+    return _entry(table, ranks, crew, group)
+
+
+def _sizes(name: str, crew: Crew, group: Communicator | None, seconds: float) -> Iterator[tuple[int, list[_Times]]]:
+    """Of each size that ends in time, the times of all ranks that are in a group.
+
+    Raises:
+        EnvironmentLacksError: there is no memory.
+    """
+    room = min(crew.gather(available_bytes(crew.device, crew.ranks_here) // 3))
+    sizes = []
+    size = _LEAST_BYTES
+    while size <= min(_MOST_BYTES, room):
+        sizes.append(size)
+        size *= _STEP
+    if not sizes:
+        raise EnvironmentLacksError("allreduce: no memory is left on a host: end other programs")
+    share = seconds / len(sizes)
+    shortest = math.inf
+    for size in sizes:
+        timing = _time(name, size, crew, group, share)
+        everyone = [one for one in crew.gather(_Times.of(group.size, timing) if group and timing else None) if one]
+        yield size, everyone
+        # By the fastest repetitions: a neighbour's work is not what grows with the message.
+        slowest = max(one.fastest for one in everyone)
+        shortest = min(shortest, slowest)
+        # What the next one takes: latency again, and as many times the rest as it is larger.
+        if (shortest + _STEP * (slowest - shortest)) * (_EFFORT.least + _EFFORT.warm_up) > seconds:
+            return
+
+
+def _time(name: str, size: int, crew: Crew, group: Communicator | None, seconds: float) -> Timing | None:
+    """Time this rank's all-reduces of `size` bytes, after and before one that is looked at; None outside all groups."""
+    crew.world.barrier()
+    if group is None:
+        crew.require(name, None)
+        crew.require(name, None)
+        return None
+    pattern = torch.arange(size // 4, dtype=torch.float32, device=crew.device) % _PERIOD + 1
+    message = torch.empty_like(pattern)
+    crew.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
+    message.zero_()
+    watch = stopwatch(crew.device)
+    effort = Effort(_EFFORT.width, _EFFORT.least, seconds, _EFFORT.warm_up)
+    # All of a group make as many, or some would wait for ever.
+    timing = repeat(
+        lambda: watch(lambda: group.all_reduce(message)), effort, agree=lambda wanted: max(group.gather_objects(wanted))
+    )
+    crew.require(f"{name}, {size} bytes", _complaint(pattern, message, group))
+    return timing
+
+
+def _complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str | None:
+    """Sum what differs from place to place and rank to rank, and look at all of it: whole numbers come out exactly."""
+    torch.mul(pattern, group.rank % _WEIGHTS + 1, out=message)
+    group.all_reduce(message)
+    expected = pattern * sum(rank % _WEIGHTS + 1 for rank in range(group.size))
+    wrong = (message != expected).nonzero()
+    if not len(wrong):
+        return None
+    first = int(wrong[0])
+    return (
+        f"{len(wrong)} of {len(message)} sums by {group.library}, the first at {first}: {float(message[first])}, "
+        f"expected {float(expected[first])}"
+    )
+
+
+def _row(found: tuple[int, list[_Times]]) -> dict[str, Any]:
+    """Of a size: the slowest rank's median, by which all have their sum, and the bandwidths that follow."""
+    size, everyone = found
+    slowest = max(everyone, key=lambda one: one.median)
+    low, high = slowest.interval
+    return {
+        "bytes": size,
+        "seconds": slowest.median,
+        "interval_seconds": [low, high],
+        "spread": slowest.spread,
+        "repetitions": slowest.repetitions,
+        "ranks": slowest.ranks,
+        "algorithm_bandwidth": algorithm_bandwidth(size, slowest.median),
+        "bus_bandwidth": bus_bandwidth(size, slowest.median, slowest.ranks),
+    }
+
+
+def _entry(table: Sequence[dict[str, Any]], ranks: int, crew: Crew, group: Communicator | None) -> dict[str, Any]:
+    best = max(table, key=lambda row: row["bus_bandwidth"])
+    measured = [(row["bytes"], row["seconds"]) for row in table]
+    link, error = _link(ranks, measured)
+    libraries = {name for name in crew.gather(group.library if group else None) if name}
+    return {
+        "value": best["bus_bandwidth"],
+        "unit": "bytes/s",
+        "interval": [
+            bus_bandwidth(best["bytes"], seconds, best["ranks"]) for seconds in best["interval_seconds"][::-1]
+        ],
+        "spread": best["spread"],
+        "repetitions": best["repetitions"],
+        "shape": f"{best['bytes']} bytes over {ranks} ranks",
+        "call": ", ".join(sorted(libraries)),
+        "accelerators": crew.world.size,
+        "nodes": crew.nodes,
+        "ranks": ranks,
+        "device": device_name(crew.device),
+        "precision": "fp32",
+        "verified": True,
+        "link": link,
+        "link_error": error,
+        "smallest_message_seconds": table[0]["seconds"],
+        "table": list(table),
+    }
+
+
+def _link(ranks: int, measured: Sequence[tuple[int, float]]) -> tuple[dict[str, float] | None, float | None]:
+    """Latency and bandwidth of the ring that explains the times; None where none does."""
+    try:
+        cost = fit_ring(ranks, measured)
+    except UsageError:
+        return None, None
+    link = {"latency_seconds": cost.latency_seconds, "bytes_per_second": cost.bytes_per_second}
+    return link, fit_error(cost, ranks, measured)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How fast memory is copied: the core's copy past the cache, or torch's, whichever is faster.
+
+
+# STREAM's rule: each array at least four times as large as all last-level caches.
+_CACHES = 4
+# A machine whose caches are unknown, or small: pages, threads and kernels start up in no time beside this.
+_COPYING_LEAST_BYTES = 256 << 20
+_LINE = 64
+# A prime: no page, line or thread's part of the memory repeats the pattern at the same place.
+_COPYING_PERIOD = 1_000_003
+
+
+def copy_bytes(caches: int, available: int, ranks_here: int) -> int:
+    """Bytes of each of a rank's two arrays: four times the caches over all ranks of a host, if memory allows."""
+    wanted = max(_CACHES * caches // ranks_here, _COPYING_LEAST_BYTES)
+    return min(wanted, available // 2) // _LINE * _LINE
+
+
+def measure_copy(crew: Crew, seconds: float, bar: Progress) -> dict[str, Any]:
+    """The document's entry: bytes read and written a second, of one node (STREAM's way to count).
+
+    Raises:
+        WrongAnswerError: a copy is not what it is a copy of.
+        EnvironmentLacksError: there is no memory.
+    """
+    size = min(crew.gather(_size(crew)))
+    if size == 0:
+        raise EnvironmentLacksError("copy: no memory is left on this host: end other programs")
+    effort = Effort(seconds=seconds, most_seconds=2 * seconds)
+    source = _pattern(size, crew.device)
+    target = torch.zeros_like(source)
+    watch = stopwatch(crew.device)
+    entries = []
+    for name, copy in _ways(source, target, crew).items():
+        target.zero_()
+        timing = crew.time(lambda copy=copy: watch(copy), effort)  # type: ignore[misc]
+        crew.require(f"copy by {name}", _copying_complaint(source, target))
+        entry = crew.entry("bytes/s", 2 * size, timing, share=1 / crew.nodes)
+        entries.append({**entry, "shape": f"2 arrays of {size} bytes", "call": name, "precision": None})
+    bar.advance()
+    best = max(entries, key=lambda entry: entry["value"])
+    tried = [{"shape": entry["shape"], "call": entry["call"], "value": entry["value"]} for entry in entries]
+    return {**best, "verified": True, "last_level_cache_bytes": last_level_cache_bytes() or None, "tried": tried}
+
+
+def _size(crew: Crew) -> int:
+    caches = last_level_cache_bytes() if crew.device.type == "cpu" else 0
+    return copy_bytes(caches, available_bytes(crew.device, crew.ranks_here), crew.ranks_here)
+
+
+def _pattern(size: int, device: torch.device) -> Tensor:
+    """Bytes that differ from place to place; numbered places would not fit into 32 bits beside caches of gigabytes."""
+    numbers = torch.arange(_COPYING_PERIOD, dtype=torch.int32, device=device)
+    return numbers.repeat(-(-size // 4 // _COPYING_PERIOD))[: size // 4].view(torch.uint8)
+
+
+def _ways(source: Tensor, target: Tensor, crew: Crew) -> dict[str, Callable[[], object]]:
+    ways: dict[str, Callable[[], object]] = {"torch copy_": lambda: target.copy_(source)}
+    if crew.device.type == "cpu":
+        # torch aligns host memory to the lines that the core wants.
+        ours, theirs = source.numpy(), target.numpy()
+        ways["stream_copy"] = lambda: _core.stream_copy(ours, theirs, threads=torch.get_num_threads())
+    return ways
+
+
+def _copying_complaint(source: Tensor, target: Tensor) -> str | None:
+    return None if torch.equal(source, target) else "the copy differs from what was copied"
+
+
+# ----------------------------------------------------------------------------------------------------
+# How many samples a second the input pipeline delivers to a consumer that takes them at once.
+
+
+class Batch(Protocol):
+    """A part of `workloads.base.TrainingBatch`."""
+
+    @property
+    def samples(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
+    @property
+    def payload(self) -> Any: ...
+
+
+# `epoch(number)` begins an epoch and yields its batches.
+Epochs = Callable[[int], Generator[Batch]]
+
+
+class Draining:
+    """Takes batches, epoch after epoch, and knows how long each round of `batches` of one size took.
+
+    What lay in the ring when an epoch began was not made at the pace that is measured: the first `ring` batches of each
+    epoch, and one more, are taken and not counted (docs/input.md).
+    """
+
+    def __init__(self, epochs: Epochs, ring: int, batches: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._epochs, self._ring, self._batches, self._clock = epochs, ring, batches, clock
+        self._number = 0
+        self._current: Iterator[Batch] = iter(())
+        self.samples = 0
+
+    def round(self) -> float:
+        """Take the next round; returns its seconds. Its samples are in `samples`."""
+        while True:
+            begin, samples = self._clock(), 0
+            for _ in range(self._batches):
+                batch = next(self._current, None)
+                if batch is None:
+                    break
+                samples += len(batch.samples)
+            else:
+                self.samples = samples
+                return self._clock() - begin
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._number += 1
+        self._current = self._epochs(self._number)
+        for _ in range(self._ring + 1):
+            if next(self._current, None) is None:
+                raise EnvironmentLacksError("input: the data set is smaller than the input ring: give more, --data DIR")
+
+
+def measure_input(
+    name: str,
+    crew: Crew,
+    epochs: Epochs,
+    ring: int,
+    steps: int,
+    seconds: float,
+    bar: Progress,
+    **more: Any,
+) -> dict[str, Any]:
+    """The document's entry `input NAME`.
+
+    Args:
+        name: `ic` or `ewa`, for messages.
+        crew: all ranks; they read at once.
+        epochs: begins one.
+        ring: batches that the pipeline holds.
+        steps: batches of an epoch.
+        seconds: of measuring.
+        bar: told once this is done.
+        more: further keys.
+
+    Raises:
+        EnvironmentLacksError: an epoch is too short.
+        WrongAnswerError: the same epoch begins with other images when it is read again, or with none.
+    """
+    # As long a round as the ring, so that one that waits for a slow file does not look like two; and of an epoch that
+    # is short, what there is.
+    batches = min(ring, steps - ring - 1)
+    if batches < 1:
+        raise EnvironmentLacksError(
+            f"input {name}: {steps} batches an epoch are no more than the {ring} of the input ring and one: give a "
+            "larger data set, --data DIR, or lower accelerator.prefetch_batches or hyperparameters.batch_size"
+        )
+    crew.require(f"input {name}", complaint(epochs))
+    drain = Draining(epochs, ring, batches)
+    timing: Timing = crew.time(drain.round, Effort(seconds=seconds, warm_up=1, most_seconds=5 * seconds))
+    entry = crew.entry("samples/s", drain.samples, timing)
+    bar.advance()
+    return {**entry, "verified": True, **more}
+
+
+def complaint(epochs: Epochs) -> str | None:
+    """What is wrong with an epoch's first images; they depend on seed, epoch and sample alone, whoever reads them."""
+    first, again = (_first_images(epochs) for _ in range(2))
+    if not torch.isfinite(first).all():
+        return "images hold values that are no numbers"
+    if first.min() == first.max():
+        return "images are blank"
+    return None if torch.equal(first, again) else "the same images are read a second time, and are others"
+
+
+def _first_images(epochs: Epochs) -> Tensor:
+    """Those of an epoch's first batch; a payload's first part is its images."""
+    batches = epochs(1)
+    images: Tensor = next(batches).payload[0]
+    # A view of memory that is filled anew when the next batch is asked for.
+    kept = images.clone()
+    batches.close()
+    return kept

@@ -1,0 +1,528 @@
+"""The ceilings of a machine: products, convolutions, copies, all-reduces and input, each as fast as it goes here."""
+
+from __future__ import annotations
+
+import math
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from hpcai500.comm.communicator import Communicator
+from hpcai500.errors import WrongAnswerError
+from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
+from hpcai500.progress import Progress
+from hpcai500.system.process import memory_limit
+
+# ----------------------------------------------------------------------------------------------------
+# The ceilings of a machine: products, convolutions, copies, all-reduces and input, each as fast as it goes here.
+
+
+# ----------------------------------------------------------------------------------------------------
+# How much memory a measurement may take, and how large the caches are that it must not fit into.
+
+
+_ROOT = Path("/")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "": 1}
+
+
+def available_bytes(device: torch.device, ranks_here: int, root: Path = _ROOT) -> int:
+    """Memory that this rank may take on `device`: half of what is free, shared with the other ranks of the host."""
+    if device.type == "cuda":
+        # What torch keeps for later is free.
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    meminfo = (root / "proc/meminfo").read_text(encoding="ascii")
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
+    # Kernels older than 3.14 do not estimate it; what is free is less.
+    found = found or re.search(r"^MemFree:\s+(\d+) kB", meminfo, re.MULTILINE)
+    assert found, "a Linux kernel tells its free memory"
+    free = int(found.group(1)) * 1024
+    return min(free, memory_limit(root) or free) // 2 // ranks_here
+
+
+def last_level_cache_bytes(root: Path = _ROOT) -> int:
+    """The largest cache of the first processor, and of its twins: one for each that does not share it; 0 if unknown."""
+    caches: dict[tuple[int, str], int] = {}
+    for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
+        parts = [folder / name for name in ("level", "size", "shared_cpu_list", "type")]
+        if not all(part.is_file() for part in parts):
+            continue
+        level, size, shared, kind = (part.read_text(encoding="ascii").strip() for part in parts)
+        number = re.fullmatch(r"(\d+)([KMG]?)", size)
+        if kind != "Instruction" and number:
+            caches[int(level), shared] = int(number.group(1)) * _UNITS[number.group(2)]
+    last = max((level for level, _ in caches), default=0)
+    return sum(size for (level, _), size in caches.items() if level == last)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The arithmetics that products are measured in, and what each rounds.
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How numbers are held and rounded.
+
+    Attributes:
+        name: the recipe's word.
+        dtype: of operands and results.
+        result: unit roundoff of a result: 2**-24 for fp32.
+        operand: unit roundoff of an operand on its way into the product; 0 where it goes in as it is.
+        sums: unit roundoff of the sums, which are in fp32 in all of them.
+    """
+
+    name: str
+    dtype: torch.dtype
+    result: float
+    operand: float = 0.0
+    sums: float = 2.0**-24
+
+
+PRECISIONS = {
+    one.name: one
+    for one in (
+        Precision("fp32", torch.float32, result=2.0**-24),
+        # Operands lose 13 bits. Tensor cores cut sums off where a processor rounds them: twice the unit.
+        Precision("tf32", torch.float32, result=2.0**-24, operand=2.0**-11, sums=2.0**-23),
+        Precision("bf16", torch.bfloat16, result=2.0**-8, sums=2.0**-23),
+        Precision("fp16", torch.float16, result=2.0**-11, sums=2.0**-23),
+    )
+}
+
+
+def lacking(precision: Precision, device: torch.device) -> str | None:
+    """Why `precision` cannot be measured on `device`; None where it can."""
+    if precision.name != "tf32":
+        return None
+    if device.type != "cuda":
+        return "tf32 exists on CUDA devices only"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "this device has no tf32: its generation came before it"
+    return None
+
+
+@contextmanager
+def arithmetic(precision: Precision) -> Iterator[None]:
+    """Products are computed in `precision` within this context, and gradients are not recorded."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    torch.set_float32_matmul_precision("high" if precision.name == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
+    # As in training: shapes never change there, so the search for the fastest algorithm is worth its time.
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is measured in several ways, of which the fastest counts: a product of matrices, a convolution.
+
+
+Call = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem with its operands.
+
+    Attributes:
+        calls: the library calls that solve it, by name; each returns the result.
+        complaint: what is wrong with a result; None for one that is right.
+    """
+
+    calls: Mapping[str, Call]
+    complaint: Callable[[Tensor], str | None]
+
+
+class Problem(Protocol):
+    """Something to compute.
+
+    Attributes:
+        name: its shape, for people.
+        flops: operations of solving it, two a multiply-add.
+        elements: numbers that operands and result hold.
+        check_flops: float64 operations, or numbers made float64, of looking whether a result is right; about.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def flops(self) -> int: ...
+    @property
+    def elements(self) -> int: ...
+    @property
+    def check_flops(self) -> int: ...
+
+    def prepare(self, precision: Precision, device: torch.device) -> Prepared:
+        """Make operands and the calls."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# How far a product in finite precision may be from the exact one: what is further away is wrong, however fast.
+
+
+# Operands are uniform in [-1, 1]: zero mean, this variance.
+_VARIANCE = 1 / 3
+# Six standard deviations of a sum of roundings: one in 5e8 entries is beyond.
+_SIGMAS = 6.0
+# How much larger the errors of Winograd's 4 x 4 tiles are than those of plain sums: Lavin and Gray, "Fast algorithms
+# for convolutional neural networks", CVPR 2016, table 4 (2.84e-4 to 4.01e-5). Libraries choose them in fp32.
+WINOGRAD = 7.1
+
+
+def operand(shape: tuple[int, ...], precision: Precision, device: torch.device) -> Tensor:
+    """Random values, uniform in [-1, 1]: zeros would take less power, and so run faster than training does."""
+    return torch.empty(shape, device=device).uniform_(-1, 1).to(precision.dtype)
+
+
+def entry_bound(exact: Tensor, inner: int, precision: Precision, loss: float = 1.0, parts: int = 1) -> Tensor:
+    """The largest error of each entry of a product with the float64 entries `exact`, sums of `inner` products each.
+
+    Of operands with zero mean, a sum of k products has the standard deviation S = sqrt(k) / 3. Its error is that of
+
+    - the result's own rounding: u |c|; where sums of parts are rounded to 16 bits too, as a split sum is, a few u S;
+    - each partial sum's rounding: k errors of at most u S, independent, so their sum is like sqrt(k) u S, which is
+      free of the pessimism of k u (Higham and Mary, "Sharper probabilistic backward error analysis for basic linear
+      algebra kernels with random data", SIAM J. Sci. Comput. 42(5), 2020);
+    - each operand's rounding on its way in: sqrt(2) u S.
+
+    An fp32 product that was computed in bf16 or tf32 is far beyond it. `loss` is a factor for the sums of an algorithm
+    that needs fewer operations. `parts` is how many sums of parts are rounded to 16 bits one after the other, as a
+    processor without instructions for them sums a weight gradient over images: the j-th of them has the deviation
+    S sqrt(j / parts), and rounding is uniform, so that the errors amount to u S sqrt(parts / 6). How large the partial
+    sums are, and so the variance of their roundings, differs from entry to entry, so that six deviations do not do: of
+    ten million simulated entries the worst was 10.4 of them away, and twelve are allowed.
+    """
+    deviation = math.sqrt(inner) * _VARIANCE
+    relative = loss * precision.sums * math.sqrt(inner) + math.sqrt(2) * precision.operand
+    if precision.dtype != torch.float32:
+        relative += precision.result * (1.0 if parts == 1 else max(1.0, 2 * math.sqrt(parts / 6)))
+    return precision.result * exact.abs() + _SIGMAS * deviation * relative
+
+
+def row_sum_bound(computed: Tensor, inner: int, precision: Precision) -> Tensor:
+    """The largest error of each row's sum with random signs, from the row's float64 entries (rows, columns).
+
+    As errors of entries are independent, their sum is no larger than six standard deviations of it; a bound of an entry
+    is no less than its standard deviation.
+    """
+    return _SIGMAS * entry_bound(computed, inner, precision).square().sum(dim=-1).sqrt()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The ranks that measure at once, and what their measurements make together.
+
+
+Thing = TypeVar("Thing")
+_CPUS = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Crew:
+    """All ranks of the job, each with its device.
+
+    Attributes:
+        world: to talk with the others.
+        device: of this rank.
+        cores: that this rank may use.
+        say: tells people a line, on one rank.
+        doing: is told what is measured now.
+    """
+
+    world: Communicator
+    device: torch.device
+    cores: int
+    say: Callable[[str], None]
+    doing: Callable[[str], None] = lambda what: None
+
+    @property
+    def nodes(self) -> int:
+        """Hosts of the job."""
+        return len(set(self.world.hosts))
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks of this host."""
+        return self.world.hosts.count(self.world.hosts[self.world.rank])
+
+    def gather(self, thing: Thing) -> list[Thing]:
+        """Everyone's `thing`, by rank."""
+        return self.world.gather_objects(thing)
+
+    def time(self, run: Callable[[], float], effort: Effort) -> Timing:
+        """Time `run` while all others do the same: they begin together, and none ends before all have enough."""
+        self.world.barrier()
+        return repeat(run, effort, agree=lambda wanted: max(self.gather(wanted)))
+
+    def require(self, what: str, complaint: str | None) -> None:
+        """Make sure, on all ranks alike, that none of them has a complaint about `what`.
+
+        Raises:
+            WrongAnswerError: one has: which, and what it is.
+        """
+        for rank, one in enumerate(self.gather(complaint)):
+            if one:
+                raise WrongAnswerError(
+                    f"{what}: rank {rank} on host {self.world.hosts[rank]} has a wrong result: {one}; do not trust "
+                    "that machine, or the library that it uses, before this is understood"
+                )
+
+    def entry(self, unit: str, amount: float, timing: Timing, share: float = 1.0, **more: Any) -> dict[str, Any]:
+        """What the document says of a measurement that all ranks made at once.
+
+        Args:
+            unit: of `amount` a second.
+            amount: that this rank did in each repetition.
+            timing: of this rank.
+            share: factor of the sum of all ranks' rates, which makes the value.
+            more: further keys.
+        """
+        low, high = timing.interval
+        mine = amount / timing.median, amount / high, amount / low, timing.spread, len(timing.seconds)
+        rates, lows, highs, spreads, repetitions = zip(*self.gather(mine), strict=True)
+        slowest = min(range(len(rates)), key=lambda rank: rates[rank])
+        return {
+            "value": share * sum(rates),
+            "unit": unit,
+            "interval": [share * sum(lows), share * sum(highs)],
+            "spread": max(spreads),
+            "repetitions": min(repetitions),
+            "accelerators": self.world.size,
+            "nodes": self.nodes,
+            "device": device_name(self.device),
+            "per_rank": list(rates),
+            "slowest": {"rank": slowest, "host": self.world.hosts[slowest], "value": rates[slowest]},
+            **more,
+        }
+
+
+def device_name(device: torch.device, cpus: Path = _CPUS) -> str:
+    """What its maker calls it."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    lines = cpus.read_text(encoding="utf-8").splitlines() if cpus.is_file() else []
+    names: Sequence[str] = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The fastest way to compute, of many shapes and library calls: all are tried, the best measured well and verified.
+
+
+# Of the ways that were tried, so many are measured well: what is fastest twice need not be the fastest.
+FINALISTS = 3
+_TRIES = 3
+# Budget of the search, in measurements: slow processors need as long for few shapes as fast ones for all.
+_SEARCH = 4
+# Of the finalists, in measurements: those that would begin later are left out.
+_FINAL = 6.0
+# A way that was predicted to take this many times the time of a repetition is not even tried: the prediction is rough.
+_DOUBT = 4.0
+# On a device, the first call of a convolution tries all algorithms of its library, as training does once.
+_TUNING_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """A problem's place in the list, and the name of a call that solves it."""
+
+    problem: int
+    call: str
+
+
+@dataclass(frozen=True)
+class _Measured:
+    entry: dict[str, Any]
+    way: Way
+
+
+def fastest(
+    problems: Sequence[Problem],
+    precision: Precision,
+    crew: Crew,
+    seconds: float,
+    bar: Progress,
+    probes: Sequence[Problem] = (),
+) -> dict[str, Any] | None:
+    """The document's entry of the fastest way to solve one of `problems`; None where none ends in time on all ranks.
+
+    Args:
+        problems: of growing size, so that each tells what the next one will take.
+        precision: of operands and results.
+        crew: all ranks; they compute at once.
+        seconds: of measuring a finalist; trying all of them takes twice that, or a little more.
+        bar: told once this is done.
+        probes: smaller ones, which only tell how fast this machine is: nothing large is begun without an estimate.
+
+    Raises:
+        WrongAnswerError: a rank's result is wrong.
+    """
+    effort = Effort(seconds=seconds, most_seconds=2 * seconds)
+    with arithmetic(precision):
+        search = _Search(precision, crew, seconds, effort)
+        tried = _tried_by_all(crew, search.try_all(problems, probes))
+        slow = crew.gather(search.check_seconds)
+        ways = _finalists(problems, tried, max(slow), seconds)
+        measured: list[_Measured] = []
+        begun = time.monotonic()
+        for way in ways:
+            # One counts, however slow it is.
+            if measured and any(crew.gather(time.monotonic() - begun > _FINAL * seconds)):
+                break
+            measured.append(_measure(problems[way.problem], way, precision, crew, effort))
+    bar.advance()
+    if not measured:
+        return None
+    best = max(measured, key=lambda one: one.entry["value"])
+    return {
+        **best.entry,
+        "shape": problems[best.way.problem].name,
+        "call": best.way.call,
+        "precision": precision.name,
+        "verified": True,
+        "tried": _best_of_each(problems, tried),
+    }
+
+
+def _finalists(problems: Sequence[Problem], tried: dict[Way, float], check_seconds: float, seconds: float) -> list[Way]:
+    """The fastest ways, of those whose results can be checked in time; the quickest to check where none can.
+
+    Args:
+        problems: all.
+        tried: FLOPS of each way.
+        check_seconds: of an operation of a check.
+        seconds: of measuring.
+    """
+    quick = [way for way in tried if problems[way.problem].check_flops * check_seconds <= _FINAL * seconds]
+    if tried and not quick:
+        quick = [min(tried, key=lambda way: problems[way.problem].check_flops)]
+    return sorted(quick, key=lambda way: -tried[way])[:FINALISTS]
+
+
+class _Search:
+    """Tries shapes and calls on this rank, the small ones first, and begins nothing that would not end in time.
+
+    Attributes:
+        check_seconds: of an operation of a check (`Problem.check_flops`); 0 while unknown.
+    """
+
+    def __init__(self, precision: Precision, crew: Crew, seconds: float, effort: Effort) -> None:
+        self._precision, self._crew = precision, crew
+        self._watch = stopwatch(crew.device)
+        self._longest = seconds / effort.least
+        tuning = _TUNING_SECONDS if crew.device.type == "cuda" else 0.0
+        self._patience = _DOUBT * self._longest + tuning
+        self._budget = _SEARCH * seconds + tuning
+        # FLOPS of each call at the largest problem that it has solved.
+        self._rates: dict[str, float] = {}
+        # Of making a problem's operands, for each of its elements.
+        self._prepare_seconds = 0.0
+        self.check_seconds = 0.0
+
+    def try_all(self, problems: Sequence[Problem], probes: Sequence[Problem]) -> dict[Way, float]:
+        """FLOPS of every way of `problems` on this rank, roughly."""
+        crew, found = self._crew, dict[Way, float]()
+        crew.world.barrier()
+        limit = time.monotonic() + self._budget
+        for probe in probes:
+            if self._fits(probe, limit):
+                self._try(probe, limit, is_probe=True)
+        for number, problem in enumerate(problems):
+            room = available_bytes(crew.device, crew.ranks_here) // self._precision.dtype.itemsize
+            if problem.elements <= room and self._fits(problem, limit):
+                for call, taken in self._try(problem, limit).items():
+                    if taken <= self._longest:
+                        found[Way(number, call)] = problem.flops / taken
+        return found
+
+    def _fits(self, problem: Problem, limit: float) -> bool:
+        """Whether `problem` can be tried before `limit`, and be measured in time by the fastest call."""
+        if not self._rates:
+            return True
+        expected = problem.flops / max(self._rates.values())
+        preparing = problem.elements * self._prepare_seconds
+        return expected <= _DOUBT * self._longest and time.monotonic() + preparing + expected < limit
+
+    def _may_call(self, name: str, problem: Problem) -> bool:
+        """Whether the call `name` can be expected to end: one that has solved nothing smaller counts as the slowest."""
+        if not self._rates:
+            return True
+        return problem.flops / self._rates.get(name, min(self._rates.values())) <= self._patience
+
+    def _try(self, problem: Problem, limit: float, *, is_probe: bool = False) -> dict[str, float]:
+        """Seconds of each call that ends in time; where the first is much longer, no other is tried.
+
+        Calls take turns and the fastest of each counts: what a neighbour takes meanwhile hits one as the other.
+        """
+        what = f"{problem.name} in {self._precision.name}"
+        self._crew.doing(what)
+        begun = time.monotonic()
+        prepared = problem.prepare(self._precision, self._crew.device)
+        self._prepare_seconds = (time.monotonic() - begun) / problem.elements
+        best: dict[str, float] = {}
+        # What is tried first tells whether anything is measured at all: one disturbance must not decide that.
+        patience = self._patience if self._rates else _DOUBT * self._patience
+        for name, call in prepared.calls.items():
+            if not self._may_call(name, problem) or (best and time.monotonic() > limit):
+                continue
+            self._crew.doing(f"{what} by {name}")
+            try:
+                # The first one also pays for making a kernel.
+                best[name] = self._watch(call)
+            except RuntimeError as error:
+                # This build has no such product in this precision, or no memory for it.
+                if not is_probe:
+                    self._crew.say(f"{what}: not by {name}: {str(error).partition(chr(10))[0][:200]}")
+                continue
+            if best[name] > patience and len(best) == 1:
+                break
+        quick = [name for name, taken in best.items() if taken <= patience]
+        for _ in range(_TRIES):
+            for name in quick:
+                if time.monotonic() < limit or not self._rates:
+                    best[name] = min(best[name], self._watch(prepared.calls[name]))
+        self._rates |= {name: problem.flops / taken for name, taken in best.items()}
+        if is_probe and quick:
+            begun = time.monotonic()
+            prepared.complaint(prepared.calls[quick[0]]())
+            self.check_seconds = (time.monotonic() - begun) / problem.check_flops
+        return best
+
+
+def _tried_by_all(crew: Crew, mine: dict[Way, float]) -> dict[Way, float]:
+    """FLOPS of all ranks together, of the ways that all of them have."""
+    everyone = crew.gather(mine)
+    return {way: sum(rates[way] for rates in everyone) for way in mine if all(way in rates for rates in everyone)}
+
+
+def _measure(problem: Problem, way: Way, precision: Precision, crew: Crew, effort: Effort) -> _Measured:
+    prepared = problem.prepare(precision, crew.device)
+    call, watch = prepared.calls[way.call], stopwatch(crew.device)
+    what = f"{problem.name} in {precision.name} by {way.call}"
+    crew.doing(f"{what}, measured well")
+    timing: Timing = crew.time(lambda: watch(call), effort)
+    crew.doing(f"{what}, checked in float64")
+    crew.require(what, prepared.complaint(call()))
+    return _Measured(crew.entry("FLOPS", problem.flops, timing), way)
+
+
+def _best_of_each(problems: Sequence[Problem], tried: dict[Way, float]) -> list[dict[str, Any]]:
+    """Of every shape that was tried, roughly, its fastest call: for whoever wants to know which shapes are slow."""
+    best: dict[int, Way] = {}
+    for way, rate in tried.items():
+        if way.problem not in best or rate > tried[best[way.problem]]:
+            best[way.problem] = way
+    return [
+        {"shape": problems[number].name, "call": way.call, "value": tried[way]} for number, way in sorted(best.items())
+    ]

@@ -1,1 +1,0 @@
-"""The ceilings of a machine: products, convolutions, copies, all-reduces and input, each as fast as it goes here."""

@@ -1,0 +1,797 @@
+"""The checks of `hpcai500 doctor` that measure: what each rank does, and what its numbers amount to.
+
+Each module has a part that measures, on the ranks, and one that judges plain numbers.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from hpcai500.comm.communicator import Communicator
+from hpcai500.comm.identity import code_facts
+from hpcai500.comm.timeline import ClockAlignment, align_clocks
+from hpcai500.errors import CommunicationError, HpcAi500Error
+from hpcai500.hosts import is_first_of_host
+from hpcai500.machine import Link, Machine
+from hpcai500.measure.host import NetworkCounters, read_counters
+from hpcai500.measure.timing import Effort, repeat
+from hpcai500.methodology.cost import names_of
+from hpcai500.methodology.nodes import NodeDifference
+from hpcai500.methodology.roofline import arithmetic_of
+from hpcai500.system.accelerator import find_traces
+from hpcai500.system.checks import ALL_REDUCE, CLOCKS, DEVICES, GEMM, NODES, POWER, VERSIONS, Check, Status
+from hpcai500.system.network import link_rates
+from hpcai500.system.power import automatic_names, find_sources, openers
+
+# ----------------------------------------------------------------------------------------------------
+# The checks of `hpcai500 doctor` that measure: what each rank does, and what its numbers amount to.
+#
+# Each module has a part that measures, on the ranks, and one that judges plain numbers.
+
+
+# ----------------------------------------------------------------------------------------------------
+# Ask every rank the same, and keep what each of them answers, also that it could not.
+
+
+Value = TypeVar("Value")
+# More of them help nobody: mend these first.
+_MOST = 6
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Value]):
+    """What one rank found, or why it could not."""
+
+    rank: int
+    host: str
+    value: Value | None
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"rank {self.rank} on host {self.host}"
+
+
+def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Value]]:
+    """Each rank's answer, by rank, on all of them; `ask` talks to no other rank.
+
+    Raises:
+        RunError: a rank is lost.
+    """
+    mine: tuple[Value | None, str | None]
+    try:
+        mine = ask(), None
+    except CommunicationError:
+        raise
+    except HpcAi500Error as error:
+        mine = None, str(error)
+    except Exception as error:  # noqa: BLE001 - whatever a device or a file system says is an answer
+        mine = None, " ".join("".join(traceback.format_exception_only(error)).split())
+    gathered = world.gather_objects(mine)
+    return [Answer(rank, host, *it) for rank, (host, it) in enumerate(zip(world.hosts, gathered, strict=True))]
+
+
+def ask_hosts(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Value]]:
+    """The same of one rank of each host, its first."""
+    answers = ask_everyone(world, lambda: ask() if is_first_of_host(world.rank, world.hosts) else None)
+    first = {host: rank for rank, host in reversed([*enumerate(world.hosts)])}.values()
+    return [Answer(it.rank, it.host, it.value, it.error) for it in answers if it.rank in first]
+
+
+def failures(name: str, answers: Sequence[Answer[Value]], what: str, fix: str) -> Check | None:
+    """The check `name` that has failed where a rank could not answer; None where all could."""
+    wrong = [answer for answer in answers if answer.error is not None]
+    if not wrong:
+        return None
+    first = wrong[0]
+    others = f" (and {listed(answer.name for answer in wrong[1:])})" if wrong[1:] else ""
+    return Check(name, "fail", f"{first.name} {what}: {first.error}{others}", fix)
+
+
+def values(answers: Sequence[Answer[Value]]) -> list[tuple[Answer[Value], Value]]:
+    """Those that could answer, with what they said."""
+    return [(answer, answer.value) for answer in answers if answer.value is not None]
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a, b and 3 more`."""
+    found = list(dict.fromkeys(words))
+    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    return ", ".join(found[:_MOST]) + more
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the clocks of all hosts agree: wall clocks, which records and power meters are joined by, and the others.
+
+
+MOST_APART_SECONDS = 1.0
+# Beyond that a timeline does not tell which rank came last.
+MOST_ERROR_SECONDS = 0.01
+
+
+def measure_clocks(world: Communicator) -> tuple[list[float], ClockAlignment]:
+    """For each rank how far its wall clock is ahead of rank 0's (seconds), and how its monotonic clock is aligned.
+
+    Called by all ranks.
+    """
+    alignment = align_clocks(world)
+    return wall_offsets(world.gather_objects(time.time() - time.perf_counter()), alignment), alignment
+
+
+def wall_offsets(walls: Sequence[float], alignment: ClockAlignment) -> list[float]:
+    """How far each wall clock is ahead of that of rank 0.
+
+    Args:
+        walls: for each rank, its wall clock minus its monotonic one.
+        alignment: what is added to each monotonic clock to get that of rank 0.
+    """
+    return [wall - offset - walls[0] for wall, offset in zip(walls, alignment.offsets_seconds, strict=True)]
+
+
+def judge_clocks(walls: Sequence[float], errors: Sequence[float], hosts: Sequence[str]) -> Check:
+    """Whether wall clocks that are ahead by `walls`, and monotonic ones known to `errors` (seconds), will do."""
+    if len(set(hosts)) == 1:
+        return Check(CLOCKS, "pass", "one host, one clock")
+    # Half of the hosts are right: rank 0's need not be among them.
+    middle = sorted(walls)[len(walls) // 2]
+    apart = {host: wall - middle for host, wall in zip(hosts, walls, strict=True)}
+    wrong = [f"{host} by {seconds:+.3g} s" for host, seconds in apart.items() if abs(seconds) > MOST_APART_SECONDS]
+    if wrong:
+        fix = "have chrony or ntpd running on these hosts (`chronyc tracking`, `timedatectl`)"
+        return Check(
+            CLOCKS, "warn", f"wall clocks are wrong on {listed(wrong)}: times of records and meters disagree", fix
+        )
+    vague = [host for host, error in zip(hosts, errors, strict=True) if error > MOST_ERROR_SECONDS]
+    if vague:
+        return Check(
+            CLOCKS,
+            "warn",
+            f"the clocks of {listed(vague)} can be aligned to {max(errors):.3g} s only: a barrier takes that long",
+            "see `all-reduce`: hosts that answer each other so slowly will not train well",
+        )
+    widest = max(walls) - min(walls)
+    return Check(CLOCKS, "pass", f"wall clocks within {widest:.3g} s, aligned to {max(errors):.2g} s")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the device of each rank answers: a small computation with a known result.
+
+
+_COUNT = 100_000
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank computes on.
+
+    Attributes:
+        name: of the model.
+        identity: which one it is, on its host; None where ranks may share it.
+        on_host: how many the rank can see.
+        answer: the sum of the first whole numbers.
+    """
+
+    name: str
+    identity: str | None
+    on_host: int
+    answer: float
+
+
+def ask_device(device: torch.device) -> Device:
+    """Have `device` compute.
+
+    Raises:
+        RuntimeError: it does not; the message is the driver's.
+    """
+    numbers = torch.arange(1, _COUNT + 1, dtype=torch.float64, device=device)
+    answer = float(numbers.sum().cpu())
+    if device.type != "cuda":
+        return Device("cpu", None, 1, answer)
+    properties = torch.cuda.get_device_properties(device)
+    identity = str(getattr(properties, "uuid", device.index))
+    return Device(properties.name, identity, torch.cuda.device_count(), answer)
+
+
+def judge_devices(answers: Sequence[Answer[Device]]) -> Check:
+    """Whether all devices answered, and no two ranks have the same one."""
+    fix = "see `nvidia-smi` and `dmesg` on that host, or leave it out"
+    if failed := failures(DEVICES, answers, "cannot compute", fix):
+        return failed
+    found = values(answers)
+    wrong = [answer.name for answer, device in found if device.answer != _COUNT * (_COUNT + 1) / 2]
+    if wrong:
+        return Check(DEVICES, "fail", f"{listed(wrong)}: a sum of whole numbers comes out wrong", fix)
+    if shared := _shared(found):
+        return Check(
+            DEVICES,
+            "fail",
+            f"{shared} share one device",
+            "start one rank a device, and let the launcher show each rank its own, or all ranks all of them",
+        )
+    return Check(DEVICES, "pass", _in_words(found))
+
+
+def _shared(found: Sequence[tuple[Answer[Device], Device]]) -> str | None:
+    users: dict[tuple[str, str], list[str]] = {}
+    for answer, device in found:
+        if device.identity is not None:
+            users.setdefault((answer.host, device.identity), []).append(answer.name)
+    return next((listed(names) for names in users.values() if len(names) > 1), None)
+
+
+def _in_words(found: Sequence[tuple[Answer[Device], Device]]) -> str:
+    models = [device.name for _, device in found]
+    counts = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
+    answer, device = found[0]
+    ranks = sum(1 for other, _ in found if other.host == answer.host)
+    if device.on_host > ranks:
+        return f"{counts} answer, of {device.on_host} on host {answer.host}: --procs {device.on_host} asks them all"
+    return f"{counts}: each answers"
+
+
+# ----------------------------------------------------------------------------------------------------
+# All-reduces over all ranks: whether the sums are right, how long they take, and over which interface they go.
+
+
+# No multiple of anything, and more than a message of any library.
+_EXCHANGE_COUNT = 1_000_003
+# Sums of all ranks stay below 2^24, the whole numbers that float32 holds, for four thousand ranks.
+_PERIOD, _FACTORS = 509, 7
+_FIRST_BYTES = 2**20
+_MOST_BYTES = {"cpu": 2**26, "cuda": 2**29}
+_ONE_SECONDS, _ALL_SECONDS = 0.3, 1.5
+_LEAST, _EXCHANGE_MOST = 3, 20
+# Headers, acknowledgements and whoever else talks: what carries less than that of all bytes is not what carried them.
+_NOTABLE = 0.1
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What one host's interfaces carried while all ranks summed.
+
+    Attributes:
+        rates: bytes a second (the busier direction) of each interface that carried a notable part, by name.
+        links: bytes a second that each interface which is up says it can carry.
+    """
+
+    rates: Mapping[str, float]
+    links: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What all-reduces over all ranks came to.
+
+    Attributes:
+        wrong: how many sums of how many ranks are wrong, by rank.
+        size_bytes: of each.
+        seconds: median over repetitions, of the slowest rank.
+        wires: by host, where there are several.
+        library: who moved the bytes.
+    """
+
+    wrong: tuple[int, ...]
+    size_bytes: int
+    seconds: float
+    wires: Mapping[str, Wire]
+    library: str
+
+    @property
+    def bus_bytes_per_second(self) -> float:
+        """What a ring would send over each link: 2 (n - 1) / n of the bytes, over the time."""
+        ranks = len(self.wrong)
+        return 2 * (ranks - 1) / ranks * self.size_bytes / self.seconds
+
+
+def measure_exchange(world: Communicator, device: torch.device) -> Exchange:
+    """Sum, check and time; called by all ranks, and known to all of them.
+
+    Raises:
+        RunError: a rank is lost.
+    """
+    wrong = tuple(world.gather_objects(_wrong_sums(world, device)))
+    first = _all_reduces(world, device, _FIRST_BYTES, _LEAST)
+    rate = _FIRST_BYTES / statistics.median(first[1:])
+    # What rank 0 thinks of it: all ranks must do the same.
+    size_bytes, repetitions = world.broadcast_object(_effort(rate, _MOST_BYTES[device.type]))
+    before = read_counters()
+    taken = _all_reduces(world, device, size_bytes, repetitions)
+    after = read_counters()
+    wires = {}
+    if len(set(world.hosts)) > 1:
+        gathered = world.gather_objects(_wire(before, after, sum(taken)))
+        wires = dict(zip(reversed(world.hosts), reversed(gathered), strict=True))
+    return Exchange(wrong, size_bytes, statistics.median(taken[1:]), wires, world.library)
+
+
+def _effort(rate: float, most_bytes: int) -> tuple[int, int]:
+    """Bytes of an all-reduce of about a third of a second, and how many of them."""
+    size_bytes = int(min(most_bytes, max(_FIRST_BYTES, rate * _ONE_SECONDS))) // 4 * 4
+    return size_bytes, int(min(_EXCHANGE_MOST, max(_LEAST, _ALL_SECONDS * rate / size_bytes)))
+
+
+def _wrong_sums(world: Communicator, device: torch.device) -> int:
+    steps = torch.arange(_EXCHANGE_COUNT, dtype=torch.float32) % _PERIOD + 1
+    tensor = (steps * (world.rank % _FACTORS + 1)).to(device)
+    world.all_reduce(tensor)
+    factors = sum(rank % _FACTORS + 1 for rank in range(world.size))
+    return int((tensor.cpu() != steps * factors).sum())
+
+
+def _all_reduces(world: Communicator, device: torch.device, size_bytes: int, repetitions: int) -> list[float]:
+    """Seconds of each, as the slowest rank had them; one more comes first, which warms up."""
+    tensor = torch.zeros(size_bytes // 4, device=device)
+    own = []
+    for _ in range(repetitions + 1):
+        world.barrier()
+        start = time.perf_counter()
+        world.all_reduce(tensor)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        own.append(time.perf_counter() - start)
+    return [max(of_ranks) for of_ranks in zip(*world.gather_objects(own), strict=True)]
+
+
+def _wire(before: NetworkCounters, after: NetworkCounters, seconds: float) -> Wire:
+    carried = after.since(before)
+    most = {name: max(sent, carried["received_bytes"].get(name, 0)) for name, sent in carried["sent_bytes"].items()}
+    notable = _NOTABLE * sum(most.values())
+    return Wire({name: amount / seconds for name, amount in most.items() if amount > notable}, link_rates())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether all-reduces are right, and as fast as the links between the hosts.
+
+
+# Of the link's own rate; or of what the machine reached before.
+_ENOUGH_OF_LINK, _TOO_LITTLE_OF_LINK = 0.6, 0.25
+_ENOUGH_OF_MACHINE, _TOO_LITTLE_OF_MACHINE = 0.8, 0.5
+# What one core carries by TCP; Gloo has one connection a neighbour. A faster link is not to blame for that.
+_ONE_CORE_BYTES_PER_SECOND = 1.25e9
+# An interface that is idle is worth a word where it is that much faster.
+_FASTER = 2.0
+_CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_CABLE = "look at cable, port and duplex (`ethtool`, `ibstat`), and at who else uses the link"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the links should carry.
+
+    Attributes:
+        machine: what all-reduces reached before, by the machine's description; None without.
+        by_sockets: whether one core moves the bytes (Gloo, MPI over TCP), and not the adapter.
+    """
+
+    machine: Link | None
+    by_sockets: bool
+
+
+def expected_link(machine: Machine | None, hosts: int) -> Link | None:
+    """The link of `machine` that all-reduces over `hosts` go by."""
+    if machine is None:
+        return None
+    return machine.network if hosts > 1 else machine.node_link
+
+
+def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Expected) -> Check:
+    """Whether right, and fast.
+
+    Args:
+        exchange: what was measured.
+        hosts: of each rank.
+        expected: what it is held against.
+    """
+    if wrong := [f"rank {rank} on host {hosts[rank]}" for rank, count in enumerate(exchange.wrong) if count]:
+        return Check(
+            ALL_REDUCE,
+            "fail",
+            f"wrong sums by {exchange.library} on {listed(wrong)}",
+            "do not measure with this library here: --set communication.backend=torch (or horovod)",
+        )
+    problems = [*_slow(exchange, expected), *_idle(exchange.wires)]
+    told = f"right; {in_words(exchange.bus_bytes_per_second)} by {exchange.library}, {len(hosts)} ranks"
+    carriers = _carriers(exchange.wires)
+    told = f"{told}{f', over {carriers}' if carriers else ''}"
+    if not problems:
+        return Check(ALL_REDUCE, "pass", told)
+    # What is too slow, the idle interface explains: its fix is the one to type.
+    worst = next((check for check in problems if check.status == "fail"), problems[0])
+    return Check(ALL_REDUCE, worst.status, "; ".join([told, *(check.detail for check in problems)]), problems[-1].fix)
+
+
+def _slow(exchange: Exchange, expected: Expected) -> Iterator[Check]:
+    if expected.machine is not None:
+        share = exchange.bus_bytes_per_second / expected.machine.bytes_per_second
+        if share < _ENOUGH_OF_MACHINE:
+            status: Status = "fail" if share < _TOO_LITTLE_OF_MACHINE else "warn"
+            told = f"{share:.0%} of what the machine reaches ({in_words(expected.machine.bytes_per_second)})"
+            yield Check(ALL_REDUCE, status, told, _fix(exchange.wires))
+        return
+    shares = {host: it for host, wire in exchange.wires.items() if (it := _share(wire, expected)) is not None}
+    slow = sorted((share, host) for host, share in shares.items() if share < _ENOUGH_OF_LINK)
+    if slow:
+        share, host = slow[0]
+        wire = exchange.wires[host]
+        link = sum(wire.links[name] for name in wire.rates)
+        others = f" (and {listed(name for _, name in slow[1:])})" if slow[1:] else ""
+        told = (
+            f"{host}{others}: {in_words(sum(wire.rates.values()))} over {' + '.join(wire.rates)}, whose link has "
+            f"{in_words(link)}"
+        )
+        how: Status = "fail" if share < _TOO_LITTLE_OF_LINK else "warn"
+        yield Check(ALL_REDUCE, how, told, _fix(exchange.wires))
+
+
+def _share(wire: Wire, expected: Expected) -> float | None:
+    """How much of what the interfaces can carry they carried; None where one does not say what it can."""
+    if not wire.rates or any(name not in wire.links for name in wire.rates):
+        return None
+    link = sum(wire.links[name] for name in wire.rates)
+    return sum(wire.rates.values()) / (min(link, _ONE_CORE_BYTES_PER_SECOND) if expected.by_sockets else link)
+
+
+def _idle(wires: Mapping[str, Wire]) -> Iterator[Check]:
+    """A warning where a far faster interface is up and carried nothing."""
+    for host, wire in wires.items():
+        used = sum(wire.links.get(name, 0.0) for name in wire.rates)
+        idle = {name: rate for name, rate in wire.links.items() if name not in wire.rates}
+        best = max(idle, key=lambda name: idle[name], default=None)
+        if best is not None and used and idle[best] >= _FASTER * used:
+            yield Check(
+                ALL_REDUCE,
+                "warn",
+                f"{host}: {best} ({in_words(idle[best])}) is up and carried nothing",
+                _choose(best),
+            )
+            return
+
+
+def _fix(wires: Mapping[str, Wire]) -> str:
+    used = next((name for wire in wires.values() for name in wire.rates), None)
+    return f"{_CABLE}; if {used} is the wrong one: {_choose('NAME')} (`ip -br address`)" if used else _CABLE
+
+
+def _choose(interface: str) -> str:
+    if "/" in interface:
+        return f"NCCL_IB_HCA={interface.partition('/')[0]}, and an MPI with UCX; docs/communication.md"
+    return f"export {' '.join(f'{name}={interface}' for name in _CHOICES)}"
+
+
+def _carriers(wires: Mapping[str, Wire]) -> str:
+    """`eth0 (10 Gbit/s)`, or host by host where they differ."""
+    by_host = {
+        host: " + ".join(_with_rate(name, wire.links.get(name)) for name in wire.rates) or "an unknown interface"
+        for host, wire in wires.items()
+    }
+    if len(set(by_host.values())) == 1:
+        return next(iter(by_host.values()))
+    return listed(f"{it} on {host}" for host, it in by_host.items())
+
+
+def _with_rate(name: str, rate: float | None) -> str:
+    return f"{name} ({in_words(rate)})" if rate else name
+
+
+def in_words(bytes_per_second: float) -> str:
+    """As networks are sold: `9.41 Gbit/s`."""
+    bits = bytes_per_second * 8
+    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the other hosts lack, and in what they differ: each looks at itself as doctor does where it is started.
+
+
+# What of a host concerns whoever is started there; the rest is rank 0's, or has a check of its own on all ranks.
+LOOKED_AT = ("image", "python", "data", "temporary", "backend", "loader", "cores", "shared memory")
+_MOST_DIFFERENCES = 3
+_ALL_OF_THEM = "`hpcai500 system` under the same launcher tells all"
+
+
+def judge_nodes(answers: Sequence[Answer[Sequence[Check]]], differences: Sequence[NodeDifference]) -> Check:
+    """What `answers` of one rank of each host say; rank 0's host has lines of its own.
+
+    Args:
+        answers: what each host lacks.
+        differences: in what their descriptions differ, those that matter first.
+    """
+    if failed := failures(NODES, answers, "cannot look at its host", "see what it said above"):
+        return failed
+    found = [(answer.host, checks) for answer, checks in values(answers) if answer.rank > 0]
+    for status in ("fail", "warn"):
+        if wrong := _of_status(status, found):
+            return wrong
+    told = f"{listed(host for host, _ in found)}: nothing missing that is here"
+    heavy = [difference.sentence() for difference in differences if difference.matters]
+    if heavy:
+        more = f"; and {len(heavy) - _MOST_DIFFERENCES} more" if heavy[_MOST_DIFFERENCES:] else ""
+        return Check(
+            NODES,
+            "warn",
+            f"{told}, but nodes differ: {'; '.join(heavy[:_MOST_DIFFERENCES])}{more}",
+            f"have them set up alike, or leave out those that differ; {_ALL_OF_THEM}",
+        )
+    light = f", {len(differences)} small differences ({_ALL_OF_THEM})" if differences else ", and alike"
+    return Check(NODES, "pass", f"{told}{light}")
+
+
+def _of_status(status: Status, found: Sequence[tuple[str, Sequence[Check]]]) -> Check | None:
+    wrong = [(host, check) for host, checks in found for check in checks if check.status == status]
+    if not wrong:
+        return None
+    host, first = wrong[0]
+    others = [f"{check.name} on {other}" for other, check in wrong[1:]]
+    more = f" (also: {listed(others)})" if others else ""
+    return Check(NODES, status, f"{host}: {first.name}: {first.detail}{more}", first.fix)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which sources of power the nodes have: without one, a result has no FLOPS per watt.
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What can be read on one node, and why nothing else can.
+
+    Attributes:
+        readable: `nvml (devices)`, the widest scope first.
+        missing: why the others cannot, in words.
+    """
+
+    readable: tuple[str, ...]
+    missing: str
+
+
+def look_for_sources(*, on_gpu: bool) -> Sources:
+    """The sources of this node, each opened once."""
+    found = find_sources(automatic_names(on_gpu=on_gpu), openers())
+    readable = tuple(f"{name} ({source.scope})" for name, source in found.sources.items())
+    found.take(None)
+    return Sources(readable, found.words)
+
+
+def judge_sources(answers: Sequence[Answer[Sources]]) -> Check:
+    """Whether the nodes have the same sources; `answers` has one rank of each."""
+    fix = "a meter's file can be given too: docs/power.md"
+    if failed := failures(POWER, answers, "cannot look for sources of power", fix):
+        return Check(POWER, "warn", failed.detail, fix)
+    found = values(answers)
+    having = [(answer.host, sources.readable) for answer, sources in found if sources.readable]
+    if not having:
+        return Check(POWER, "skip", f"no source of power: {found[0][1].missing}", fix)
+    host, readable = having[0]
+    told = ", ".join(readable)
+    without = [(answer.host, sources) for answer, sources in found if not set(readable) & set(sources.readable)]
+    if without:
+        names = listed(name for name, _ in without)
+        return Check(POWER, "warn", f"{host} has {told}, {names} not: {without[0][1].missing}", fix)
+    return Check(POWER, "pass", told + (f", on {len(found)} nodes" if len(found) > 1 else ""))
+
+
+# ----------------------------------------------------------------------------------------------------
+# A matrix product on the device of a rank: whether its numbers are right, and how fast it is.
+
+
+Multiply = Callable[[Tensor, Tensor], Tensor]
+# Large enough for the speed that large layers reach, small enough for a second.
+SIDES = {"cpu": 2048, "cuda": 8192}
+_EFFORT = Effort(width=0.02, least=5, seconds=1.5, warm_up=2)
+_AT_ONCE = {"cpu": 1, "cuda": 8}
+_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Three of four elements are 0, the others -1 or 1: of thousands of them, every partial sum is a whole number that
+# bfloat16 holds, so that the result is exact whatever the order of summation.
+_SEED = 500
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a rank's matrix product came to.
+
+    Attributes:
+        side: of the square matrices.
+        flops: a second.
+        spread: interquartile range over median of its times.
+        wrong_rows: rows with a wrong element.
+        best_flops: a second, in the fastest repetition.
+    """
+
+    side: int
+    flops: float
+    spread: float
+    wrong_rows: int
+    best_flops: float
+
+
+def measure_product(
+    device: torch.device, precision: str, side: int, multiply: Multiply = torch.matmul, effort: Effort = _EFFORT
+) -> Product:
+    """Check `multiply` on `device` in the `precision` of a recipe, then time it."""
+    dtype = _TYPES[arithmetic_of(precision)]
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    wrong_rows = count_wrong_rows(device, dtype, side, multiply)
+    generator = torch.Generator().manual_seed(_SEED)
+    left, right = (torch.randn(side, side, generator=generator).to(device, dtype) for _ in range(2))
+    at_once = _AT_ONCE[device.type]
+
+    def run() -> float:
+        _finish(device)
+        start = time.perf_counter()
+        for _ in range(at_once):
+            multiply(left, right)
+        _finish(device)
+        return (time.perf_counter() - start) / at_once
+
+    timing = repeat(run, effort)
+    flops = 2 * side**3
+    return Product(side, flops / timing.median, timing.spread, wrong_rows, flops / min(timing.seconds))
+
+
+def count_wrong_rows(device: torch.device, dtype: torch.dtype, side: int, multiply: Multiply) -> int:
+    """How many rows of a product of whole numbers are not exactly right, judged by the CPU.
+
+    For a vector x, (A B) x must be A (B x), which takes a thousandth of the time of a second product (R. Freivalds,
+    "Probabilistic machines can use less running time", 1977). In float64 all of it is exact.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    left, right = (_whole_numbers(side, generator) for _ in range(2))
+    result = multiply(left.to(device, dtype), right.to(device, dtype)).cpu()
+    vector = (torch.randint(1, 1000, (side,), generator=generator)).double()
+    expected = _times(left, _times(right, vector))
+    # What is infinite or no number is not equal to anything.
+    return int((_times(result, vector) != expected).sum())
+
+
+def _whole_numbers(side: int, generator: torch.Generator) -> Tensor:
+    eighths = torch.randint(0, 8, (side, side), generator=generator, dtype=torch.int8)
+    return (eighths == 1).to(torch.float32) - (eighths == 2).to(torch.float32)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """In float64, some rows at a time."""
+    return torch.cat([rows.double() @ vector for rows in matrix.split(_ROWS)])
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the matrix products of all ranks are right, and as fast as they should be.
+
+
+# Of what the machine reached before, or of the median of all ranks.
+ENOUGH = 0.9
+# Half the speed is a wrong clock, a wrong power limit or a neighbour, and no run is worth it.
+_TOO_LITTLE = 0.5
+_CPU_FIX = "look for other processes on these hosts (`top`), their cores (`taskset -p $$`) and their clock (`cpupower`)"
+_GPU_FIX = "`nvidia-smi -q -d PERFORMANCE,CLOCK,POWER` on these hosts says what slows them; leave them out until mended"
+
+
+def judge_products(
+    answers: Sequence[Answer[Product]], precision: str, expected_flops: float | None, *, on_cpu: bool
+) -> Check:
+    """Whether right, and fast.
+
+    Args:
+        answers: by rank.
+        precision: of the recipe.
+        expected_flops: of one rank, as the machine's description has it; without, ranks are held against each other.
+        on_cpu: what computes.
+    """
+    fix = _CPU_FIX if on_cpu else _GPU_FIX
+    if failed := failures(GEMM, answers, "cannot multiply matrices", fix):
+        return failed
+    found = values(answers)
+    wrong = [(answer.name, product.wrong_rows) for answer, product in found if product.wrong_rows]
+    if wrong:
+        name, rows = wrong[0]
+        return Check(
+            GEMM,
+            "fail",
+            f"wrong numbers from {listed(name for name, _ in wrong)}: {rows} of {found[0][1].side} rows of a "
+            f"product of whole numbers on {name}",
+            "do not compute there: have memory and device tested (`hpcai500 self-test` on that host tells more)",
+        )
+    median = statistics.median(product.flops for _, product in found)
+    told = f"right; {_flops(median)} a rank in {precision}"
+    reference = median if expected_flops is None else expected_flops
+    if expected_flops is None and len(found) == 1:
+        return Check(GEMM, "pass", f"{told} (nothing to compare with: --machine, or more ranks)")
+    what = "the median" if expected_flops is None else f"what the machine reaches ({_flops(reference)})"
+    slow = [(answer, product) for answer, product in found if product.flops < ENOUGH * reference]
+    if not slow:
+        least = min(product.flops for _, product in found)
+        return Check(GEMM, "pass", f"{told}, the slowest at {least / reference:.0%} of {what}")
+    slow.sort(key=lambda it: it[1].flops)
+    shown = listed(f"{answer.name} at {product.flops / reference:.0%}" for answer, product in slow)
+    broken = expected_flops is not None and slow[0][1].flops < _TOO_LITTLE * reference
+    return Check(GEMM, "fail" if broken else "warn", f"{told}, but {shown} of {what}", fix)
+
+
+def expected_flops(machine: Machine, precision: str) -> float | None:
+    """Measured matrix products of one accelerator of `machine`, or None."""
+    level = machine.node or machine.system
+    names = [f"gemm {name}" for name in names_of(precision)]
+    ceilings = {name.lower(): value for name, value in level.ceilings.items()} if level else {}
+    found = next((ceilings[name] for name in names if name in ceilings), None)
+    return found / level.accelerators if found and level else None
+
+
+def _flops(rate: float) -> str:
+    for unit, size in (("PFLOPS", 1e15), ("TFLOPS", 1e12)):
+        if rate >= size:
+            return f"{rate / size:.3g} {unit}"
+    return f"{rate / 1e9:.3g} GFLOPS"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether all hosts have the same software: what a run would refuse, and what makes results hard to compare.
+
+
+_KERNEL, _DRIVER, _CUDA = "kernel", "NVIDIA driver", "CUDA of torch"
+# A run says that they differ, and goes on.
+_MAY_DIFFER = (_KERNEL, _DRIVER, _CUDA)
+_SHOWN_CHARACTERS = 12
+_HASH_CHARACTERS = 64
+
+Facts = Mapping[str, str | None]
+
+
+def version_facts() -> dict[str, str | None]:
+    """What this rank runs on; None is not compared."""
+    return {
+        **code_facts(),
+        _DRIVER: find_traces().kernel_module,
+        _CUDA: torch.version.cuda,
+        _KERNEL: platform.release(),
+    }
+
+
+def judge_versions(facts: Sequence[Facts], hosts: Sequence[str]) -> Check:
+    """Whether the `facts` of all ranks, on `hosts`, agree."""
+    differing = {name: groups for name in facts[0] if len(groups := _groups(name, facts, hosts)) > 1}
+    if not differing:
+        return Check(VERSIONS, "pass", _alike(facts[0], len(set(hosts))))
+    refused = [name for name in differing if name not in _MAY_DIFFER]
+    told = "; ".join(
+        f"{name}: {', '.join(f'{_shown(value)} on {listed(where)}' for value, where in differing[name].items())}"
+        for name in refused or differing
+    )
+    if refused:
+        fix = "start every rank from one installation or image, on a file system that all hosts share"
+        return Check(VERSIONS, "fail", told, fix)
+    fix = "have the same system installed on all hosts, or leave out those that differ"
+    return Check(VERSIONS, "warn", f"{told}: hosts may differ in speed", fix)
+
+
+def _groups(name: str, facts: Sequence[Facts], hosts: Sequence[str]) -> dict[str, list[str]]:
+    """Hosts by value, the value that most ranks have first."""
+    groups: dict[str, list[str]] = {}
+    for own, host in zip(facts, hosts, strict=True):
+        if (value := own.get(name)) is not None:
+            groups.setdefault(value, []).append(host)
+    return dict(sorted(groups.items(), key=lambda it: -len(it[1])))
+
+
+def _alike(facts: Facts, hosts: int) -> str:
+    names = {"version of hpcai500": "hpcai500", "version of torch": "torch", _DRIVER: "driver", _KERNEL: _KERNEL}
+    shown = [f"{short} {facts[name]}" for name, short in names.items() if facts.get(name)]
+    where = f"the same on {hosts} hosts: " if hosts > 1 else ""
+    return f"{where}{', '.join(shown)}, code {_shown(facts.get('code') or 'unknown')}"
+
+
+def _shown(value: str) -> str:
+    return value[:_SHOWN_CHARACTERS] if len(value) == _HASH_CHARACTERS else value

@@ -1,0 +1,323 @@
+"""The curves of communication of all nodes, from what their ranks have sampled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from hpcai500.errors import EnvironmentLacksError
+from hpcai500.measure.host import NetworkCounters
+from hpcai500.system.devices import Nvml, ask_nvml, open_nvml
+
+# ----------------------------------------------------------------------------------------------------
+# What is read many times a second while steps run: work of the processor, of the device, and bytes on their way.
+
+
+# Twenty a second: V2.0 Fig. 13 shows bursts within steps. A reading takes some tens of microseconds.
+INTERVAL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class LinkBytes:
+    """What went over a device's links since its driver counts."""
+
+    sent: int
+    received: int
+
+
+class DeviceMeter(Protocol):
+    """Asks a device's driver."""
+
+    def utilisation(self) -> float | None:
+        """Fraction of the driver's last interval in which something ran; None where it does not know."""
+
+    def links(self) -> LinkBytes | None:
+        """Counters of the links to other devices; None without such."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One moment. Times in seconds.
+
+    Attributes:
+        moment: by `time.perf_counter`.
+        processor_seconds: that this process has computed, over all its threads.
+        network: of this host; None where another rank reads it.
+        device: as of `DeviceMeter`.
+        links: as of `DeviceMeter`.
+    """
+
+    moment: float
+    processor_seconds: float
+    network: NetworkCounters | None = None
+    device: float | None = None
+    links: LinkBytes | None = None
+
+
+class Sampler:
+    """Takes samples in a thread of its own while its context is open.
+
+    Args:
+        counters: reads the network's; None where another rank of this host does.
+        meter: of the device; None without one.
+        interval_seconds: from sample to sample.
+
+    Attributes:
+        samples: so far.
+    """
+
+    def __init__(
+        self,
+        counters: Callable[[], NetworkCounters] | None,
+        meter: DeviceMeter | None,
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._counters, self._meter, self._interval = counters, meter, interval_seconds
+        self.samples: list[Sample] = []
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="hpcai500-sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self.samples.append(self._sample())
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._error and error is None:
+            raise self._error
+        if error is None:
+            self.samples.append(self._sample())
+
+    def _work(self) -> None:
+        due = time.perf_counter() + self._interval
+        while not self._ended.wait(max(0.0, due - time.perf_counter())):
+            try:
+                self.samples.append(self._sample())
+            except Exception as error:  # noqa: BLE001 - raised again where the context ends
+                self._error = error
+                return
+            # What came too late is left out, not made up for.
+            due = max(due + self._interval, time.perf_counter() + self._interval / 2)
+
+    def _sample(self) -> Sample:
+        return Sample(
+            time.perf_counter(),
+            time.process_time(),
+            self._counters() if self._counters else None,
+            self._meter.utilisation() if self._meter else None,
+            self._meter.links() if self._meter else None,
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Utilisation and NVLink counters of one CUDA device, as NVIDIA's management library tells them.
+
+
+# Fields that count what went over one link, and the bytes of one count: since Volta; since Blackwell.
+_COUNTERS = (
+    ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", 1024),
+    ("NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES", "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES", 1),
+)
+
+
+class NvmlMeter:
+    """Asks NVML about one device.
+
+    Args:
+        nvml: an open library.
+        handle: of the device.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._active = self._active_links()
+        self._fields = next((fields for fields in _COUNTERS if self._read(fields) is not None), None)
+
+    def utilisation(self) -> float | None:
+        """As the protocol."""
+        rates = ask_nvml(self._nvml, "nvmlDeviceGetUtilizationRates", self._handle)
+        return None if rates is None else float(rates.gpu) / 100
+
+    def links(self) -> LinkBytes | None:
+        """As the protocol: the sum over all active links."""
+        return self._read(self._fields) if self._fields else None
+
+    def _active_links(self) -> list[int]:
+        return [
+            link
+            for link in range(self._nvml.NVML_NVLINK_MAX_LINKS)
+            # No such link, or none at all: no state.
+            if ask_nvml(self._nvml, "nvmlDeviceGetNvLinkState", self._handle, link)
+        ]
+
+    def _read(self, fields: tuple[str, str, int]) -> LinkBytes | None:
+        sent, received, unit = fields
+        if not self._active:
+            return None
+        wanted = [(getattr(self._nvml, name), link) for name in (sent, received) for link in self._active]
+        values = ask_nvml(self._nvml, "nvmlDeviceGetFieldValues", self._handle, wanted)
+        if values is None or any(value.nvmlReturn for value in values):
+            return None
+        counts = [int(value.value.ullVal) * unit for value in values]
+        return LinkBytes(sum(counts[: len(self._active)]), sum(counts[len(self._active) :]))
+
+
+@contextmanager
+def nvml_meter(uuid: str, binding: Nvml | None = None) -> Iterator[DeviceMeter]:
+    """A meter of the device with this UUID (`GPU-…`), until the block ends.
+
+    Raises:
+        EnvironmentLacksError: NVML does not answer, or does not know the device; the message says why.
+    """
+    with open_nvml(binding) as nvml:
+        handle = ask_nvml(nvml, "nvmlDeviceGetHandleByUUID", uuid)
+        if handle is None:
+            # A part of a device (MIG) has a UUID of its own.
+            raise EnvironmentLacksError(f"NVML knows no device {uuid}: see `nvidia-smi -L` on this host")
+        yield NvmlMeter(nvml, handle)
+
+
+# ----------------------------------------------------------------------------------------------------
+# From samples to curves over time: how busy cores and devices were, and how many bytes a second went where.
+
+
+# Two samples that came together, as the last ones may, say little about a rate.
+_SHORTEST_SECONDS = INTERVAL_SECONDS / 2
+
+Point = dict[str, Any]
+T = TypeVar("T")
+# Of something that is counted, what came between two samples.
+Amount = Callable[[Sample, Sample], T]
+
+
+def processor_utilisation(samples: Sequence[Sample], cores: int) -> list[list[float]]:
+    """[seconds since the first sample, busy fraction of `cores` since the sample before] at each sample."""
+    return [
+        [round(t, 6), min(1.0, busy / (cores * seconds))]
+        for t, seconds, busy in _steps(samples, lambda one, two: two.processor_seconds - one.processor_seconds)
+    ]
+
+
+def driver_utilisation(samples: Sequence[Sample]) -> list[list[float]]:
+    """The same as the device's driver tells it; empty where it does not."""
+    start = samples[0].moment if samples else 0.0
+    return [[round(one.moment - start, 6), one.device] for one in samples if one.device is not None]
+
+
+def busy_windows(intervals: Iterable[tuple[float, float]], seconds: float, window_seconds: float) -> list[list[float]]:
+    """[begin, fraction in which one or more of `intervals` (start, end) lay] of each window from 0 to `seconds`."""
+    count = max(1, round(seconds / window_seconds))
+    length = seconds / count
+    busy, reached = [0.0] * count, 0.0
+    for start, end in sorted(intervals):
+        begin, reached = max(start, reached), max(end, reached)
+        for number in range(int(begin / length), min(count, int(reached / length) + 1)):
+            low, high = number * length, (number + 1) * length
+            busy[number] += max(0.0, min(reached, high) - max(begin, low))
+    return [[round(number * length, 6), min(1.0, one / length)] for number, one in enumerate(busy)]
+
+
+def network_points(samples: Sequence[Sample]) -> list[Point]:
+    """Bytes a second over all interfaces that lead to other hosts."""
+    return _points(samples, _over_network)
+
+
+def loopback_points(samples: Sequence[Sample]) -> list[Point]:
+    """Bytes a second that processes of this host sent to each other by TCP: what one sends, another receives."""
+    return _points(samples, _over_loopback)
+
+
+def link_points(samples: Sequence[Sample]) -> list[Point]:
+    """Bytes a second over the links of this rank's device."""
+    return _points(samples, _over_links)
+
+
+def _over_network(one: Sample, two: Sample) -> tuple[float, float] | None:
+    if one.network is None or two.network is None:
+        return None
+    difference = two.network.since(one.network)
+    return float(sum(difference["sent_bytes"].values())), float(sum(difference["received_bytes"].values()))
+
+
+def _over_loopback(one: Sample, two: Sample) -> tuple[float, float] | None:
+    if one.network is None or two.network is None:
+        return None
+    amount = two.network.since(one.network)["loopback_sent_bytes"]
+    return None if amount is None else (float(amount), float(amount))
+
+
+def _over_links(one: Sample, two: Sample) -> tuple[float, float] | None:
+    if one.links is None or two.links is None:
+        return None
+    return float(two.links.sent - one.links.sent), float(two.links.received - one.links.received)
+
+
+def _points(samples: Sequence[Sample], amount: Amount[tuple[float, float] | None]) -> list[Point]:
+    found = []
+    for t, seconds, amounts in _steps(samples, amount):
+        if amounts is not None:
+            sent, received = amounts
+            found.append(
+                {
+                    "t_s": round(t, 6),
+                    "sent_bytes_per_second": sent / seconds,
+                    "received_bytes_per_second": received / seconds,
+                }
+            )
+    return found
+
+
+def _steps(samples: Sequence[Sample], amount: Amount[T]) -> list[tuple[float, float, T]]:
+    """(time since the first sample, time since the one before, amount) at each sample but the first."""
+    start = samples[0].moment if samples else 0.0
+    return [
+        (two.moment - start, two.moment - one.moment, amount(one, two)) for one, two in pairwise(_far_apart(samples))
+    ]
+
+
+def _far_apart(samples: Sequence[Sample]) -> list[Sample]:
+    """Without those that come too soon after another; the first and the last stay, so that nothing goes uncounted."""
+    kept = list(samples[:1])
+    for sample in samples[1:-1]:
+        if sample.moment - kept[-1].moment >= _SHORTEST_SECONDS:
+            kept.append(sample)
+    if len(kept) > 1 and samples[-1].moment - kept[-1].moment < _SHORTEST_SECONDS:
+        kept.pop()
+    return [*kept, *samples[1:][-1:]]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The curves of communication of all nodes, from what their ranks have sampled.
+
+
+NETWORK, LOOPBACK, LINKS = "network", "loopback", "NVLink"
+
+
+def curves_of_rank(samples: Sequence[Sample], rank: int, host: str) -> list[dict[str, Any]]:
+    """What this rank has seen: `[{host, rank, path, points}]`, for `Communicator.gather_objects`."""
+    curves: dict[str, list[Point]] = {
+        NETWORK: network_points(samples),
+        LOOPBACK: loopback_points(samples),
+        LINKS: link_points(samples),
+    }
+    return [{"host": host, "rank": rank, "path": path, "points": points} for path, points in curves.items() if points]
+
+
+def chosen_curve(curves: Sequence[Mapping[str, Any]], nodes: int) -> Mapping[str, Any] | None:
+    """The curve that shows what gradients take: between nodes the network, else links, else TCP within the host.
+
+    Of the first rank or node; None where nothing was sampled.
+    """
+    wanted = (NETWORK,) if nodes > 1 else (LINKS, LOOPBACK)
+    return next((curve for path in wanted for curve in curves if curve["path"] == path), None)

@@ -1,0 +1,135 @@
+"""Seconds of a call on a device."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from hpcai500.methodology.statistics import median_interval, quartiles
+
+# ----------------------------------------------------------------------------------------------------
+# How long something takes: warmed up, then repeated until the confidence interval of its median is tight.
+
+
+# Repetitions of which a median says something.
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """When to stop.
+
+    Attributes:
+        width: half the confidence interval of the median, as a share of it, that is tight enough.
+        least: repetitions at least.
+        seconds: no more than that, tight or not.
+        warm_up: runs that are not counted.
+        most_seconds: where `least` repetitions would take longer than that, as many as fit, and three at least.
+    """
+
+    width: float = 0.01
+    least: int = 7
+    seconds: float = 2.0
+    warm_up: int = 2
+    most_seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each repetition, in order."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over median: what a neighbour on the machine shows in."""
+        first, third = quartiles(self.seconds)
+        return (third - first) / self.median
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the median, in seconds (`median_interval`)."""
+        return median_interval(self.seconds)
+
+
+def _alone(wanted: int) -> int:
+    return wanted
+
+
+def repeat(
+    run: Callable[[], float],
+    effort: Effort,
+    clock: Callable[[], float] = time.perf_counter,
+    agree: Callable[[int], int] = _alone,
+) -> Timing:
+    """Call `run`, which returns the seconds that it took, until its median is known well enough, or time is up.
+
+    Args:
+        run: what is measured.
+        effort: when that is.
+        clock: the time now, in seconds.
+        agree: is told how many more repetitions this rank wants and returns how many are made: where several ranks
+            measure at once, the largest wish of all, so that none is left alone while others still measure.
+    """
+    first_seconds = 0.0
+    for _ in range(effort.warm_up):
+        first_seconds = run()
+    least = effort.least
+    if first_seconds > 0 and math.isfinite(effort.most_seconds):
+        least = max(_FEWEST, min(least, int(effort.most_seconds / first_seconds)))
+    effort = replace(effort, least=least)
+    taken: list[float] = []
+    limit = clock() + effort.seconds
+    while wanted := agree(_wanted(taken, effort, limit - clock())):
+        taken += [run() for _ in range(wanted)]
+    return Timing(tuple(taken))
+
+
+def _wanted(taken: Sequence[float], effort: Effort, left_seconds: float) -> int:
+    """Half as many again as there are, as far as time allows: looking after each one would stop at lucky moments."""
+    if len(taken) < effort.least:
+        return effort.least - len(taken)
+    if left_seconds <= 0 or _is_tight(taken, effort.width):
+        return 0
+    each = statistics.fmean(taken)
+    affordable = int(left_seconds / each) if each > 0 else len(taken)
+    return max(1, min(len(taken) // 2, affordable))
+
+
+def _is_tight(values: Sequence[float], width: float) -> bool:
+    low, high = median_interval(values)
+    return (high - low) / 2 <= width * statistics.median(values)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Seconds of a call on a device.
+
+
+def stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:
+    """A function that makes a call and returns the seconds that the device took for it."""
+    return _on_stream if device.type == "cuda" else _on_host
+
+
+def _on_host(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _on_stream(call: Callable[[], object]) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3

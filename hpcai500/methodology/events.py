@@ -1,0 +1,629 @@
+"""The order of a run's events: which may follow which, and the numbers of epochs that must go on.
+
+A run is training and evaluation in turns. Its process may end at any moment (a kill leaves nothing but silence), and go
+on from a checkpoint that the log knows. A member of an ensemble then says what it thinks of each sample: outside of the
+clock, so that another process may still do it when the run has come to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hpcai500.errors import RecordError
+
+# ----------------------------------------------------------------------------------------------------
+# What the events of a run tell, as far as it can be checked: types and ranges of their values.
+#
+# Keys that are not named here may join. Those that have a default are missing in the records of older versions; what
+# this version writes in every run, a record of this version must tell (`Value.untold`).
+
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Number = Annotated[int, Field(ge=1, le=2**53)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(max_length=4096)]
+
+
+class Value(BaseModel):
+    """Content of an event: wrong types are refused, unknown keys are not looked at.
+
+    Attributes:
+        sometimes: fields that this version does not write in every run.
+        may_be_empty: fields that an honest run may leave empty: a list, a table or a text without content.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    sometimes: ClassVar[frozenset[str]] = frozenset()
+    may_be_empty: ClassVar[frozenset[str]] = frozenset()
+
+    def untold(self) -> Iterator[str]:
+        """Missing and empty fields that this version writes in every run; `table.field` for those of a table in it."""
+        for name in type(self).model_fields:
+            if name not in self.model_fields_set:
+                if name not in self.sometimes:
+                    yield name
+                continue
+            value = getattr(self, name)
+            if value in ([], {}, "") and name not in self.sometimes | self.may_be_empty:
+                yield name
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, Value):
+                    yield from (f"{name}.{inner}" for inner in one.untold())
+
+
+class InitStart(Value):
+    """`init_start`: a process begins."""
+
+    benchmark: Text
+    edition: Text
+    recipe_hash: Text
+    version: Text
+    process: Number | None = None
+    boot_id: Text | None = None
+    campaign: dict[str, Any] | None = None
+
+
+class Drawn(Value):
+    """`dataset.drawn`: the training samples that a member of an ensemble drew."""
+
+    may_be_empty = frozenset({"strata"})
+
+    sampling: Text
+    strata: list[Number]
+    draws: Number
+    distinct: Number
+    share: Amount
+
+
+class Dataset(Value):
+    """`dataset`: what is trained on."""
+
+    # A plug-in tells what it likes; of our own benchmarks `records/evidence.py` knows which of these are told.
+    sometimes = frozenset(
+        {"root", "content_fingerprint", "synthetic", "classes", "grid", "classes_not_evaluated", "drawn"}
+    )
+
+    root: Text | None = None
+    fingerprint: Text
+    content_fingerprint: Text | None = None
+    synthetic: bool | None = None
+    training_samples: Number
+    evaluation_samples: Number
+    coverage: Text
+    classes: Count | None = None
+    grid: list[Number] | None = None
+    classes_not_evaluated: list[Text] | None = None
+    drawn: Drawn | None = None
+
+    @property
+    def samples_of_an_epoch(self) -> int:
+        """How many an epoch trains on: the whole training set, or a member's draws."""
+        return self.training_samples if self.drawn is None else self.drawn.draws
+
+
+class Model(Value):
+    """`model`."""
+
+    parameters: Number
+    steps_per_epoch: Number
+
+
+class Flops(Value):
+    """`flops`: operations of one sample."""
+
+    convention: Text
+    per_sample: Amount
+    forward: Amount
+
+
+class Ceilings(Value):
+    """`ceilings`: the most that the run's devices reach, measured in the run."""
+
+    precision: Text
+    flops: Amount
+    slowest_flops: Amount
+    slowest_host: Text | None = None
+    side: Number | None = None
+    ranks: Number
+    seconds: Amount
+
+
+class ParallelEfficiency(Value):
+    """`parallel_efficiency`: a step alone and together with all ranks, before the clock."""
+
+    step_seconds_alone: Amount
+    step_seconds: Amount
+    efficiencies: list[Amount] = []
+
+
+class InitStop(Value):
+    """`init_stop`: what a process needed before it trained."""
+
+    seconds: Amount
+    compile_seconds: Amount = 0.0
+
+
+class Company(Value):
+    """`run_start`: who trains."""
+
+    world_size: Number
+    nodes: Number
+    hosts: list[Text] = []
+    backend: Text | None = None
+    library: Text | None = None
+
+
+class Resume(Company):
+    """`run_resume`: who goes on, and where."""
+
+    epoch: Number
+    step: Count
+    after: Text | None = None
+    torn_bytes: Count = 0
+
+
+class Place(Value):
+    """`epoch_start`, `interrupted`: an epoch (from 1), and its updates that are done."""
+
+    epoch: Number
+    step: Count
+
+
+class Epoch(Value):
+    """`eval_start`, `eval_stop`: an epoch (from 1)."""
+
+    epoch: Number
+
+
+class EpochStop(Value):
+    """`epoch_stop`: what an epoch did; times are means over ranks, in seconds."""
+
+    epoch: Number
+    steps: Count
+    samples: Count
+    padded_samples: Count
+    warnings: Count = 0
+    indexed_samples: Count = 0
+    loss: Annotated[float, Field(allow_inf_nan=False)] | None
+    seconds: Amount
+    data_wait_seconds: Amount
+    compute_seconds: Amount = 0.0
+    communication_wait_seconds: Amount = 0.0
+    coverage: Text
+
+
+class Replicas(Value):
+    """`replicas`: the digest of the weights of all ranks, which are the same; None where there is one rank."""
+
+    epoch: Number
+    ranks: Number
+    digest: Text | None
+
+
+class Evaluation(Value):
+    """`eval_accuracy`."""
+
+    # Top-1 has none.
+    sometimes = frozenset({"per_class"})
+
+    epoch: Number
+    metric: Text
+    value: Annotated[float, Field(allow_inf_nan=False)]
+    samples: Number
+    seconds: Amount
+    per_class: dict[str, Annotated[float, Field(allow_inf_nan=False)] | None] | None = None
+
+
+class Checkpoint(Value):
+    """`checkpoint`: where the run goes on from it, and its file."""
+
+    epoch: Number
+    step: Count
+    file: Text
+    sha256: Text
+    bytes: Count = 0
+
+
+class StepsRow(Value):
+    """One rank in `steps`."""
+
+    rank: Count
+    host: Text
+    steps: Count
+    seconds: Amount
+    data_wait_seconds: Amount = 0.0
+    compute_seconds: Amount = 0.0
+    communication_wait_seconds: Amount = 0.0
+    other_seconds: Amount = 0.0
+
+
+class Steps(Value):
+    """`steps`: where each rank's time went since the last start."""
+
+    ranks: list[StepsRow]
+
+
+class CommunicationRow(Value):
+    """One rank in `communication`."""
+
+    rank: Count
+    host: Text
+
+
+class Communication(Value):
+    """`communication`."""
+
+    may_be_empty = frozenset({"bytes_per_step", "stragglers", "network"})
+
+    steps: Count
+    ranks: list[CommunicationRow]
+    communication_fraction: Any = None
+    bytes_per_step: Any = None
+    stragglers: Any = None
+    network: Any = None
+
+
+class File(Value):
+    """`picture`, `trace`: a file of the record."""
+
+    file: Text
+    sha256: Text
+
+
+class Predictions(File):
+    """`predictions`: a file of what a member of an ensemble says of so many samples."""
+
+    kind: Text
+    samples: Count
+
+
+class OutOfBag(Value):
+    """`out_of_bag`: quality of a member on samples that it has not drawn; None where there were none."""
+
+    sometimes = frozenset({"per_class"})
+
+    metric: Text
+    value: Annotated[float, Field(allow_inf_nan=False)] | None
+    samples: Count
+    per_class: dict[str, Annotated[float, Field(allow_inf_nan=False)] | None] | None = None
+
+
+VALUES: dict[str, type[Value]] = {
+    "init_start": InitStart,
+    "dataset": Dataset,
+    "model": Model,
+    "flops": Flops,
+    "ceilings": Ceilings,
+    "parallel_efficiency": ParallelEfficiency,
+    "init_stop": InitStop,
+    "run_start": Company,
+    "run_resume": Resume,
+    "epoch_start": Place,
+    "interrupted": Place,
+    "epoch_stop": EpochStop,
+    "replicas": Replicas,
+    "eval_start": Epoch,
+    "eval_accuracy": Evaluation,
+    "eval_stop": Epoch,
+    "checkpoint": Checkpoint,
+    "steps": Steps,
+    "communication": Communication,
+    "picture": File,
+    "trace": File,
+    "prediction_start": Company,
+    "predictions": Predictions,
+    "out_of_bag": OutOfBag,
+}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The log of a run with typed values, cut into its starts.
+
+
+Event = Mapping[str, Any]
+# The clock runs from here on.
+_BEGIN = ("run_start", "run_resume")
+_Kind = TypeVar("_Kind", bound=Value)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One event.
+
+    Attributes:
+        key: its name.
+        line: its line in the log (from 1).
+        wall_s: the wall clock (UNIX seconds).
+        clock_s: the machine's clock, in seconds since its start.
+        value: what it tells; None for a key whose value is not checked.
+    """
+
+    key: str
+    line: int
+    wall_s: float
+    clock_s: float
+    value: Value | None
+
+    def told(self, kind: type[_Kind]) -> _Kind:
+        """Its value, of the kind that its key has."""
+        return cast(_Kind, self.value)
+
+
+@dataclass(frozen=True)
+class Log:
+    """All events of a run, in order."""
+
+    moments: tuple[Moment, ...]
+
+    def named(self, *keys: str) -> Iterator[Moment]:
+        """The events of these names, in order."""
+        return (moment for moment in self.moments if moment.key in keys)
+
+    def values(self, kind: type[_Kind], *keys: str) -> list[_Kind]:
+        """What they tell."""
+        return [moment.told(kind) for moment in self.named(*keys)]
+
+    @cached_property
+    def sessions(self) -> tuple[tuple[Moment, ...], ...]:
+        """From each start of a process to the next one's."""
+        starts = [number for number, moment in enumerate(self.moments) if moment.key == "init_start"]
+        ends = [*starts[1:], len(self.moments)]
+        return tuple(self.moments[start:end] for start, end in zip(starts, ends, strict=True))
+
+    @cached_property
+    def trained(self) -> tuple[tuple[Moment, ...], ...]:
+        """Those of `sessions` that came to training, one for each of `companies`."""
+        return tuple(one for one in self.sessions if any(moment.key in _BEGIN for moment in one))
+
+    @cached_property
+    def starts(self) -> list[InitStart]:
+        """What each process said first."""
+        return self.values(InitStart, "init_start")
+
+    @cached_property
+    def companies(self) -> list[Company]:
+        """Who trained, at each start."""
+        return self.values(Company, *_BEGIN)
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations, those that a restart has lost as well."""
+        return self.values(Evaluation, "eval_accuracy")
+
+    @property
+    def leaves_evidence(self) -> bool:
+        """Whether the software that wrote it always tells ceilings and replicas: it tells of campaigns, too."""
+        return all("campaign" in start.model_fields_set for start in self.starts)
+
+
+def read_log(events: Sequence[Event]) -> Log:
+    """The log of `events`.
+
+    Raises:
+        RecordError: an event does not have what it always has, or something else there.
+    """
+    return Log(tuple(map(_moment, events)))
+
+
+def _moment(event: Event) -> Moment:
+    kind = VALUES.get(event["key"])
+    try:
+        value = kind.model_validate(event.get("value")) if kind else None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RecordError(f"line {event['seq'] + 1}, {event['key']}: {where or 'value'}: {first['msg']}") from error
+    return Moment(event["key"], event["seq"] + 1, event["time_ms"] / 1000, float(event["clock_s"]), value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The order of a run's events: which may follow which, and the numbers of epochs that must go on.
+#
+# A run is training and evaluation in turns. Its process may end at any moment (a kill leaves nothing but silence),
+# and go on from a checkpoint that the log knows. A member of an ensemble then says what it thinks of each sample:
+# outside of the clock, so that another process may still do it when the run has come to its end.
+
+
+# What may follow an event within one process; any may be followed by an error, or by silence and the next start.
+_FOLLOWERS: dict[str, set[str]] = {
+    "init_start": {"system", "prediction_start"},
+    "system": {"system_differences", "dataset"},
+    "system_differences": {"dataset"},
+    "dataset": {"model"},
+    "model": {"flops"},
+    "flops": {"ceilings", "rehearsal", "init_stop"},
+    "ceilings": {"rehearsal", "init_stop"},
+    "rehearsal": {"parallel_efficiency", "init_stop"},
+    "parallel_efficiency": {"init_stop"},
+    "init_stop": {"run_start", "run_resume"},
+    "run_start": {"epoch_start"},
+    "run_resume": {"epoch_start", "run_stop"},
+    "epoch_start": {"epoch_stop", "interrupted", "diverged", "not_finite"},
+    "epoch_stop": {"replicas", "eval_start", "diverged", "not_finite"},
+    "replicas": {"eval_start"},
+    "eval_start": {"eval_accuracy", "interrupted"},
+    "eval_accuracy": {"eval_stop"},
+    "eval_stop": {"checkpoint"},
+    "interrupted": {"checkpoint"},
+    "checkpoint": {"epoch_start", "run_stop"},
+    "diverged": set(),
+    "not_finite": set(),
+    "run_stop": {"steps", "communication", "trace", "power"},
+    "steps": {"communication", "trace", "power"},
+    "communication": {"trace", "power"},
+    "trace": {"power"},
+    "power": {"picture", "picture_error", "predictions"},
+    "picture": {"picture", "picture_error", "predictions"},
+    "picture_error": {"predictions"},
+    "prediction_start": {"predictions"},
+    "predictions": {"predictions", "out_of_bag"},
+    "out_of_bag": set(),
+    "run_error": set(),
+}
+_AFTER_THE_END = {"run_stop", "steps", "communication", "trace", "power", "picture", "picture_error"}
+_AFTER_THE_END |= {"predictions", "out_of_bag"}
+
+
+@dataclass
+class _Position:
+    """Where the run is.
+
+    Attributes:
+        epochs: how many it has to do.
+        epoch: that is worked on, or comes next.
+        step: updates of it that are done.
+        saved: all places that the run may go on from.
+        is_interrupted: whether a signal ended this process.
+        has_started: whether the clock runs.
+        has_ended: whether it was stopped.
+        is_member: whether it owes predictions then.
+    """
+
+    epochs: int
+    epoch: int = 1
+    step: int = 0
+    saved: set[tuple[int, int]] = field(default_factory=lambda: {(1, 0)})
+    is_interrupted: bool = False
+    has_started: bool = False
+    has_ended: bool = False
+    is_member: bool = False
+
+
+def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool = False) -> Iterator[str]:
+    """What in the order of the events no run could have done, a sentence each, with the line in the log.
+
+    Args:
+        moments: all events.
+        epochs: that the recipe asks for.
+        is_member: whether the recipe is that of a member of an ensemble.
+    """
+    position, before = _Position(epochs, is_member=is_member), ""
+    for moment in moments:
+        if not _may_follow(moment.key, before, position):
+            yield f"line {moment.line}: {moment.key} after {before or 'nothing'}"
+        step = _STEPS.get(moment.key)
+        wrong = step(moment, position) if step else None
+        if wrong:
+            yield f"line {moment.line}: {moment.key} {wrong}"
+        before = moment.key
+
+
+def unknown_keys(moments: Iterable[Moment]) -> list[str]:
+    """Names of events that this version does not know."""
+    return sorted({moment.key for moment in moments} - _FOLLOWERS.keys())
+
+
+def _may_follow(key: str, before: str, position: _Position) -> bool:
+    if key == "init_start":
+        return position.is_member or before not in _AFTER_THE_END
+    if not before:
+        return False
+    if key == "run_error":
+        return before != "run_error"
+    # A newer version may say more; what it says is for people to judge.
+    return key in _FOLLOWERS.get(before, {key}) or key not in _FOLLOWERS
+
+
+def _open(_: Moment, position: _Position) -> str | None:
+    position.is_interrupted = False
+    return "after the end of the run" if position.has_ended and not position.is_member else None
+
+
+def _prepare(_: Moment, position: _Position) -> str | None:
+    return "after the end of the run" if position.has_ended else None
+
+
+def _predict(_: Moment, position: _Position) -> str | None:
+    if not position.is_member:
+        return "in a run of one model"
+    return None if position.has_ended else "before the end of the run"
+
+
+def _begin(_: Moment, position: _Position) -> str | None:
+    started, position.has_started = position.has_started, True
+    return "for the second time" if started else None
+
+
+def _go_on(moment: Moment, position: _Position) -> str | None:
+    value = moment.told(Resume)
+    position.epoch, position.step = place = value.epoch, value.step
+    if not position.has_started:
+        return "before run_start"
+    return None if place in position.saved else f"at {_words(place)}, where no checkpoint was saved"
+
+
+def _start_epoch(moment: Moment, position: _Position) -> str | None:
+    value = moment.told(Place)
+    if position.is_interrupted:
+        return "in a process that a signal had ended"
+    if value.epoch > position.epochs:
+        return f"of epoch {value.epoch}, of {position.epochs}"
+    return _expect((value.epoch, value.step), (position.epoch, position.step))
+
+
+def _interrupt(moment: Moment, position: _Position) -> str | None:
+    value, wrong = moment.told(Place), _same_epoch(moment, position)
+    if value.step < position.step:
+        wrong = f"at step {value.step} of an epoch that went on at step {position.step}"
+    position.step, position.is_interrupted = value.step, True
+    return wrong
+
+
+def _stop_epoch(moment: Moment, position: _Position) -> str | None:
+    wrong = _same_epoch(moment, position)
+    position.step = moment.told(EpochStop).steps
+    return wrong
+
+
+def _save(moment: Moment, position: _Position) -> str | None:
+    value = moment.told(Checkpoint)
+    expected = (position.epoch, position.step) if position.is_interrupted else (position.epoch + 1, 0)
+    position.epoch, position.step = place = value.epoch, value.step
+    position.saved.add(place)
+    return _expect(place, expected)
+
+
+def _stop(_: Moment, position: _Position) -> str | None:
+    position.has_ended = True
+    return _expect(position.epoch, position.epochs + 1, "where the next epoch is ")
+
+
+def _same_epoch(moment: Moment, position: _Position) -> str | None:
+    return _expect(getattr(moment.value, "epoch", None), position.epoch, "of epoch ")
+
+
+def _expect(found: object, expected: object, what: str = "at ") -> str | None:
+    if found == expected:
+        return None
+    words = [_words(one) if isinstance(one, tuple) else str(one) for one in (found, expected)]
+    return f"{what}{words[0]}, expected {words[1]}"
+
+
+def _words(place: tuple[int, int]) -> str:
+    return f"epoch {place[0]}, step {place[1]}"
+
+
+# Going on by one event; what each returns is wrong with its numbers.
+_STEPS: dict[str, Callable[[Moment, _Position], str | None]] = {
+    "init_start": _open,
+    "system": _prepare,
+    "prediction_start": _predict,
+    "predictions": _predict,
+    "out_of_bag": _predict,
+    "run_start": _begin,
+    "run_resume": _go_on,
+    "epoch_start": _start_epoch,
+    "interrupted": _interrupt,
+    "epoch_stop": _stop_epoch,
+    "replicas": _same_epoch,
+    "eval_start": _same_epoch,
+    "eval_accuracy": _same_epoch,
+    "eval_stop": _same_epoch,
+    "checkpoint": _save,
+    "run_stop": _stop,
+}

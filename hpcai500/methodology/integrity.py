@@ -1,0 +1,348 @@
+"""What the events of a run say for or against each other: pure functions of a record's log (docs/verification.md)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from hpcai500.methodology.events import (
+    Ceilings,
+    Communication,
+    EpochStop,
+    Evaluation,
+    InitStart,
+    Log,
+    Moment,
+    ParallelEfficiency,
+    Place,
+    Steps,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What the events of a run say for or against each other: pure functions of a record's log (docs/verification.md).
+
+
+# ----------------------------------------------------------------------------------------------------
+# How long the epochs of a run took by the clock of its events, beside what they tell of themselves.
+
+
+# From here on, a rank may already train while rank 0, which writes the events, is busy with a checkpoint.
+_TOGETHER = ("eval_stop", "run_start", "run_resume")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One epoch, as it counts: what a restart has lost and trained again is left out.
+
+    Attributes:
+        line: of its `epoch_stop` in the log.
+        done: what that tells.
+        elapsed_seconds: from `epoch_start` to `epoch_stop`, of all processes that worked on it.
+        head_start_seconds: in which other ranks may have trained before that.
+        evaluation: what `eval_accuracy` tells; None where there was none.
+        evaluation_elapsed_seconds: from `eval_start` to there.
+    """
+
+    line: int
+    done: EpochStop
+    elapsed_seconds: float
+    head_start_seconds: float
+    evaluation: Evaluation | None = None
+    evaluation_elapsed_seconds: float = 0.0
+
+    @property
+    def trained(self) -> int:
+        """Samples that went through the model, those that only fill the last batch as well."""
+        return self.done.samples + self.done.padded_samples
+
+
+class _Part(NamedTuple):
+    """What was done of an epoch up to a step, by this process and those before it."""
+
+    step: int
+    seconds: float = 0.0
+    head_start: float = 0.0
+
+
+def last_passes(log: Log) -> dict[int, Pass]:
+    """Each epoch (from 1) as it was trained last."""
+    passes: dict[int, Pass] = {}
+    parts: dict[int, list[_Part]] = {}
+    together = begun = evaluating = log.moments[0]
+    is_open = False
+    for moment in log.moments:
+        if moment.key in _TOGETHER:
+            together = moment
+        elif moment.key == "epoch_start":
+            begun, is_open, place = moment, True, moment.told(Place)
+            _forget_after(parts.setdefault(place.epoch, []), place.step)
+        elif moment.key == "interrupted" and is_open:
+            is_open, place = False, moment.told(Place)
+            _add(parts.setdefault(place.epoch, []), place.step, together, begun, moment)
+        elif moment.key == "epoch_stop":
+            is_open, done = False, moment.told(EpochStop)
+            whole = _add(parts.setdefault(done.epoch, []), done.steps, together, begun, moment)
+            passes[done.epoch] = Pass(moment.line, done, whole.seconds, whole.head_start)
+        elif moment.key == "eval_start":
+            evaluating = moment
+        elif moment.key == "eval_accuracy":
+            _evaluated(passes, moment, evaluating)
+        elif moment.key == "init_start":
+            is_open = False
+    return passes
+
+
+def _forget_after(parts: list[_Part], step: int) -> None:
+    """What a restart at this step has lost; steps only grow within an epoch."""
+    while parts and (step == 0 or parts[-1].step > step):
+        parts.pop()
+
+
+def _add(parts: list[_Part], step: int, together: Moment, begun: Moment, ended: Moment) -> _Part:
+    before = parts[-1] if parts else _Part(0)
+    seconds, ahead = ended.clock_s - begun.clock_s, max(0.0, begun.clock_s - together.clock_s)
+    parts.append(_Part(step, before.seconds + seconds, before.head_start + ahead))
+    return parts[-1]
+
+
+def _evaluated(passes: dict[int, Pass], moment: Moment, begun: Moment) -> None:
+    evaluation = moment.told(Evaluation)
+    trained = passes.get(evaluation.epoch)
+    if trained:
+        seconds = moment.clock_s - begun.clock_s
+        passes[evaluation.epoch] = Pass(
+            trained.line, trained.done, trained.elapsed_seconds, trained.head_start_seconds, evaluation, seconds
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the two clocks of a run's events agree: the machine's own, which nobody can set, and the wall clock.
+
+
+# As Timeline has it: a time server steers, it does not leap.
+MOST_LEAP_SECONDS = 5.0
+# A time server may slew by 500 millionths at most (adjtimex); a clock that nothing steers is off by less.
+_MOST_SLEW = 0.001
+# Where nothing happens between two events: longer than any file system needs for a line.
+_QUIET = {("run_start", "epoch_start"), ("run_resume", "epoch_start"), ("eval_accuracy", "eval_stop")}
+_QUIET |= {("checkpoint", "epoch_start"), ("checkpoint", "run_stop"), ("replicas", "eval_start")}
+_LONG_SECONDS = 30.0
+
+
+def clock_faults(log: Log) -> Iterator[str]:
+    """Where the clocks cannot both be right, a sentence each, with the line in the log."""
+    boot: str | None = None
+    for session in log.sessions:
+        before, boot = boot, session[0].told(InitStart).boot_id
+        yield from _within(session)
+        last = _last_before(log, session[0])
+        if last:
+            yield from _between(last, session[0], same_clock=boot is not None and boot == before)
+
+
+def pauses(log: Log) -> Iterator[str]:
+    """Where a process that ran did nothing for long; the time is in the score."""
+    for session in log.sessions:
+        for before, moment in pairwise(session):
+            seconds = moment.clock_s - before.clock_s
+            if (before.key, moment.key) in _QUIET and seconds > _LONG_SECONDS:
+                yield f"line {moment.line}: {seconds:.1f} s from {before.key} to {moment.key}, where nothing takes long"
+
+
+def drift_seconds(log: Log) -> float:
+    """By how much the wall clock went ahead of the machine's, over all processes."""
+    return sum(_drift(session[0], session[-1]) for session in log.sessions)
+
+
+def _within(session: tuple[Moment, ...]) -> Iterator[str]:
+    for before, moment in pairwise(session):
+        yield from _between(before, moment, same_clock=True)
+    first, last = session[0], session[-1]
+    drift, seconds = _drift(first, last), last.clock_s - first.clock_s
+    if not abs(drift) <= MOST_LEAP_SECONDS + _MOST_SLEW * abs(seconds):
+        yield (
+            f"lines {first.line} to {last.line}: the machine's clock went on by {seconds:.3f} s, the wall clock by "
+            f"{seconds + drift:.3f} s"
+        )
+
+
+def _between(before: Moment, moment: Moment, *, same_clock: bool) -> Iterator[str]:
+    wall = moment.wall_s - before.wall_s
+    # Two machines' wall clocks are never quite equal.
+    if not same_clock:
+        if not wall >= -MOST_LEAP_SECONDS:
+            yield f"line {moment.line}: the wall clock went back by {-wall:.3f} s"
+        return
+    machine = moment.clock_s - before.clock_s
+    if not machine >= 0:
+        yield f"line {moment.line}: the machine's clock went back by {-machine:.3f} s"
+    elif not abs(wall - machine) <= MOST_LEAP_SECONDS:
+        yield f"line {moment.line}: the machine's clock went on by {machine:.3f} s, the wall clock by {wall:.3f} s"
+
+
+def _drift(first: Moment, last: Moment) -> float:
+    return (last.wall_s - first.wall_s) - (last.clock_s - first.clock_s)
+
+
+def _last_before(log: Log, moment: Moment) -> Moment | None:
+    return log.moments[moment.line - 2] if moment.line > 1 else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the times that epochs tell of themselves fit the clock of their events.
+
+
+# Two clocks of one machine, read one after the other; each rank has its own.
+_TOLERANCE_SECONDS, _TOLERANCE = 0.02, 0.001
+_SHARE_TOLERANCE, _SHARE_ROUNDING = 0.05, 0.002
+_PARTS = {
+    "seconds": "steps",
+    "data_wait_seconds": "waiting for data",
+    "compute_seconds": "computing",
+    "communication_wait_seconds": "waiting for communication",
+}
+# Time within an epoch that is in no step.
+_MOST_UNTOLD_SECONDS, _MOST_UNTOLD = 10.0, 0.1
+# As StepSplit has it: clocks are read one after the other.
+_STEP_SECONDS = 2e-6
+
+
+def time_faults(passes: Iterable[Pass]) -> Iterator[str]:
+    """Epochs and evaluations that took longer than there was time, or whose parts are longer than the whole."""
+    for one in passes:
+        done, evaluation = one.done, one.evaluation
+        there_was = one.elapsed_seconds + one.head_start_seconds
+        if not done.seconds <= _at_most(there_was):
+            yield f"epoch {done.epoch}: trained for {done.seconds:.3f} s within {there_was:.3f} s by the clock"
+        parts = done.data_wait_seconds + done.compute_seconds + done.communication_wait_seconds
+        if not parts <= _at_most(done.seconds) + _STEP_SECONDS * done.steps:
+            yield f"epoch {done.epoch}: the parts of its steps take {parts:.3f} s, the whole {done.seconds:.3f} s"
+        if evaluation and not evaluation.seconds <= _at_most(one.evaluation_elapsed_seconds):
+            seconds = one.evaluation_elapsed_seconds
+            yield f"epoch {done.epoch}: evaluated for {evaluation.seconds:.3f} s within {seconds:.3f} s by the clock"
+
+
+def untold_times(passes: Iterable[Pass]) -> Iterator[str]:
+    """Epochs and evaluations with time in which nothing is told to have happened; it is in the score."""
+    for one in passes:
+        yield from _untold(f"epoch {one.done.epoch}: training", one.done.seconds, one.elapsed_seconds)
+        if one.evaluation:
+            seconds = one.evaluation_elapsed_seconds
+            yield from _untold(f"epoch {one.done.epoch}: evaluation", one.evaluation.seconds, seconds)
+
+
+def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
+    """Where the sums over each rank's steps since the last start are not those of the epochs."""
+    resumed = [moment for moment in log.named("epoch_start") if moment.line > log.trained[-1][0].line][:1]
+    told = log.values(Steps, "steps")
+    if not told or not resumed:
+        return
+    epochs = {one.done.epoch: one for one in passes}
+    counted, seconds = _since(log, epochs)
+    rows = told[-1].ranks
+    for row in rows:
+        if row.steps != counted:
+            yield f"rank {row.rank} tells {row.steps} steps, its epochs {counted}"
+    is_whole = len(log.trained) == 1
+    for name, what in _PARTS.items():
+        mean = sum(getattr(row, name) for row in rows) / len(rows) if rows else 0.0
+        low = seconds[name] / (1 + _TOLERANCE) - _TOLERANCE_SECONDS if is_whole else 0.0
+        if not low <= mean <= _at_most(seconds[name]):
+            yield f"ranks tell {mean:.3f} s of {what} on average, the epochs {seconds[name]:.3f} s"
+    for costs in log.values(Communication, "communication")[-1:]:
+        if costs.steps != counted:
+            yield f"the communication of {costs.steps} steps is told, the epochs have {counted}"
+        # It is a share of the steps without what surrounds them, and so no less than that of the whole time.
+        share = sum(row.communication_wait_seconds / row.seconds for row in rows if row.seconds) / max(1, len(rows))
+        told = costs.communication_fraction
+        if isinstance(told, float) and told < (1 - _SHARE_TOLERANCE) * share - _SHARE_ROUNDING:
+            yield f"a communication fraction of {told:.4f} is told, the ranks' waits make {share:.4f}"
+
+
+def _since(log: Log, epochs: dict[int, Pass]) -> tuple[int, dict[str, float]]:
+    """Steps of the epochs since the last process began, and at most how many seconds they and their parts took."""
+    first = log.trained[-1][0].line
+    here = [one for one in epochs.values() if one.line > first]
+    begun = next(moment for moment in log.named("epoch_start") if moment.line > first)
+    already = getattr(begun.value, "step", 0)
+    seconds = {name: math.fsum(getattr(one.done, name) for one in here) for name in _PARTS}
+    return sum(one.done.steps for one in here) - already, seconds
+
+
+def _untold(what: str, told: float, elapsed: float) -> Iterator[str]:
+    if elapsed - told > max(_MOST_UNTOLD_SECONDS, _MOST_UNTOLD * elapsed):
+        yield f"{what}: {told:.1f} s are told of {elapsed:.1f} s by the clock"
+
+
+def _at_most(seconds: float) -> float:
+    return seconds * (1 + _TOLERANCE) + _TOLERANCE_SECONDS
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the devices of a run could have done what it tells in the time that it tells.
+
+
+# Winograd's F(4x4, 3x3) does a convolution of 144 multiplications with 36, of 16 outputs (Lavin and Gray 2015): 4 times
+# fewer, less what its transforms cost; F(2x2, 3x3), which libraries use in training, 2.25 times fewer.
+MOST_OF_CEILING = 2.25
+_LEAST_EPOCHS = 5
+_MUCH_FASTER = 0.8
+_FASTER_SECONDS = 1.0
+# A rehearsed step has its input in memory and no loop around it: a real one is hardly ever faster.
+_REHEARSED = 0.5
+_LEAST_STEP_SECONDS = 0.01
+
+
+def training_rate(one: Pass, flops_per_sample: float) -> float:
+    """Operations a second of an epoch's training, in the time that the clock has for it."""
+    return _rate(one.trained * flops_per_sample, one.elapsed_seconds)
+
+
+def evaluation_rate(one: Pass, forward_flops: float) -> float:
+    """Operations a second of its evaluation; 0 where there was none."""
+    samples = one.evaluation.samples if one.evaluation else 0
+    return _rate(samples * forward_flops, one.evaluation_elapsed_seconds)
+
+
+def ceiling(told: Sequence[Ceilings]) -> float | None:
+    """The most that all ranks reach together, in the best of the run's processes."""
+    return max((one.flops for one in told), default=None)
+
+
+def ceiling_faults(told: Sequence[Ceilings], precision: str) -> Iterator[str]:
+    """Where ceilings are not those of the run, or no sum."""
+    for one in told:
+        if one.precision != precision:
+            yield f"ceilings were measured in {one.precision}, the run computes in {precision}"
+        if not one.flops >= one.slowest_flops * one.ranks * (1 - 1e-9):
+            yield f"{one.ranks} ranks of {one.slowest_flops:.4g} FLOPS at least are told to reach {one.flops:.4g}"
+
+
+def fast_epochs(passes: Sequence[Pass]) -> Iterator[str]:
+    """Epochs that were much faster than the usual one of the run."""
+    if len(passes) < _LEAST_EPOCHS:
+        return
+    usual = statistics.median(one.elapsed_seconds / max(one.done.steps, 1) for one in passes)
+    for one in passes:
+        seconds, expected = one.elapsed_seconds, usual * one.done.steps
+        if seconds < _MUCH_FASTER * expected and expected - seconds > _FASTER_SECONDS:
+            yield f"epoch {one.done.epoch} took {seconds:.1f} s; the median of the run is {expected:.1f} s"
+
+
+def fast_steps(passes: Sequence[Pass], rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
+    """A run whose steps take less than half of what they took in the rehearsal before the clock."""
+    steps = sum(one.done.steps for one in passes)
+    if not rehearsed or not steps:
+        return
+    mean = sum(one.elapsed_seconds for one in passes) / steps
+    before = rehearsed[-1].step_seconds
+    if mean < _REHEARSED * before and before > _LEAST_STEP_SECONDS:
+        yield f"a step took {mean:.4g} s on average; in the rehearsal, without reading data, {before:.4g} s"
+
+
+def _rate(flops: float, seconds: float) -> float:
+    return flops / seconds if seconds > 0 else (float("inf") if flops else 0.0)

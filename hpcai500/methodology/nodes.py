@@ -1,0 +1,257 @@
+"""Which node of a system is the slowest, over all of its runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from hpcai500.methodology.communication import median_without, stragglers
+
+# ----------------------------------------------------------------------------------------------------
+# What differs between the nodes of one job that should be alike: which field, which value, which nodes.
+#
+# What must differ (names, addresses, serial numbers, free space) is not compared, and what a node did not tell is not
+# taken for a difference.
+
+
+# Of fields that hardly any two nodes share, the commonest values.
+_MOST_VARIANTS = 16
+# Firmware sets a little of the memory aside, on each node another bit of it.
+_MEMORY_TOLERANCE = 0.02
+_MEMORY = re.compile(r"(memory_bytes|memory\.total_bytes|file_systems\.\w+\.total_bytes)$")
+# Each node has its own, or the same field is compared under another name.
+_OWN = re.compile(
+    r"^(host|schema|command|raw|absent|slow_seconds|kernel_build|processor\.model|topology\.devices)\b"
+    r"|\.(uuid|pci|free_bytes|path|source)$"
+    # Links sink to a slower generation while a device idles.
+    r"|\.pcie\.(generation|transfers_per_second)$"
+    r"|^cpu\.(?!Model name$|Stepping$|Flags$)"
+    r"|^environment\.CUDA_VISIBLE_DEVICES$"
+)
+# A difference in these is told, and seldom changes what a node computes or how fast. A ZFS file system's size shrinks
+# as others fill the pool.
+_MINOR = re.compile(
+    r"^(machine|disks|topology)\b|^processor\.microcode$|firmware$|\.board$|^kernel_settings\.(tuned_profile|psi)$"
+    r"|^limits\.(?!locked_memory|open_files)|^file_systems\.((temporary|out)\b|data\.total_bytes$)|^driver\.modules\b|^network\b.*\.duplex$"
+)
+# Compared as they are: how often each value occurs, ways between devices, modules.
+_WHOLE = re.compile(
+    r"^(device_links|memory\.modules|kernel_settings\.(governor|frequency_driver|energy_preference|scaling_m.._hz))$"
+)
+_OWN_OPTION = re.compile(r"^(addr|clientaddr|mountaddr|lowerdir|upperdir|workdir)=")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One value of a field, and the nodes that have it."""
+
+    value: Any
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NodeDifference:
+    """A field in which nodes differ.
+
+    Attributes:
+        field: its path in a node's document: `devices[0-3].power_limit_watts`.
+        matters: whether it may well change speed or results.
+        variants: the commonest first; of very many, the first ones.
+    """
+
+    field: str
+    matters: bool
+    variants: tuple[Variant, ...]
+
+    @property
+    def outliers(self) -> tuple[str, ...]:
+        """Nodes that have not the commonest value."""
+        return tuple(node for variant in self.variants[1:] for node in variant.nodes)
+
+    def document(self) -> dict[str, Any]:
+        """For the record."""
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """`devices[0].ecc: true on n1, n2, n3; false on n4`."""
+        texts = _told_apart([_text(variant.value) for variant in self.variants])
+        parts = [f"{text} on {_named(one.nodes)}" for text, one in zip(texts, self.variants, strict=True)]
+        return f"{self.field}: {'; '.join(parts)}"
+
+
+def node_differences(nodes: Sequence[Mapping[str, Any]]) -> list[NodeDifference]:
+    """Fields in which `nodes` (the documents of system.json) differ; those that matter first."""
+    hosts = [str(node.get("host")) for node in nodes]
+    flat = [dict(_fields("", _compared(node))) for node in nodes]
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for path in dict.fromkeys(path for fields in flat for path in fields):
+        variants = _variants(path, hosts, [fields.get(path) for fields in flat])
+        if len(variants) > 1:
+            found.setdefault((re.sub(r"\[\d+\]", "[]", path), variants), []).append(path)
+    differences = [
+        NodeDifference(_joined(paths), not _MINOR.search(paths[0]), tuple(Variant(*one) for one in _read(variants)))
+        for (_, variants), paths in found.items()
+    ]
+    return sorted(differences, key=lambda difference: not difference.matters)
+
+
+def _compared(node: Mapping[str, Any]) -> dict[str, Any]:
+    """`node` without interfaces that are no hardware and stand on none: containers make their own on every node.
+
+    Of accelerators, `devices` knows all that a job does but how many it may use. A hypervisor gives a virtual machine
+    memory when it is used, and a NUMA node counts what it has been given by now.
+    """
+    interfaces, accelerators, numa = node.get("network"), node.get("accelerators"), node.get("numa")
+    if numa and (node.get("processor") or {}).get("hypervisor"):
+        numa = [{**one, "memory_bytes": None} for one in numa]
+    kept = [one for one in interfaces if one.get("is_physical") or one.get("over")] if interfaces else interfaces
+    usable = len(accelerators) if accelerators and node.get("devices") else accelerators
+    return {**node, "network": kept, "accelerators": usable, "numa": numa}
+
+
+def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Each field below `path` with its value, as text that can be compared; the unknown is left out."""
+    if value is None or _OWN.search(path):
+        return
+    if isinstance(value, Mapping) and not _WHOLE.search(path):
+        if path == "environment":
+            yield path, json.dumps(sorted(key for key in value if not _OWN.search(f"{path}.{key}")))
+        for key, one in value.items():
+            yield from _fields(f"{path}.{key}" if path else key, one)
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping) and not _WHOLE.search(path):
+        yield from _list_fields(path, value)
+    elif path.endswith(".options"):
+        yield path, json.dumps(sorted(option for option in value if not _OWN_OPTION.match(option)))
+    else:
+        yield path, json.dumps(value, sort_keys=True)
+
+
+def _list_fields(path: str, values: list[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Members by their name where each has its own, else by their place; and which, or how many, there are."""
+    names = [one.get("name") for one in values]
+    are_names = None not in names and len(set(names)) == len(names)
+    yield path, json.dumps(names if are_names else len(values))
+    for index, one in enumerate(values):
+        yield from _fields(f"{path}.{one['name']}" if are_names else f"{path}[{index}]", one)
+
+
+def _variants(path: str, hosts: Sequence[str], values: Sequence[str | None]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Each value that is known with its nodes, the commonest first."""
+    known = [(host, value) for host, value in zip(hosts, values, strict=True) if value is not None]
+    if _MEMORY.search(path):
+        known = _rounded(known)
+    nodes: dict[str, list[str]] = {}
+    for host, value in known:
+        nodes.setdefault(value, []).append(host)
+    ordered = sorted(nodes.items(), key=lambda one: -len(one[1]))
+    return tuple((value, tuple(names)) for value, names in ordered[:_MOST_VARIANTS])
+
+
+def _rounded(known: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Amounts near the middle one as that one."""
+    middle = median(float(value) for _, value in known) if known else 0.0
+    near = _MEMORY_TOLERANCE * middle
+    return [(host, str(round(middle)) if abs(float(value) - middle) <= near else value) for host, value in known]
+
+
+def _read(variants: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    return ((json.loads(value), nodes) for value, nodes in variants)
+
+
+def _joined(paths: Sequence[str]) -> str:
+    """`devices[0].ecc`, `devices[1].ecc`, `devices[3].ecc` -> `devices[0-1,3].ecc`."""
+    found = [re.search(r"\[(\d+)\]", path) for path in paths]
+    if len(paths) == 1 or any(one is None for one in found):
+        return paths[0]
+    numbers = [int(one.group(1)) for one in found if one]
+    return re.sub(r"\[\d+\]", f"[{_ranges(numbers)}]", paths[0], count=1)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _named(nodes: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(nodes) - most} more" if len(nodes) > most else ""
+    return ", ".join(nodes[:most]) + more
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _told_apart(texts: Sequence[str], longest: int = 60) -> list[str]:
+    """`texts`, or, of long ones (the flags of processors), the words that are not in all of them."""
+    if max(map(len, texts)) > longest:
+        common = set.intersection(*(set(text.split()) for text in texts))
+        texts = [" ".join(word for word in text.split() if word not in common) or "none of these" for text in texts]
+    return [text if len(text) <= longest else f"{text[: longest - 1]}…" for text in texts]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which node of a system is the slowest, over all of its runs.
+
+
+@dataclass(frozen=True)
+class SlowestNode:
+    """The node that needs the most time of its own for a step.
+
+    Attributes:
+        name: its host name, or what a rank is called where one node ran.
+        slowdown: how much more time than the median of the others, as a fraction of it: median over the runs.
+        slowest_in: runs in which no other needed as much.
+        straggler_in: runs in which it was a straggler (methodology/communication.py).
+        runs: runs in which it was compared with others.
+        nodes: how many were compared.
+    """
+
+    name: str
+    slowdown: float
+    slowest_in: int
+    straggler_in: int
+    runs: int
+    nodes: int
+
+
+def slowest_node(runs: Sequence[Mapping[str, float]]) -> SlowestNode | None:
+    """The slowest of the nodes in `runs`, each of which has the seconds that a node needed for itself in a step.
+
+    Waiting for others is not in them. Runs of fewer than two nodes tell nothing; None where no other is left.
+    """
+    compared = [dict(run) for run in runs if len(run) > 1 and min(run.values()) > 0]
+    if not compared:
+        return None
+    slowdowns: dict[str, list[float]] = defaultdict(list)
+    slowest: dict[str, int] = defaultdict(int)
+    straggling: dict[str, int] = defaultdict(int)
+    for run in compared:
+        ordered = sorted(run.values())
+        for name, seconds in run.items():
+            others = median_without(ordered, bisect_left(ordered, seconds))
+            slowdowns[name].append(seconds / others - 1)
+        slowest[max(run, key=lambda name: run[name])] += 1
+        names = list(run)
+        for position in stragglers(list(run.values())):
+            straggling[names[position]] += 1
+    worst = max(slowdowns, key=lambda name: statistics.median(slowdowns[name]))
+    return SlowestNode(
+        name=worst,
+        slowdown=statistics.median(slowdowns[worst]),
+        slowest_in=slowest[worst],
+        straggler_in=straggling[worst],
+        runs=len(slowdowns[worst]),
+        nodes=len(slowdowns),
+    )

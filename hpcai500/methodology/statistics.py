@@ -1,0 +1,481 @@
+"""Two numbers side by side: their ratio, and whether they differ by more than runs of one system differ anyway."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from hpcai500.errors import UsageError
+from hpcai500.methodology.trials import summarise
+
+# ----------------------------------------------------------------------------------------------------
+# The middle half of some values.
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile of `values` (by linear interpolation); of a single value, itself twice."""
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, third
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a median lies, whatever the distribution.
+
+
+# 95 % of a normal distribution.
+_Z = 1.96
+# The range of n values holds the median with probability 1 - 2^(1-n): 94 % of five, 97 % of six.
+LEAST_VALUES = 6
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median of `values`, by order statistics: it assumes no distribution.
+
+    From the value of rank floor(n/2 - 1.96 sqrt(n)/2) to that of rank ceil(1 + n/2 + 1.96 sqrt(n)/2), the first being
+    rank 1 (Hoefler and Belli, "Scientific benchmarking of parallel computing systems", SC15, section 3.1.3); the whole
+    range for few values, which is the median's interval with less certainty for fewer than six.
+    """
+    ordered = sorted(values)
+    half = _Z * math.sqrt(len(ordered)) / 2
+    low = max(0, math.floor(len(ordered) / 2 - half) - 1)
+    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + half))
+    return ordered[low], ordered[high]
+
+
+# ----------------------------------------------------------------------------------------------------
+# A fair sample of a stream whose length nobody knows, in a bounded space.
+
+
+T = TypeVar("T")
+
+
+class Reservoir(Generic[T]):
+    """Keeps `capacity` of the things that come by, each with the same probability (Vitter 1985, algorithm R).
+
+    All of them are there as long as they fit. Which ones stay afterwards is the same in every run.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.seen = 0
+        self.kept: list[T] = []
+        self._random = random.Random(0).random  # noqa: S311 - a sample, no secret
+
+    def add(self, thing: T) -> None:
+        """One more thing comes by."""
+        self.seen += 1
+        if len(self.kept) < self.capacity:
+            self.kept.append(thing)
+            return
+        place = int(self._random() * self.seen)
+        if place < self.capacity:
+            self.kept[place] = thing
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.kept)
+
+
+def weighted_quantile(values: Iterable[tuple[float, float]], share: float) -> float:
+    """The smallest value at which at least `share` of the weight is reached; `values` are (value, weight), some."""
+    ordered = sorted(values)
+    wanted = share * sum(weight for _, weight in ordered)
+    reached = 0.0
+    for value, weight in ordered:
+        reached += weight
+        if reached >= wanted:
+            return value
+    return ordered[-1][0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where the mean of few runs lies: confidence intervals of a mean, and of the difference of two means.
+#
+# Runs are taken as draws from a normal distribution of unknown variance. For a mean this gives Student's interval,
+# for a difference of two means, whose variances may differ, Welch's (B. L. Welch, Biometrika 34, 1947).
+
+
+CONFIDENCE = 0.95
+# Least magnitude in the continued fraction: a denominator of 0 would end it.
+_TINY = 1e-300
+_EPSILON = 2.0**-52
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval that holds the true value with the probability `confidence`; the rest is in the values' unit."""
+
+    mean: float
+    low: float
+    high: float
+    confidence: float
+
+    def contains(self, value: float) -> bool:
+        """Whether `value` lies in it, its ends included."""
+        return self.low <= value <= self.high
+
+    def within(self, low: float, high: float) -> bool:
+        """Whether all of it lies from `low` to `high`."""
+        return low <= self.low and self.high <= high
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Student's interval of the mean of `values`: mean -/+ t s / sqrt(n) with n - 1 degrees of freedom.
+
+    None below two values: one says nothing of how they vary.
+
+    Raises:
+        UsageError: `confidence` is not between 0 and 1.
+    """
+    _require_probability(confidence)
+    if len(values) < 2:
+        return None
+    squared_error = statistics.variance(values) / len(values)
+    return _interval(statistics.fmean(values), squared_error, len(values) - 1, confidence)
+
+
+def difference_interval(
+    one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Welch's interval of mean(other) - mean(one); None where either has fewer than two values.
+
+    Raises:
+        UsageError: `confidence` is not between 0 and 1.
+    """
+    _require_probability(confidence)
+    if min(len(one), len(other)) < 2:
+        return None
+    first = statistics.variance(one) / len(one)
+    second = statistics.variance(other) / len(other)
+    difference = statistics.fmean(other) - statistics.fmean(one)
+    degrees = _welch_degrees(first, len(one), second, len(other))
+    return _interval(difference, first + second, degrees, confidence)
+
+
+def student_t_quantile(p: float, degrees: float) -> float:
+    """The value that a variable with Student's t distribution stays below with probability `p`.
+
+    Found by bisection of the upper tail, I_x(v / 2, 1 / 2) / 2 with x = v / (v + t^2) (M. Abramowitz and I. A. Stegun,
+    Handbook of Mathematical Functions, 26.5.27 and 26.7.1).
+
+    Raises:
+        UsageError: `p` is not between 0 and 1, or there are no degrees of freedom.
+    """
+    _require_probability(p)
+    if not (degrees > 0 and math.isfinite(degrees)):
+        raise UsageError(f"Student's t: expected more than 0 degrees of freedom, got {degrees}")
+    if p < 0.5:
+        return -_bisected(p, degrees)
+    return _bisected(1 - p, degrees) if p > 0.5 else 0.0
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), 0 <= x <= 1.
+
+    By the continued fraction of the NIST Digital Library of Mathematical Functions, 8.17.22, which converges fast below
+    the mean (a + 1) / (a + b + 2); above it by I_x(a, b) = 1 - I_(1-x)(b, a) (8.17.4).
+    """
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta_fraction(1 - x, x, b, a)
+    return _beta_fraction(x, 1 - x, a, b)
+
+
+def _require_probability(p: float) -> None:
+    if not 0 < p < 1:
+        raise UsageError(f"expected a probability between 0 and 1, got {p}")
+
+
+def _interval(mean: float, squared_error: float, degrees: float, confidence: float) -> Interval:
+    reach = student_t_quantile((1 + confidence) / 2, degrees) * math.sqrt(squared_error) if squared_error else 0.0
+    return Interval(mean, mean - reach, mean + reach, confidence)
+
+
+def _welch_degrees(first: float, first_count: int, second: float, second_count: int) -> float:
+    """Degrees of freedom of the sum of two squared errors (Welch and Satterthwaite)."""
+    if first + second == 0:
+        return float(first_count + second_count - 2)
+    # As shares of the sum: squares of small variances would vanish.
+    share = first / (first + second)
+    return 1 / (share**2 / (first_count - 1) + (1 - share) ** 2 / (second_count - 1))
+
+
+def _bisected(tail: float, degrees: float) -> float:
+    """The t >= 0 above which lies `tail` of the distribution."""
+    low, high = 0.0, 1.0
+    while _upper_tail(high, degrees) > tail:
+        low, high = high, 2 * high
+    while low < (middle := (low + high) / 2) < high:
+        if _upper_tail(middle, degrees) > tail:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _upper_tail(t: float, degrees: float) -> float:
+    """The probability of a value above t >= 0."""
+    square = t * t
+    if square < degrees:
+        # Near the middle, x would be rounded to 1.
+        return (1 - incomplete_beta(square / (degrees + square), 0.5, degrees / 2)) / 2
+    return incomplete_beta(degrees / (degrees + square), degrees / 2, 0.5) / 2
+
+
+def _beta_fraction(x: float, rest: float, a: float, b: float) -> float:
+    """I_x(a, b) by its continued fraction; `rest` is 1 - x, so that none of its digits are lost."""
+    factor = math.exp(a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
+    # Numerators c over denominators d of successive fractions: their quotients, after W. J. Lentz, never overflow.
+    d = 1 / _off_zero(1 - (a + b) * x / (a + 1))
+    c, fraction, m = 1.0, d, 1
+    while True:
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        change = 1.0
+        for term in (even, odd):
+            d = 1 / _off_zero(1 + term * d)
+            c = _off_zero(1 + term / c)
+            change *= c * d
+        fraction *= change
+        if abs(change - 1) <= 2 * _EPSILON:
+            return factor * fraction / a
+        m += 1
+
+
+def _off_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
+
+
+# ----------------------------------------------------------------------------------------------------
+# Contracted values with a tolerance, and how far from its limit a measured value lies (docs/acceptance.md).
+
+
+Statistic = Literal["every", "mean", "median"]
+# The last digits of a sum, or of 0.95 written in binary, are no breach of a contract.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A contracted value and how far a measured one may lie from it, both ends included.
+
+    Attributes:
+        reference: the contracted value, above 0.
+        lower: fraction of it (0 or below) by which a value may be lower; None for any.
+        upper: fraction of it (0 or above) by which a value may be higher; None for any.
+    """
+
+    reference: float
+    lower: float | None
+    upper: float | None
+
+    @property
+    def lowest(self) -> float | None:
+        """The least value that is accepted."""
+        return None if self.lower is None else self.reference * (1 + self.lower)
+
+    @property
+    def highest(self) -> float | None:
+        """The largest value that is accepted."""
+        return None if self.upper is None else self.reference * (1 + self.upper)
+
+    def margin(self, measured: float) -> float:
+        """Distance of `measured` from the limit that is nearest, as a fraction of the reference; below 0 outside.
+
+        It does not depend on the unit: reference and measured value may be scaled alike.
+        """
+        share = measured / self.reference
+        room = []
+        if self.lower is not None:
+            room.append(share - (1 + self.lower))
+        if self.upper is not None:
+            room.append(1 + self.upper - share)
+        least = min(room)
+        return 0.0 if abs(least) <= ROUNDING else least
+
+    def holds(self, measured: float) -> bool:
+        """Whether `measured` is accepted: its margin is 0 or more."""
+        return self.margin(measured) >= 0
+
+    def within(self, low: float, high: float) -> bool:
+        """Whether a limit lies strictly between `low` and `high`."""
+        return any(limit is not None and low < limit < high for limit in (self.lowest, self.highest))
+
+
+def judged_value(values: Sequence[float], statistic: Statistic, limits: Limits) -> float:
+    """The one number of `values` that is held against `limits`.
+
+    `every` takes the value with the least margin, `median` the median, and `mean` the arithmetic mean without the
+    highest and the lowest of three values or more (V2.0 section 5.3.2).
+    """
+    if statistic == "every":
+        return min(values, key=lambda value: (limits.margin(value), value))
+    return statistics.median(values) if statistic == "median" else summarise(values).mean
+
+
+def judged_interval(values: Sequence[float], statistic: Statistic) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the mean of all `values`, or of their median; None where there is none.
+
+    A mean's is Student's, of two values or more; a median's is by order statistics, of six or more. Where every value
+    is judged by itself, nothing is estimated.
+    """
+    if statistic == "mean":
+        interval = mean_interval(values)
+        return (interval.low, interval.high) if interval else None
+    return median_interval(values) if statistic == "median" and len(values) >= LEAST_VALUES else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a repetition comes out the same (V2.0 section 3.3): equivalence, not the mere absence of a difference.
+#
+# Two means are called the same if the whole confidence interval of their difference lies within a tolerance: two
+# one-sided tests (D. J. Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). That an interval holds 0 is not
+# enough: that of two runs always does.
+
+
+Verdict = Literal["replicated", "not replicated", "inconclusive"]
+REPLICATED: Verdict = "replicated"
+NOT_REPLICATED: Verdict = "not replicated"
+INCONCLUSIVE: Verdict = "inconclusive"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One metric over all runs of one side; `variation` is unitless: None for one run, or a mean of 0."""
+
+    runs: int
+    mean: float
+    variation: float | None
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """One metric of two sides.
+
+    Attributes:
+        one: the first side.
+        other: the second.
+        ratio: mean(other) / mean(one); None where that is 0.
+        difference: mean(other) - mean(one), with its interval; None where a side has fewer than two runs.
+        limit: the largest difference that is none, in the metric's unit.
+        verdict: `replicated` if the interval lies within -limit to limit, `not replicated` if it lies outside,
+            `inconclusive` if it crosses a limit: too few runs, or too different ones.
+    """
+
+    one: Spread
+    other: Spread
+    ratio: float | None
+    difference: Interval | None
+    limit: float
+    verdict: Verdict
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and variation of all of `values`.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if not values:
+        raise UsageError("expected at least one run, got none")
+    mean = statistics.fmean(values)
+    defined = len(values) > 1 and mean != 0
+    return Spread(len(values), mean, statistics.stdev(values) / abs(mean) if defined else None)
+
+
+def equivalence(
+    one: Sequence[float], other: Sequence[float], tolerance: float, confidence: float = CONFIDENCE
+) -> Equivalence:
+    """Whether the mean of `other` is that of `one`, but for `tolerance` x |mean(one)|.
+
+    Raises:
+        UsageError: a side has no values, or the tolerance is negative.
+    """
+    if not tolerance >= 0:
+        raise UsageError(f"tolerance: expected 0 or more, got {tolerance}")
+    first, second = spread(one), spread(other)
+    difference = difference_interval(one, other, confidence)
+    limit = tolerance * abs(first.mean)
+    ratio = second.mean / first.mean if first.mean else None
+    return Equivalence(first, second, ratio, difference, limit, _verdict(difference, limit))
+
+
+def quality_tolerance(tolerance: float, exponent: float) -> float:
+    """The relative change of quality that changes the penalty coefficient by the share `tolerance`.
+
+    (1 + d)^n = 1 + tolerance: 0.98 % for 5 % and n = 5, 0.49 % for n = 10.
+    """
+    return float((1 + tolerance) ** (1 / exponent) - 1)
+
+
+def _verdict(difference: Interval | None, limit: float) -> Verdict:
+    if difference is None:
+        return INCONCLUSIVE
+    if difference.within(-limit, limit):
+        return REPLICATED
+    return NOT_REPLICATED if difference.low > limit or difference.high < -limit else INCONCLUSIVE
+
+
+# ----------------------------------------------------------------------------------------------------
+# Two numbers side by side: their ratio, and whether they differ by more than runs of one system differ anyway.
+
+
+# Two runs agree or not by chance; of three, a spread begins to tell.
+LEAST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Side:
+    """One metric over the runs of one side.
+
+    Attributes:
+        mean: without the highest and the lowest of three runs or more (V2.0 section 5.3.2).
+        deviation: sample standard deviation of all runs; None for one.
+        runs: how many.
+    """
+
+    mean: float
+    deviation: float | None
+    runs: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One metric on two sides; unknown is None.
+
+    Attributes:
+        ratio: B / A; None where A is 0 or one is unknown.
+        exceeds_spread: whether the means are further apart than both standard deviations together; None where a side
+            has fewer than three runs.
+    """
+
+    a: Side | None
+    b: Side | None
+    ratio: float | None
+    exceeds_spread: bool | None
+
+
+def side(values: Sequence[float | None]) -> Side | None:
+    """The metric over `values`; None if a run does not know it."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    deviation = statistics.stdev(known) if len(known) > 1 else None
+    return Side(summarise(known).mean, deviation, len(known))
+
+
+def compare(a: Side | None, b: Side | None) -> Compared:
+    """Both sides, the ratio B / A, and whether the difference exceeds the spread of the runs."""
+    if a is None or b is None:
+        return Compared(a, b, None, None)
+    ratio = b.mean / a.mean if a.mean else None
+    exceeds: bool | None = None
+    if min(a.runs, b.runs) >= LEAST_RUNS and a.deviation is not None and b.deviation is not None:
+        exceeds = abs(b.mean - a.mean) > a.deviation + b.deviation
+    return Compared(a, b, ratio, exceeds)

@@ -1,0 +1,366 @@
+"""Benchmarks of other packages: what a plug-in gives (`Plugin`), how it is found, when it is loaded: docs/plugins.md.
+
+Shared by both halves: nothing here imports torch, and neither may the module that a plug-in's entry point names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.layers import RECIPE_TYPES, Recipe
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
+
+    from hpcai500.layers import Recipe
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a plug-in is: one object that an entry point of the group `hpcai500.workloads` names.
+
+
+# What averages the softmax outputs of an ensemble's members, as in Image Classification: the vote `mean`.
+MEAN_VOTER = "hpcai500.workloads.voting:classes_voter"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A benchmark that another package brings; its name is that of the entry point.
+
+    Functions are named as `module:function`, in the package of the entry point or in hpcai500, and imported in the job
+    only: the command line runs where there is no torch. So the module of this object must not import torch.
+
+    Attributes:
+        recipe: what its recipes hold: a subclass of `hpcai500.layers.Recipe` with the benchmark's own layer 7
+            (`workload`), and where it needs one, layer 9 (`problem`). Its class variables `votes` and `strata` say what
+            an ensemble of it may choose.
+        recipes: folder of its recipes: `reference.toml`; if there is one, `smoke.toml`, which runs where nothing else
+            is asked for; `ensemble.toml`; any others.
+        workload: builds the workload (`hpcai500.workloads.base.WorkloadFactory`): `(recipe, data, place) -> Workload`.
+        voter: `(recipe, samples) -> hpcai500.workloads.voting.Voter`: makes one prediction of those of an
+            ensemble's members; without it, softmax outputs are averaged.
+        model: `(recipe, classes) -> (model, example inputs)`, without data: for `hpcai500 flops` and `scale --predict`.
+        make_data: `(folder) -> None`: writes the synthetic set into a folder that is not there or holds it already, for
+            `hpcai500 data make` and for runs without --data. It must give the same files each time.
+        check_data: `(folder) -> mapping`: reads all of a data set and tells facts of it, for `hpcai500 data check`;
+            raises `hpcai500.errors.DataError` for what is broken.
+    """
+
+    recipe: type[Recipe]
+    recipes: Path
+    workload: str
+    voter: str = MEAN_VOTER
+    model: str | None = None
+    make_data: str | None = None
+    check_data: str | None = None
+
+    def functions(self) -> dict[str, str]:
+        """Its functions that are named: field -> `module:function`."""
+        named = {name: getattr(self, name) for name in ("workload", "voter", "model", "make_data", "check_data")}
+        return {name: text for name, text in named.items() if text is not None}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Benchmarks of other packages: what a plug-in gives (`Plugin`), how it is found, when it is loaded: docs/plugins.md.
+#
+# Shared by both halves: nothing here imports torch, and neither may the module that a plug-in's entry point names.
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which plug-ins are installed: their entry points, read without importing anything of theirs.
+
+
+GROUP = "hpcai500.workloads"
+# Commands and benchmarks of hpcai500 itself: no plug-in of such a name would ever be reached. A test compares.
+TAKEN = frozenset(
+    (
+        *("ic", "ewa", "score", "rules", "report", "compare", "timeline", "export", "submit", "verify", "replicate"),
+        *("accept", "rank", "scale", "profile", "system", "roofline", "doctor", "micro", "version", "data", "flops"),
+        *("self-test", "campaign", "ensemble", "slurm"),
+    )
+)
+# A name is a word of a command line and a part of file names.
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry point of a plug-in.
+
+    Attributes:
+        name: of the entry point, and so of the benchmark.
+        package: the distribution that has it, as pip knows it.
+        version: of the distribution.
+        summary: what the distribution says of itself, in a line; may be empty.
+        entry: what it names: `module:attribute`.
+        problem: why nothing of it can be used, and what to do; None where nothing is known against it.
+    """
+
+    name: str
+    package: str
+    version: str
+    summary: str
+    entry: EntryPoint
+    problem: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Package, version and entry point, for messages."""
+        return f"plug-in {self.package} {self.version} (entry point {GROUP}: {self.name} = {self.entry.value})"
+
+
+def installed_plugins() -> tuple[Found, ...]:
+    """Every plug-in that is installed, by name; those that cannot be used too. Costs some milliseconds."""
+    found = sorted((_found(entry) for entry in _entries()), key=lambda one: (one.name, one.package))
+    return tuple(_with_problem(one, found) for one in found)
+
+
+def find_plugin(name: str) -> Found | None:
+    """The plug-in of the benchmark `name`, or None; of several with this name, the first, whose `problem` says so."""
+    return None if name in TAKEN else next((one for one in installed_plugins() if one.name == name), None)
+
+
+def _entries() -> Iterator[EntryPoint]:
+    from importlib.metadata import distributions, entry_points  # keeps commands fast that need none
+
+    try:
+        yield from entry_points(group=GROUP)
+    except Exception:  # noqa: BLE001 - one package's broken file must not hide the others
+        yield from (entry for one in distributions() for entry in _entries_of(one))
+
+
+def _entries_of(distribution: Distribution) -> Iterable[EntryPoint]:
+    try:
+        return distribution.entry_points.select(group=GROUP)
+    except Exception:  # noqa: BLE001 - as above
+        return ()
+
+
+def _found(entry: EntryPoint) -> Found:
+    about: Mapping[str, str | list[str]] = entry.dist.metadata.json if entry.dist else {}
+    package, version, summary = (str(about.get(key, "unknown")) for key in ("name", "version", "summary"))
+    return Found(entry.name, package, version, summary, entry)
+
+
+def _with_problem(one: Found, everyone: Iterable[Found]) -> Found:
+    others = [other for other in everyone if other.name == one.name and other is not one]
+    uninstall = f"pip uninstall {one.package}"
+    if one.name in TAKEN:
+        problem = f"hpcai500 has a command of this name itself: ask its authors for another one, or: {uninstall}"
+    elif not _NAME.fullmatch(one.name):
+        problem = f"a name is a letter, then letters, digits, - and _, all small: ask its authors, or: {uninstall}"
+    elif others:
+        names = " and ".join(f"{other.package} {other.version}" for other in others)
+        problem = f"{names} brings a benchmark of this name too: keep one: {uninstall}"
+    else:
+        return one
+    return replace(one, problem=problem)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which code a plug-in is: its files by hash, so that a record says what ran and a change between runs is seen.
+
+
+_CODE = (".py", *EXTENSION_SUFFIXES)
+
+
+def plugin_facts(name: str) -> dict[str, Any] | None:
+    """Name, package, version and code of the plug-in of the benchmark `name`; None where there is none."""
+    found = find_plugin(name)
+    return None if found is None else facts_of(found)
+
+
+def facts_of(found: Found) -> dict[str, Any]:
+    """What records tell of a plug-in; its code is None where it cannot be found."""
+    facts = {"name": found.name, "package": found.package, "version": found.version}
+    return {**facts, "code_sha256": code_hash(found)}
+
+
+def code_hash(found: Found) -> str | None:
+    """SHA-256 (hex) over names and contents of the code, Python and compiled, of its top-level package, if found."""
+    try:
+        spec = find_spec(found.entry.module.partition(".")[0])
+    except (ImportError, ValueError, AttributeError):
+        return None
+    files = sorted(_files(spec)) if spec else []
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for name, path in files:
+        content = path.read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _files(spec: ModuleSpec) -> Iterator[tuple[str, Path]]:
+    """Name and path of each file of code; a top-level module is one file, a package a folder (or several)."""
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        yield from (
+            (path.relative_to(folder).as_posix(), path)
+            for path in folder.rglob("*")
+            if path.name.endswith(_CODE) and path.is_file()
+        )
+    if not spec.submodule_search_locations and spec.origin and Path(spec.origin).is_file():
+        yield Path(spec.origin).name, Path(spec.origin)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Plug-ins in use: loaded when their name is first met, checked, and told in one line where they are broken.
+
+
+Function = Literal["workload", "voter", "model", "make_data", "check_data"]
+
+_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+_OURS = "hpcai500"
+_FIX = "mend it, or install another version: pip install --upgrade"
+
+
+def load_plugin(name: str) -> Plugin | None:
+    """The plug-in of the benchmark `name`; None where none of this name is installed.
+
+    Raises:
+        EnvironmentLacksError: it is installed and cannot be used; which package that is, why, and what to do.
+    """
+    return _loaded(name, tuple(sys.path))
+
+
+def function_of(name: str, field: Function) -> Callable[..., Any]:
+    """What the plug-in of the benchmark `name` has as `field`, imported now; in the job only.
+
+    Raises:
+        EnvironmentLacksError: there is no such plug-in, it has no such function, or that cannot be imported.
+    """
+    found, plugin = find_plugin(name), load_plugin(name)
+    if found is None or plugin is None:
+        raise EnvironmentLacksError(f"{name}: no plug-in of this name is installed here: pip install it")
+    text = plugin.functions().get(field)
+    if text is None:
+        raise EnvironmentLacksError(
+            f"{name}: the {found.title} has no `{field}`: its authors can add it (docs/plugins.md)"
+        )
+    module, _, attribute = text.partition(":")
+    try:
+        function = getattr(import_module(module), attribute)
+    except Exception as error:
+        raise _broken(found, f"its {field}, {text}, cannot be imported: {_in_words(error)}") from error
+    if not callable(function):
+        raise _broken(found, f"its {field}, {text}, is no function")
+    checked: Callable[..., Any] = function
+    return checked
+
+
+def usable_plugins() -> Iterator[tuple[Found, Plugin]]:
+    """All that can be loaded; what is broken is left out: whoever uses it is told."""
+    for found in installed_plugins():
+        try:
+            plugin = load_plugin(found.name)
+        except EnvironmentLacksError:
+            continue
+        if plugin is not None and found.problem is None:
+            yield found, plugin
+
+
+@cache
+def _loaded(name: str, path: tuple[str, ...]) -> Plugin | None:
+    del path  # where plug-ins are looked for: another path may have others
+    found = find_plugin(name)
+    if found is None:
+        return None
+    if found.problem:
+        raise EnvironmentLacksError(f"{name}: the {found.title} cannot be used: {found.problem}")
+    had_torch = "torch" in sys.modules
+    try:
+        plugin = found.entry.load()
+    except (Exception, SystemExit) as error:
+        raise _broken(found, f"it cannot be loaded: {_in_words(error)}") from error
+    if not isinstance(plugin, Plugin):
+        raise _broken(found, f"expected an object of hpcai500.plugins.Plugin, got {type(plugin).__name__}")
+    problem = next(_problems(found, plugin), None)
+    if problem is None and not had_torch and "torch" in sys.modules:
+        problem = "its module imports torch, which the command line must do without: name functions as module:function"
+    if problem:
+        raise _broken(found, problem)
+    return plugin
+
+
+def _problems(found: Found, plugin: Plugin) -> Iterator[str]:
+    """What is wrong with the fields of a plug-in, which nothing has checked yet: dataclasses take any value."""
+    if not (isinstance(plugin.recipe, type) and issubclass(plugin.recipe, Recipe)):
+        yield f"recipe: expected a subclass of hpcai500.layers.Recipe, got {plugin.recipe!r}"
+    if not isinstance(plugin.recipes, Path) or not (plugin.recipes / "reference.toml").is_file():
+        yield f"recipes: expected the folder (a Path) of its reference.toml, got {str(plugin.recipes)!r}"
+    elif plugin.voter == MEAN_VOTER and plugin.recipe.votes != ("mean",):
+        yield f"recipe: its votes are {', '.join(plugin.recipe.votes)}; without a voter of its own, there is only mean"
+    package = found.entry.module.partition(".")[0]
+    for field, text in plugin.functions().items():
+        match = _DOTTED.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            yield f"{field}: expected module:function, got {text!r}"
+        elif match[1].partition(".")[0] not in (package, _OURS):
+            # Records name the hash of that package: code from elsewhere would change unseen.
+            yield f"{field}: expected a function of {package} or hpcai500, got {text}"
+
+
+def _broken(found: Found, what: str) -> EnvironmentLacksError:
+    return EnvironmentLacksError(f"{found.name}: the {found.title} is broken: {what}; {_FIX} {found.package}")
+
+
+def _in_words(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which benchmarks there are here: those of hpcai500, and those that plug-ins bring.
+
+
+def recipe_type(benchmark: str) -> type[Recipe] | None:
+    """What a recipe of `benchmark` may hold; None for a name that neither hpcai500 nor an installed plug-in has.
+
+    Raises:
+        EnvironmentLacksError: it is of a plug-in that cannot be used.
+    """
+    kind = RECIPE_TYPES.get(benchmark)
+    if kind is None and (plugin := load_plugin(benchmark)) is not None:
+        return plugin.recipe
+    return kind
+
+
+def known_benchmarks() -> list[str]:
+    """Names of the benchmarks here: those of hpcai500, then those of plug-ins."""
+    return list(dict.fromkeys([*RECIPE_TYPES, *(one.name for one in installed_plugins())]))
+
+
+def require_benchmark(name: str, what: str) -> None:
+    """Refuse a name that no benchmark here has.
+
+    Args:
+        name: as it was given.
+        what: the command or option, which begins the message.
+
+    Raises:
+        UsageError: it is none.
+        EnvironmentLacksError: it is of a plug-in that cannot be used.
+    """
+    if recipe_type(name) is None:
+        raise UsageError(f"{what}: {not_known(name)}")
+
+
+def not_known(benchmark: object) -> str:
+    """Why a name is refused, and what would help."""
+    return (
+        f"expected one of {', '.join(known_benchmarks())}, got {benchmark!r}; a plug-in's benchmark is there once its "
+        "package is installed (docs/plugins.md)"
+    )

@@ -1,0 +1,526 @@
+"""Contract files: what a system must reach to be accepted. `recipes/acceptance/example.toml` explains every field."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails
+
+from hpcai500.errors import UsageError
+from hpcai500.layers import RECIPE_TYPES
+from hpcai500.methodology.result import Result
+from hpcai500.methodology.scaling import MOST_EFFICIENCY
+from hpcai500.methodology.statistics import Limits, Statistic
+from hpcai500.recipe import editions, recipes_folder
+from hpcai500.text import PREFIXES, duration, scaled, short
+from hpcai500.toml_source import Source, explain, parse_tables, read_source
+
+# ----------------------------------------------------------------------------------------------------
+# What a contract can be about: each metric by its name, its unit, which way is better, and where it is measured.
+
+
+Better = Literal["higher", "lower"]
+Kind = Literal["run", "variation", "micro", "efficiency"]
+
+EFFICIENCY = "parallel_efficiency"
+VARIATION = "variation of "
+QUALITY = "quality"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: as a contract names it.
+        unit: what its numbers are in, in records and JSON.
+        better: which way a system is better.
+        kind: `run`: each run has one; `variation`: one number over all runs; `micro`: of `hpcai500 micro`;
+            `efficiency`: from runs on several numbers of nodes.
+        remedy: what to do where nothing is known of it.
+    """
+
+    name: str
+    unit: str
+    better: Better
+    kind: Kind
+    remedy: str
+
+    @property
+    def figure(self) -> str:
+        """Its name in the lines for harnesses."""
+        return self.name.replace(" ", "_")
+
+
+_POWER = "run with --power where a meter can be read, or with --power csv:FILE (docs/power.md)"
+_TALKING = "only a run of several ranks has it (docs/timeline.md)"
+_QUALITY = "only a run that was evaluated has it"
+_TARGET = "only a run against the edition's problem.target_quality has it; for others ask for flops and quality"
+_RUN: tuple[tuple[str, str, Better, str], ...] = (
+    ("vflops", "FLOPS", "higher", _TARGET),
+    ("flops", "FLOPS", "higher", ""),
+    ("images_per_second", "images/s", "higher", ""),
+    (QUALITY, "fraction", "higher", _QUALITY),
+    ("time_to_quality_seconds", "s", "lower", "the target quality was never reached: run again"),
+    ("seconds", "s", "lower", ""),
+    ("evaluation_seconds", "s", "lower", ""),
+    ("energy_joules", "J", "lower", _POWER),
+    ("watts", "W", "lower", _POWER),
+    ("flops_per_watt", "FLOPS/W", "higher", _POWER),
+    ("vflops_per_watt", "FLOPS/W", "higher", f"{_TARGET}; {_POWER}"),
+    ("data_wait_fraction", "fraction", "lower", "no training step was timed"),
+    ("communication_fraction", "fraction", "lower", _TALKING),
+)
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_MICRO = {
+    **{f"{kind} {precision}": "FLOPS" for kind in ("gemm", "conv") for precision in _PRECISIONS},
+    "copy": "bytes/s",
+    **{f"allreduce {where}": "bytes/s" for where in ("node", "network", "system")},
+    **{f"input {benchmark}": "samples/s" for benchmark in ("ic", "ewa")},
+}
+
+
+def _of_runs(name: str, unit: str, better: Better, remedy: str) -> Metric:
+    return Metric(name, unit, better, "run", remedy)
+
+
+def _variation(name: str) -> Metric:
+    remedy = "give two runs or more, with different seeds: hpcai500 ic --trials 5 …"
+    return Metric(f"{VARIATION}{name}", "fraction", "lower", "variation", remedy)
+
+
+def _micro(name: str, unit: str) -> Metric:
+    kind, _, _ = name.partition(" ")
+    remedy = f"srun hpcai500 micro {kind} -o micro.json, then --micro micro.json (docs/micro.md)"
+    return Metric(name, unit, "higher", "micro", remedy)
+
+
+_SCALE = (
+    "give records on that many nodes and on fewer, or: hpcai500 scale … --json > scale.json, then --scaling scale.json"
+)
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *(_of_runs(*one) for one in _RUN),
+        *(_variation(name) for name, *_ in _RUN),
+        Metric(EFFICIENCY, "fraction", "higher", "efficiency", _SCALE),
+        *(_micro(*one) for one in _MICRO.items()),
+    )
+}
+# Mean watts are no aim of their own: with more speed they grow. What is judged is energy, and what was had for a watt.
+COMPARED = tuple(
+    METRICS[name]
+    for name in (
+        "vflops", "flops", "images_per_second", QUALITY, "time_to_quality_seconds", "seconds", "energy_joules",
+        "flops_per_watt", "vflops_per_watt",
+    )
+)  # fmt: skip
+
+
+def find_metric(name: str) -> Metric:
+    """The metric that is called `name`.
+
+    Raises:
+        ValueError: there is none; the message names those that there are.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    near = difflib.get_close_matches(name, METRICS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    runs = ", ".join(name for name, *_ in _RUN)
+    raise ValueError(
+        f"no metric is called {name!r}; {hint}allowed: {runs}; {VARIATION}NAME for each of these; {EFFICIENCY}; "
+        f"{', '.join(_MICRO)}"
+    )
+
+
+def value_of(metric: Metric) -> Callable[[Result], float | None]:
+    """What gives the metric of a run, or of the variation the metric that varies, from a result."""
+    name = metric.name.removeprefix(VARIATION)
+    if name == QUALITY:
+        return lambda result: result.quality.achieved
+    return lambda result: getattr(result, name)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Units that a contract may name: those of the metrics, and their multiples by name.
+
+
+_MULTIPLES = {prefix: factor for factor, prefix in PREFIXES}
+# Unit of a metric -> every name that a contract may give instead, and how many of the metric's own it is.
+_NAMES: dict[str, dict[str, float]] = {
+    "FLOPS": {f"{prefix}FLOPS": factor for prefix, factor in _MULTIPLES.items()},
+    "FLOPS/W": {f"{prefix}FLOPS/W": factor for prefix, factor in _MULTIPLES.items()},
+    "bytes/s": {"B/s": 1.0, **{f"{prefix}B/s": factor for prefix, factor in _MULTIPLES.items()}},
+    "J": {"kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "kWh": 3.6e6, "MWh": 3.6e9},
+    "W": {"kW": 1e3, "MW": 1e6},
+    "s": {"min": 60.0, "h": 3600.0},
+    "fraction": {"%": 0.01},
+    "images/s": {},
+    "samples/s": {},
+}
+
+
+def unit_names(base: str) -> list[str]:
+    """Every name that a contract may give a unit by, the metric's own first."""
+    return [base, *_NAMES[base]]
+
+
+def unit_factor(name: str, base: str) -> float | None:
+    """How many `base` one `name` is; None if it is no multiple of it."""
+    return 1.0 if name == base else _NAMES[base].get(name)
+
+
+def shown(value: float, base: str, unit: str | None = None) -> str:
+    """`value`, which is in `base`, for people: in the `unit` of the contract, or scaled to what is easily read."""
+    if unit is not None:
+        factor = unit_factor(unit, base)
+        assert factor is not None
+        return f"{plain(value / factor)}{_behind(unit)}"
+    if base == "fraction":
+        return f"{plain(value * 100)} %"
+    if base == "s":
+        return duration(value)
+    if base in ("images/s", "samples/s"):
+        return f"{plain(value)} {base}"
+    return scaled(value, "B/s" if base == "bytes/s" else base)
+
+
+def plain(value: float) -> str:
+    """Four digits, or all before the point: `58,900`, `1.472`."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:,.4g}"
+
+
+def _behind(unit: str) -> str:
+    return "" if unit == "fraction" else f" {unit}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is wrong with a contract file, each mistake once, and its criteria counted as people count.
+
+
+_MOST_NAME = 60
+
+
+def mistakes(model: type[BaseModel], source: Source, tables: Mapping[str, Any], error: ValidationError) -> list[str]:
+    """A line for each mistake in `tables`, which stand in `source` and are not those of `model`."""
+    details = error.errors(include_url=False)
+    unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
+    return [_line(model, source, tables, detail) for detail in details if not _is_misspelt(detail, unknown, details)]
+
+
+def _is_misspelt(detail: ErrorDetails, unknown: Sequence[tuple[Any, ...]], details: Sequence[ErrorDetails]) -> bool:
+    """Whether a key is missing only because it is there by a wrong name, which is told beside it."""
+    if detail["type"] != "missing":
+        return False
+    *table, key = detail["loc"]
+    here = [str(other[-1]) for other in unknown if list(other[:-1]) == table]
+    missing = [str(one["loc"][-1]) for one in details if one["type"] == "missing" and list(one["loc"][:-1]) == table]
+    return any(difflib.get_close_matches(name, missing, n=1) == [key] for name in here)
+
+
+def _line(model: type[BaseModel], source: Source, tables: Mapping[str, Any], detail: ErrorDetails) -> str:
+    one = ValidationError.from_exception_data(model.__name__, [cast("InitErrorDetails", detail)])
+    (told,) = explain(model, source, one)
+    for table, place in _places(detail["loc"]):
+        told = told.replace(f": [{table}] {place}", f": [[{table}]] {place + 1}{_named(tables, table, place)}", 1)
+    return told
+
+
+def _places(location: Sequence[str | int]) -> Iterator[tuple[str, int]]:
+    """The table of an array that is meant, by name and number (from 0)."""
+    if len(location) > 1 and isinstance(location[0], str) and isinstance(location[1], int):
+        yield location[0], location[1]
+
+
+def _named(tables: Mapping[str, Any], table: str, place: int) -> str:
+    """What people know it by: the metric of one of the criteria."""
+    metric = tables[table][place].get("metric") if isinstance(tables[table][place], dict) else None
+    return f" ({short(metric, _MOST_NAME)})" if isinstance(metric, str) and metric.isprintable() else ""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Contract files: what a system must reach to be accepted. `recipes/acceptance/example.toml` explains every field.
+
+
+DEFAULT_STATISTIC: Statistic = "mean"
+# Nothing that is measured is further from 1 than these, and arithmetic stays exact.
+_LEAST, _MOST = 1e-12, 1e30
+_MOST_CRITERIA = 1000
+# A limit below half or above twice the reference is no limit.
+_LOOSEST_LOWER, _LOOSEST_UPPER = -0.5, 1.0
+
+
+def _spec_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"expected one line of printable characters, got {text!r}")
+    return text
+
+
+def _some(text: str) -> str:
+    if not text.strip():
+        raise ValueError("expected some text, got none")
+    return _spec_line(text)
+
+
+def _edition(name: str) -> str:
+    if name not in editions():
+        raise ValueError(f"expected one of the editions {', '.join(editions())}, got {name!r}")
+    return name
+
+
+def _benchmark(name: str) -> str:
+    if name not in RECIPE_TYPES:
+        raise ValueError(f"expected one of the benchmarks {', '.join(RECIPE_TYPES)}, got {name!r}")
+    return name
+
+
+def _identity(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError(f"expected 64 hex digits, as `hpcai500 campaign status` shows them, got {text!r}")
+    return text
+
+
+def _metric(name: str) -> str:
+    return find_metric(name).name
+
+
+def _reference(value: float) -> float:
+    if not _LEAST <= value <= _MOST:
+        raise ValueError(f"expected a value above 0 (from {_LEAST:g} to {_MOST:g}), got {value:g}")
+    return value
+
+
+def _lower(fraction: float) -> float:
+    if not _LOOSEST_LOWER <= fraction <= 0:
+        raise ValueError(
+            f"expected a fraction of the reference from {_LOOSEST_LOWER:g} to 0: -0.05 accepts what is 5 % lower, 0.0 "
+            f"nothing lower; got {fraction:g}; whoever accepts less contracts a lower reference"
+        )
+    return fraction
+
+
+def _upper(fraction: float) -> float:
+    if not 0 <= fraction <= _LOOSEST_UPPER:
+        raise ValueError(
+            f"expected a fraction of the reference from 0 to {_LOOSEST_UPPER:g}: 0.05 accepts what is 5 % higher, 0.0 "
+            f"nothing higher; got {fraction:g}; whoever accepts more contracts a higher reference"
+        )
+    return fraction
+
+
+Line = Annotated[str, Field(max_length=500), AfterValidator(_spec_line)]
+Name = Annotated[str, Field(max_length=500), AfterValidator(_some)]
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Fraction = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PartyTable(_Table):
+    """One of those who made the contract."""
+
+    role: Name
+    name: Name
+    signs: Line = ""
+
+
+class SystemTable(_Table):
+    """What is judged."""
+
+    name: Name = "not named"
+    description: Line = ""
+
+
+class RequireTable(_Table):
+    """What must hold of every run, whatever its speed."""
+
+    rankable: bool = True
+    verified: bool = False
+    signed: bool = False
+    registered: Annotated[str, AfterValidator(_identity)] | None = None
+    signers: Name | None = None
+    level: Literal["hardware", "system", "free"] | None = None
+    edition: Annotated[str, AfterValidator(_edition)] | None = None
+    runs: Count = 1
+    nodes: Count | None = None
+
+    @model_validator(mode="after")
+    def _trusts_only_what_is_signed(self) -> RequireTable:
+        if self.signers is not None and not (self.verified or self.signed):
+            raise ValueError(
+                "signers has no effect alone: add verified = true (submissions), signed = true (micro, scale), or both"
+            )
+        return self
+
+
+class CriterionTable(_Table):
+    """One contracted value."""
+
+    metric: Annotated[str, AfterValidator(_metric)]
+    reference: Annotated[Fraction, AfterValidator(_reference)]
+    lower: Annotated[Fraction, AfterValidator(_lower)] | None = None
+    upper: Annotated[Fraction, AfterValidator(_upper)] | None = None
+    unit: str
+    statistic: Statistic | None = None
+    nodes: Count | None = None
+    benchmark: Annotated[str, AfterValidator(_benchmark)] | None = None
+    clause: Line = ""
+
+    @property
+    def subject(self) -> Metric:
+        """What is measured."""
+        return find_metric(self.metric)
+
+    @property
+    def factor(self) -> float:
+        """How many of the metric's own unit one of the contract's is."""
+        factor = unit_factor(self.unit, self.subject.unit)
+        assert factor is not None
+        return factor
+
+    @property
+    def limits(self) -> Limits:
+        """What is accepted, in the metric's own unit; no parallel efficiency above 1.05 but where `upper` says so."""
+        reference, upper = self.reference * self.factor, self.upper
+        if upper is None and self.subject.kind == "efficiency":
+            upper = MOST_EFFICIENCY / reference - 1
+        return Limits(reference, self.lower, upper)
+
+    @property
+    def over_runs(self) -> Statistic | None:
+        """How the values of several runs become one; None where there is only one number over all runs."""
+        return self.statistic or (None if self.subject.kind == "variation" else DEFAULT_STATISTIC)
+
+    @property
+    def name(self) -> str:
+        """What people and harnesses call it."""
+        qualities: list[str] = []
+        if self.over_runs and self.subject.kind == "run":
+            qualities.append("every run" if self.over_runs == "every" else self.over_runs)
+        qualities += [f"{self.nodes} node{'s' if self.nodes > 1 else ''}"] if self.nodes else []
+        of = f"{self.benchmark}: " if self.benchmark else ""
+        return f"{of}{self.metric}" + (f" ({', '.join(qualities)})" if qualities else "")
+
+    @model_validator(mode="after")
+    def _has_a_unit_of_its_metric(self) -> CriterionTable:
+        if unit_factor(self.unit, self.subject.unit) is None:
+            raise ValueError(
+                f"unit: {self.metric} is measured in {self.subject.unit}; allowed: "
+                f"{', '.join(unit_names(self.subject.unit))}; got {self.unit!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_missed(self) -> CriterionTable:
+        """A contract that nobody can miss says nothing."""
+        needed = "lower" if self.subject.better == "higher" else "upper"
+        if getattr(self, needed) is None:
+            raise ValueError(f"{self.metric}: {self.subject.better} is better, so give {needed} = 0.0, or a tolerance")
+        # A part of a whole is never more than all of it, and runs do not vary by 100 %.
+        most = self.limits.highest
+        if needed == "upper" and self.subject.unit == "fraction" and most is not None and most >= 1:
+            raise ValueError(
+                f"{self.metric}: up to {most * 100:g} % is accepted, and it is never above 100 %: give a lower "
+                'reference; unit = "%" where it is in per cent'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> CriterionTable:
+        kind = self.subject.kind
+        if kind == "efficiency" and self.nodes is None:
+            raise ValueError(f"nodes: {EFFICIENCY} is that of a number of nodes: nodes = 16")
+        if kind == "efficiency" and self.upper is None and self.reference * self.factor > MOST_EFFICIENCY:
+            raise ValueError(
+                f"reference: a {EFFICIENCY} above {MOST_EFFICIENCY:g} is not accepted where no upper is given: give a "
+                'lower reference (unit = "%" where it is in per cent), or upper'
+            )
+        if kind == "micro" and (self.nodes or self.benchmark):
+            raise ValueError(f"{self.metric}: leave nodes and benchmark out, it is measured by hpcai500 micro")
+        if kind == "variation" and self.statistic:
+            raise ValueError(f"{self.metric}: leave statistic out, it is one number over all runs")
+        return self
+
+
+def _not_empty(criteria: tuple[CriterionTable, ...]) -> tuple[CriterionTable, ...]:
+    if not 1 <= len(criteria) <= _MOST_CRITERIA:
+        raise ValueError(f"expected [[criteria]], one table or more (at most {_MOST_CRITERIA}), got {len(criteria)}")
+    return criteria
+
+
+class Spec(_Table):
+    """One contract."""
+
+    title: Name
+    contract: Line = ""
+    parties: Annotated[tuple[PartyTable, ...], Field(strict=False)] = ()
+    system: SystemTable = SystemTable()
+    require: RequireTable = RequireTable()
+    criteria: Annotated[tuple[CriterionTable, ...], Field(strict=False), AfterValidator(_not_empty)]
+
+    @model_validator(mode="after")
+    def _says_each_thing_once(self) -> Spec:
+        name, count = Counter(criterion.name for criterion in self.criteria).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"two criteria are {name}: give one, with lower and upper")
+        return self
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A contract file: where it lies, the hash of its bytes, what it says."""
+
+    path: Path
+    sha256: str
+    spec: Spec
+
+    @property
+    def signers(self) -> Path | None:
+        """The file of keys that it vouches for; its path is relative to the contract."""
+        return self.path.parent / self.spec.require.signers if self.spec.require.signers else None
+
+
+def contracts_folder() -> Path:
+    """The folder of the contract files that come with hpcai500."""
+    return recipes_folder() / "acceptance"
+
+
+def find_contract(name: Path) -> Path:
+    """The file of `name`: a path, or the short name of a contract file that comes with hpcai500 (`smoke`).
+
+    Raises:
+        UsageError: neither exists.
+    """
+    shipped = contracts_folder() / f"{name}.toml"
+    for path in (name, shipped):
+        if path.is_file():
+            return path
+    known = ", ".join(sorted(path.stem for path in contracts_folder().glob("*.toml")))
+    problem = "a folder, where a contract file must be first" if name.is_dir() else "no such contract file"
+    raise UsageError(f"{name}: {problem}; known are {known}; begin one: hpcai500 accept --example > contract.toml")
+
+
+def load_contract(path: Path) -> Contract:
+    """The contract in the file `path`.
+
+    Raises:
+        UsageError: with file, line, table, key and the allowed values, a line for each mistake.
+    """
+    source = read_source(path, UsageError)
+    tables = parse_tables(source, UsageError)
+    try:
+        spec = Spec.model_validate(tables)
+    except ValidationError as error:
+        raise UsageError(*mistakes(Spec, source, tables, error)) from error
+    return Contract(path, hashlib.sha256(source.text.encode()).hexdigest(), spec)

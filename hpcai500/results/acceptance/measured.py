@@ -1,0 +1,729 @@
+"""Which node of a system is the slowest, and what is different about it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hpcai500.errors import HpcAi500Error, UsageError, WrongAnswerError
+from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_node
+from hpcai500.methodology.scaling import MOST_EFFICIENCY, weak_scaling
+from hpcai500.methodology.statistics import Limits, Statistic, judged_interval, judged_value
+from hpcai500.methodology.trials import summarise
+from hpcai500.record import Record, iterate, last_hash
+from hpcai500.results.acceptance.contract import COMPARED, QUALITY, CriterionTable, Metric, value_of
+from hpcai500.results.acceptance.evidence import Evidence, Run, read_evidence
+from hpcai500.results.given_files import GivenFile, given_file
+from hpcai500.results.scaling import read_scaling
+from hpcai500.results.score import score_record
+from hpcai500.text import count, number, share, short, table, tables
+
+# ----------------------------------------------------------------------------------------------------
+# Ceilings of the machine, as `hpcai500 micro --json` wrote them.
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One measurement of one file.
+
+    Attributes:
+        source: the file.
+        value: in the metric's unit.
+        interval: its 95 % confidence interval, where the file has one.
+        nodes: that were measured; None where the file does not say.
+        verified: whether every result that was timed was right.
+    """
+
+    source: GivenFile
+    value: float
+    interval: tuple[float, float] | None
+    nodes: int | None
+    verified: bool
+
+
+@dataclass(frozen=True)
+class CeilingFile:
+    """A file of `hpcai500 micro`, and who stands for it."""
+
+    source: GivenFile
+    document: Mapping[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """As it was named."""
+        return self.source.path
+
+    def ceiling(self, metric: Metric) -> Ceiling | None:
+        """What it says of `metric`; None if that was not measured.
+
+        Raises:
+            UsageError: what it says is no measurement in the metric's unit.
+        """
+        if metric.name not in self.document:
+            return None
+        entry = table(self.document[metric.name])
+        value, unit, nodes = number(entry.get("value")), entry.get("unit"), number(entry.get("nodes"))
+        if value is None or value <= 0 or unit != metric.unit:
+            raise UsageError(
+                f"{self.path}: {metric.name}: expected a value above 0 in {metric.unit}, got {entry.get('value')!r} in "
+                f"{unit!r}"
+            )
+        return Ceiling(
+            self.source, value, _interval(entry), None if nodes is None else int(nodes), entry.get("verified") is True
+        )
+
+    def slow_ranks(self) -> Iterator[str]:
+        """The slowest rank of each measurement of several ranks, by host, with its share of the median rank."""
+        for name, entry in self.document.items():
+            rates = [rate for one in _list(table(entry).get("per_rank")) if (rate := number(one))]
+            slowest = table(table(entry).get("slowest"))
+            value = number(slowest.get("value"))
+            if value and len(rates) > 1:
+                share = value / statistics.median(rates)
+                yield f"{name}: rank {slowest.get('rank')} on {slowest.get('host')}: {share:.1%} of the median rank"
+
+
+def read_ceilings(paths: Sequence[Path], signers: Path | None = None) -> tuple[CeilingFile, ...]:
+    """The files of `hpcai500 micro` at `paths`.
+
+    Raises:
+        RecordError: one is no JSON.
+        UsageError: one is something else, or cannot be read.
+        WrongAnswerError: the signature beside one is not one of it, or `signers` lacks its key.
+    """
+    return tuple(_read(path, signers) for path in paths)
+
+
+def _read(path: Path, signers: Path | None) -> CeilingFile:
+    source = given_file(path, signers)
+    document = source.tables()
+    known = [entry for entry in tables(list(document.values())) if "value" in entry and "unit" in entry]
+    if not known or len(known) < len(document):
+        said = f": {document['error']}" if document.get("error") else ""
+        raise UsageError(f"{path}: no measurements of `hpcai500 micro -o FILE`{said}")
+    return CeilingFile(source, document)
+
+
+def _interval(entry: Mapping[str, Any]) -> tuple[float, float] | None:
+    ends = [number(end) for end in _list(entry.get("interval"))]
+    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+        return None
+    return ends[0], ends[1]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+# ----------------------------------------------------------------------------------------------------
+# Parallel efficiency on so many nodes: from runs on several numbers of nodes, or from `hpcai500 scale --json`.
+
+
+_ROUNDING = 1e-9
+
+Points = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """One value for each run on the number of nodes that was asked for, and what they are compared with.
+
+    Attributes:
+        values: parallel efficiency of each, as a fraction.
+        sources: the runs, or the file.
+        base_processes: the number of processes that they are compared with.
+        note: what the reader must know of the source.
+        word: why the values are only somebody's word; empty where they come from judged runs, or where the signer of
+            the file is vouched for.
+    """
+
+    values: tuple[float, ...]
+    sources: tuple[str, ...]
+    base_processes: int
+    note: str = ""
+    word: str = ""
+
+
+def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None:
+    """Weak scaling from the smallest number of processes to the largest on `nodes` nodes; None where one is missing.
+
+    Rates are those of the training steps (results/scaling.py). Several runs of the smallest number count with their
+    mean, without the highest and the lowest of three or more.
+
+    Raises:
+        UsageError: the runs do not belong into one table.
+        RecordError, WrongAnswerError: a record does not hold together.
+    """
+    there = [run for run in runs if run.result.nodes == nodes]
+    if not there:
+        return None
+    processes, base = max(run.result.world_size for run in there), min(run.result.world_size for run in runs)
+    if base == processes:
+        return None
+    many = [run for run in there if run.result.world_size == processes]
+    few = [run for run in runs if run.result.world_size == base]
+    base_rate = summarise([_rates(run, many[0])[0] for run in few]).mean
+    rates = [_rates(few[0], run)[1] for run in many]
+    values = (weak_scaling({base: base_rate, processes: rate})[processes].parallel_efficiency for rate in rates)
+    return Efficiencies(tuple(values), tuple(run.name for run in many), base)
+
+
+def efficiencies_of_file(source: GivenFile, nodes: int, judged: Sequence[Run]) -> Efficiencies | None:
+    """What the file of `hpcai500 scale --json` says, computed again where its records are found; None if it has it not.
+
+    Nodes, processes and efficiency are those of the records. They prove something where each record is one of the
+    `judged` runs, whose copy is then read; else the figures are the word of whoever stands for the file.
+
+    Raises:
+        RecordError: it is no JSON.
+        UsageError: it is something else, or a prediction.
+        WrongAnswerError: it says something else than its records.
+    """
+    path = source.path
+    points = _points(source)
+    doubt = _doubt(path, points, judged)
+    there = [point for point in points if point["nodes"] == nodes]
+    if not there:
+        return None
+    point, base = max(there, key=lambda one: one["processes"]), min(points, key=lambda one: one["processes"])
+    if point is base:
+        return None
+    value = number(point.get("parallel_efficiency"))
+    if value is None:
+        raise UsageError(f"{path}: the point of {nodes} node(s) has no parallel_efficiency")
+    notes = [f"as {path} says: {doubt}", source.doubt] if doubt else []
+    word = f"{path}: {doubt}" if doubt and source.doubt else ""
+    return Efficiencies((value,), (str(path),), int(base["processes"]), "; ".join(filter(None, notes)), word)
+
+
+def _rates(few: Run, many: Run) -> tuple[float, float]:
+    one, other = read_scaling([few.record.path, many.record.path]).points
+    return one.images_per_second, other.images_per_second
+
+
+def _points(source: GivenFile) -> Points:
+    path, document = source.path, source.tables()
+    if document.get("kind") == "prediction":
+        raise UsageError(f"{path}: a prediction, which is no evidence: hpcai500 scale … --json > scale.json")
+    points = tables(document.get("points"))
+    if not points or document.get("error") or any(not _is_point(point) for point in points):
+        said = f": {document['error']}" if document.get("error") else ""
+        raise UsageError(f"{path}: no result of `hpcai500 scale --json`{said}")
+    return points
+
+
+def _is_point(point: Mapping[str, Any]) -> bool:
+    return all(isinstance(point.get(key), int) and point[key] > 0 for key in ("nodes", "processes"))
+
+
+def _doubt(path: Path, points: Points, judged: Sequence[Run]) -> str:
+    """Why the records of the points prove nothing; empty where each is one of the judged runs.
+
+    Raises:
+        WrongAnswerError: a point says something else than its record.
+    """
+    by_head = {run.head: run.record.path for run in judged}
+    found = [_found(path, point.get("record")) for point in points]
+    # A judged run is read where it was judged: what lies beside the file may change meanwhile.
+    proven = [folder and by_head.get(_head(folder)) for folder in found]
+    records = [one or other for one, other in zip(proven, found, strict=True)]
+    here = [(point, record) for point, record in zip(points, records, strict=True) if record]
+    for point, record in here:
+        result = score_record(record)
+        _check(path, point, {"nodes": result.nodes, "processes": result.world_size})
+    if len(here) < len(points):
+        return "the records that it names are not here"
+    if len(here) > 1:
+        computed = {one.processes: one.parallel_efficiency for one in read_scaling([one for _, one in here]).points}
+        for point, _ in here:
+            _check(path, point, {"parallel_efficiency": computed[point["processes"]]})
+    return "" if all(proven) else "the records that it names are none of the runs that are judged"
+
+
+def _check(path: Path, point: Mapping[str, Any], expected: Mapping[str, float]) -> None:
+    for key, value in expected.items():
+        told = number(point.get(key))
+        if told is None or not math.isclose(told, value, rel_tol=_ROUNDING):
+            what = f"{key.replace('_', ' ')} of {point['processes']} process(es) is {point.get(key)}"
+            raise WrongAnswerError(f"{path}: {what}, but the records give {value}")
+
+
+def _head(folder: Path) -> str:
+    """Hash of the last event of the record, which stands for all of them; of no run where it cannot be read."""
+    try:
+        return last_hash((folder / "events.jsonl").read_bytes())
+    except OSError:
+        return ""
+
+
+def _found(path: Path, name: object) -> Path | None:
+    """The record that a point names, as it is named or beside the file."""
+    if not isinstance(name, str) or "\0" in name:
+        return None
+    needed = ("DONE", "events.jsonl")
+    folders = (Path(name), path.parent / name)
+    return next((folder for folder in folders if all((folder / file).is_file() for file in needed)), None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What was measured of a contracted value: a number for each run, or what to do to get one.
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where numbers come from.
+
+    Attributes:
+        evidence: the runs.
+        ceilings: files of `hpcai500 micro`.
+        scaling: a file of `hpcai500 scale --json`, and who stands for it.
+        nodes: that the contract is about, where it says so.
+        verified: whether only runs of verified submissions count.
+    """
+
+    evidence: Evidence
+    ceilings: tuple[CeilingFile, ...] = ()
+    scaling: GivenFile | None = None
+    nodes: int | None = None
+    verified: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers for one criterion.
+
+    Attributes:
+        values: in the metric's own unit: of each run, or the only one.
+        sources: where each comes from.
+        nodes: of the runs; None where none was found, or the source does not say.
+        interval: a 95 % confidence interval that the source itself tells.
+        note: what the reader must know of them.
+        missing: why there are none, and what to do; None where all are known.
+    """
+
+    values: tuple[float, ...] = ()
+    sources: tuple[str, ...] = ()
+    nodes: int | None = None
+    interval: tuple[float, float] | None = None
+    note: str = ""
+    missing: str | None = None
+
+
+def measure(criterion: CriterionTable, sources: Sources) -> Measured:
+    """What `sources` say of the metric of `criterion`.
+
+    Raises:
+        UsageError: a file is not what it should be, or it is open which benchmark is meant.
+    """
+    metric = criterion.subject
+    if metric.kind == "micro":
+        return _of_ceilings(metric, sources)
+    evidence = sources.evidence
+    if criterion.benchmark is None and len(evidence.benchmarks) > 1:
+        named = " and ".join(evidence.benchmarks)
+        raise UsageError(
+            f"{criterion.name}: there are records of {named}: say which is meant, benchmark = "
+            f'"{evidence.benchmarks[0]}", in each of the criteria'
+        )
+    nodes = criterion.nodes or sources.nodes
+    if metric.kind == "efficiency":
+        return _of_scaling(metric, sources, criterion.benchmark, nodes or 0)
+    runs = evidence.on_nodes(criterion.benchmark, nodes)
+    if not runs:
+        of = f" of {criterion.benchmark}" if criterion.benchmark else ""
+        on = f" on {count(nodes, 'node')}" if nodes else ""
+        return Measured(missing=f"no finished run{of}{on}: make them, and name their records")
+    return _of_runs(metric, runs)
+
+
+def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
+    """The metric of each of `runs`; one that does not know it makes it missing, because unknown is never good."""
+    found = [value_of(metric)(run.result) for run in runs]
+    nodes = runs[0].result.nodes
+    known = tuple(value for value in found if value is not None)
+    if len(known) == len(runs):
+        return Measured(known, tuple(run.name for run in runs), nodes)
+    unknown = next(run for run, value in zip(runs, found, strict=True) if value is None)
+    missing = f"unknown in {len(runs) - len(known)} of {count(len(runs), 'run')}, as in {unknown.name}"
+    why = unknown.result.power_note if metric.unit in ("J", "W", "FLOPS/W") else None
+    return Measured(nodes=nodes, missing=": ".join(part for part in (missing, why, metric.remedy) if part))
+
+
+def _of_runs(metric: Metric, runs: Sequence[Run]) -> Measured:
+    each = of_each(metric, runs)
+    if metric.kind == "run" or each.missing:
+        return each
+    variation = summarise(each.values).variation
+    if variation is None:
+        return Measured(nodes=each.nodes, missing=f"{count(len(runs), 'run')}: {metric.remedy}")
+    return Measured((variation,), (f"{len(runs)} runs",), each.nodes)
+
+
+def _of_ceilings(metric: Metric, sources: Sources) -> Measured:
+    found = [one for file in sources.ceilings if (one := file.ceiling(metric))]
+    if not found:
+        return Measured(missing=f"not measured: {metric.remedy}")
+    wrong = next((one for one in found if not one.verified), None)
+    if wrong:
+        return Measured(missing=f"{wrong.source.path}: what was timed is not marked as verified: measure again")
+    other = next((one for one in found if sources.nodes and one.nodes != sources.nodes), None)
+    if other:
+        on = "an unknown number of nodes" if other.nodes is None else count(other.nodes, "node")
+        return Measured(
+            missing=f"{other.source.path}: measured on {on}, but the contract requires {sources.nodes}: {metric.remedy}"
+        )
+    interval = found[0].interval if len(found) == 1 else None
+    return Measured(
+        tuple(one.value for one in found),
+        tuple(str(one.source.path) for one in found),
+        found[0].nodes,
+        interval,
+        "; ".join(one.source.doubt for one in found if one.source.doubt),
+    )
+
+
+def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
+    runs = [run for run in sources.evidence.runs if benchmark in (None, run.result.benchmark)]
+    if sources.verified:
+        runs = [run for run in runs if sources.evidence.is_verified(run)]
+    if sources.scaling:
+        found = efficiencies_of_file(sources.scaling, nodes, runs)
+        if found and found.word and sources.verified:
+            return Measured(
+                missing=f"{found.word}, and the contract demands verified runs: give their submissions, no --scaling"
+            )
+    else:
+        try:
+            found = efficiencies_of_runs(runs, nodes)
+        except HpcAi500Error as error:
+            return Measured(missing=str(error))
+    if found is None:
+        return Measured(missing=f"not measured on {count(nodes, 'node')}: {metric.remedy}")
+    return Measured(found.values, found.sources, nodes, note=_against(found))
+
+
+def _against(found: Efficiencies) -> str:
+    processes = "process" if found.base_processes == 1 else "processes"
+    return "; ".join(part for part in (f"against {found.base_processes:,} {processes}", found.note) if part)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Each contracted value with what was measured of it, and whether it is kept.
+
+
+Verdict = Literal["pass", "fail", "missing"]
+_TOO_EFFICIENT = (
+    f"above {MOST_EFFICIENCY:g}, which adding processes cannot cause: the baseline runs may have been slowed"
+)
+_MORE_RUNS = "the limit lies within the 95 % confidence interval: more runs would tell"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One criterion and its verdict. Numbers are in the metric's own unit; unknown is None.
+
+    Attributes:
+        name: what it is called.
+        metric: what was measured.
+        limits: what is accepted.
+        unit: that the contract is written in.
+        statistic: how the values of the runs became one; None where there is only one.
+        measured: the number that is held against the limits.
+        margin: how far it is from the nearest limit, as a fraction of the reference; below 0 outside.
+        interval: 95 % confidence interval of it.
+        values: of each run.
+        sources: of each value.
+        nodes: of the runs.
+        verdict: `missing` where something is unknown; it counts as a failure.
+        note: what the reader must know.
+        clause: of the contract.
+    """
+
+    name: str
+    metric: Metric
+    limits: Limits
+    unit: str | None
+    statistic: Statistic | None
+    measured: float | None
+    margin: float | None
+    interval: tuple[float, float] | None
+    values: tuple[float, ...]
+    sources: tuple[str, ...]
+    nodes: int | None
+    verdict: Verdict
+    note: str
+    clause: str = ""
+
+    @property
+    def is_of_answers(self) -> bool:
+        """Whether it is about what the runs computed, and not how fast."""
+        return self.metric.name == QUALITY
+
+    def document(self) -> dict[str, Any]:
+        """For programs: plain numbers in the metric's own unit."""
+        return {
+            "name": self.name,
+            "metric": self.metric.name,
+            "reference": self.limits.reference,
+            "lower": self.limits.lower,
+            "upper": self.limits.upper,
+            "lowest": self.limits.lowest,
+            "highest": self.limits.highest,
+            "measured": self.measured,
+            "unit": self.metric.unit,
+            "margin": self.margin,
+            "statistic": self.statistic,
+            "interval": None if self.interval is None else list(self.interval),
+            "values": list(self.values),
+            "sources": list(self.sources),
+            "nodes": self.nodes,
+            "clause": self.clause or None,
+            "verdict": self.verdict,
+            "note": self.note or None,
+        }
+
+
+def judge_criteria(criteria: Sequence[CriterionTable], sources: Sources) -> list[Judged]:
+    """Each of `criteria` held against what `sources` say.
+
+    Raises:
+        UsageError: a file is not what it should be, or it is open which benchmark is meant.
+        WrongAnswerError: a file says something else than its records.
+    """
+    return [
+        judge(one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause)
+        for one in criteria
+    ]
+
+
+def judge(
+    name: str,
+    metric: Metric,
+    limits: Limits,
+    statistic: Statistic | None,
+    measured: Measured,
+    *,
+    unit: str | None = None,
+    clause: str = "",
+) -> Judged:
+    """One criterion. The number decides; the interval is evidence, and is told where it holds a limit."""
+    if measured.missing:
+        return Judged(
+            name, metric, limits, unit, statistic, None, None, None, (), (), measured.nodes, "missing",
+            measured.missing, clause,
+        )  # fmt: skip
+    value = judged_value(measured.values, statistic or "every", limits)
+    interval = measured.interval or (judged_interval(measured.values, statistic) if statistic else None)
+    notes = [measured.note] if measured.note else []
+    if metric.kind == "efficiency" and value > MOST_EFFICIENCY:
+        notes.append(_TOO_EFFICIENT)
+    if interval and limits.within(*interval):
+        notes.append(_MORE_RUNS)
+    return Judged(
+        name=name,
+        metric=metric,
+        limits=limits,
+        unit=unit,
+        statistic=statistic,
+        measured=value,
+        margin=limits.margin(value),
+        interval=interval,
+        values=measured.values,
+        sources=measured.sources,
+        nodes=measured.nodes,
+        verdict="pass" if limits.holds(value) else "fail",
+        note="; ".join(notes),
+        clause=clause,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# New runs against older ones of the same work: after an upgrade, nothing may be much worse than it was.
+
+
+DEFAULT_RATIO = 0.90
+
+
+def judge_against(old: Path, evidence: Evidence, ratio: float) -> list[Judged]:
+    """Every metric that the old runs know: the new mean must be at least `ratio` times as good as the old one.
+
+    Raises:
+        UsageError: there is no old run, it did other work, or it is one of those that are judged.
+        WrongAnswerError: an old record is changed or not complete.
+    """
+    before = read_evidence([old])
+    if before.faults:
+        fault = before.faults[0]
+        raise WrongAnswerError(f"--baseline: {fault.path}: {fault.problem}")
+    if not before.runs:
+        raise UsageError(f"--baseline {old}: a campaign without a finished run; see `hpcai500 campaign status {old}`")
+    heads = {run.head for run in before.runs}
+    if same := next((run for run in evidence.runs if run.head in heads), None):
+        raise UsageError(f"--baseline {old}: holds {same.name}, which is judged: a run is always as good as itself")
+    runs = evidence.on_nodes(before.runs[0].result.benchmark, before.runs[0].result.nodes)
+    if problem := next(_other_work(before.runs, runs or evidence.runs), None):
+        raise UsageError(f"--baseline {old}: not the same work: {problem}")
+    if not runs:
+        # There is no whole record at all, which is said elsewhere.
+        return []
+    return [judged for metric in COMPARED if (judged := _judge(metric, before.runs, runs, ratio))]
+
+
+def _judge(metric: Metric, before: Sequence[Run], runs: Sequence[Run], ratio: float) -> Judged | None:
+    """None where the old runs do not know the metric: nothing can be held against it."""
+    old = of_each(metric, before)
+    reference = None if old.missing else summarise(old.values).mean
+    if not reference or reference < 0:
+        return None
+    lower, upper = (ratio - 1, None) if metric.better == "higher" else (None, 1 / ratio - 1)
+    name = f"{metric.name} against the baseline"
+    return judge(name, metric, Limits(reference, lower, upper), "mean", of_each(metric, runs))
+
+
+def _other_work(before: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
+    """In what the first new run that differs is not comparable with the old ones."""
+    old = before[0]
+    for new in (*before[1:], *runs):
+        for what, of in _WORK.items():
+            left, right = of(old), of(new)
+            if left != right:
+                yield f"{what}: {short(left, 60)} in {old.name}, {short(right, 60)} in {new.name}"
+
+
+def _dataset(record: Record) -> Any:
+    last = next(iterate(reversed(record.events), "dataset"), None)
+    return last["value"].get("fingerprint") if last else None
+
+
+_WORK: dict[str, Callable[[Run], Any]] = {
+    "benchmark": lambda run: run.result.benchmark,
+    "problem (layer 9)": lambda run: run.record.tables.get("problem"),
+    "ranks": lambda run: run.result.world_size,
+    "nodes": lambda run: run.result.nodes,
+    "data": lambda run: _dataset(run.record),
+    "input": lambda run: run.result.input,
+    "count of operations": lambda run: run.result.flops_convention,
+}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which node of a system is the slowest, and what is different about it.
+
+
+# Within a hundredth of the median, nodes are alike for all that matters.
+_ALIKE = 0.01
+_MOST_DIFFERENCES = 4
+
+
+@dataclass(frozen=True)
+class WorstNode:
+    """The slowest node over all runs, and what the records know of it besides.
+
+    Attributes:
+        slowest: which, and by how much; None where no run of several nodes or ranks told.
+        of: what was compared: `node`, or `rank` where there is only one node.
+        differences: fields in which it is unlike most nodes, a sentence each.
+        ceilings: what the slowest ranks reached in products and copies, a sentence each.
+    """
+
+    slowest: SlowestNode | None
+    of: str
+    differences: tuple[str, ...]
+    ceilings: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """In one line."""
+        found = self.slowest
+        if found is None:
+            return "unknown: no run of several nodes or ranks tells the time that each needs for itself"
+        of = count(found.nodes, self.of)
+        in_runs = f"slowest in {found.slowest_in} of {count(found.runs, 'run')}"
+        if found.straggler_in:
+            in_runs += f", a straggler in {found.straggler_in}"
+        if found.slowdown <= _ALIKE:
+            return f"none: the {of} need the same time for themselves within 1 % ({short(found.name, 60)}: {in_runs})"
+        return (
+            f"{short(found.name, 60)}: {share(found.slowdown)} slower than the median of the others ({of}, {in_runs})"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "of": self.of,
+            **(asdict(self.slowest) if self.slowest else dict.fromkeys(SlowestNode.__annotations__)),
+            "differences": list(self.differences),
+            "ceilings": list(self.ceilings),
+        }
+
+
+def worst_node(runs: Sequence[Run], files: Sequence[CeilingFile] = ()) -> WorstNode:
+    """The node, or rank of the only node, that needs the longest for itself: waiting for input and computing."""
+    of = "node" if any(run.result.nodes > 1 for run in runs) else "rank"
+    slowest = slowest_node([own for run in runs if (own := _own_seconds(run.record, of))])
+    name = slowest.name if slowest and of == "node" else None
+    return WorstNode(
+        slowest, of, tuple(_differences(runs, name))[:_MOST_DIFFERENCES] if name else (), tuple(_ceilings(runs, files))
+    )
+
+
+def _own_seconds(record: Record, of: str) -> dict[str, float]:
+    """Seconds of a step by node or rank: of a node's ranks the slowest, by which all others wait."""
+    own: dict[str, float] = {}
+    for rank, seconds in _of_ranks(record):
+        host = short(rank.get("host", "?"), 200)
+        name = host if of == "node" else f"rank {rank.get('rank')} on {host}"
+        own[name] = max(seconds, own.get(name, 0.0))
+    return own
+
+
+def _of_ranks(record: Record) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """Each rank with the median over its steps, of `communication`; else with the mean, of `steps`."""
+    timed = [(rank, number(rank.get("own_seconds"))) for rank in _ranks(record, "communication")]
+    if timed and all(seconds is not None for _, seconds in timed):
+        yield from ((rank, seconds) for rank, seconds in timed if seconds is not None)
+        return
+    for rank in _ranks(record, "steps"):
+        steps, wait, compute = (number(rank.get(key)) for key in ("steps", "data_wait_seconds", "compute_seconds"))
+        if steps and wait is not None and compute is not None:
+            yield rank, (wait + compute) / steps
+
+
+def _ranks(record: Record, key: str) -> list[Mapping[str, Any]]:
+    last = next(iterate(reversed(record.events), key), None)
+    return tables(table(last["value"]).get("ranks")) if last else []
+
+
+def _differences(runs: Sequence[Run], host: str) -> Iterator[str]:
+    """What of `host` is unlike most nodes in the newest run that has it."""
+    for run in reversed(runs):
+        nodes = tables(run.record.system.get("nodes"))
+        if any(str(node.get("host")) == host for node in nodes):
+            found = node_differences(nodes)
+            yield from (short(one.sentence(), 200) for one in found if host in one.outliers and one.matters)
+            return
+
+
+def _ceilings(runs: Sequence[Run], files: Sequence[CeilingFile]) -> Iterator[str]:
+    """The slowest rank of the matrix products of all runs, and of the files of `hpcai500 micro`."""
+    found = [share for run in runs if (share := _share_of_mean(run.record))]
+    if found:
+        least, host = min(found)
+        where = f" on {short(host, 60)}" if host else ""
+        yield f"products in the runs: the slowest rank{where} reaches {least:.1%} of the mean rank"
+    for file in files:
+        yield from (f"{file.path}: {short(said, 160)}" for said in file.slow_ranks())
+
+
+def _share_of_mean(record: Record) -> tuple[float, str] | None:
+    """What the slowest rank reached in the event `ceilings`, as a share of the mean rank, and its host."""
+    last = next(iterate(reversed(record.events), "ceilings"), None)
+    value = table(last["value"]) if last else {}
+    together, slowest, ranks = (number(value.get(key)) for key in ("flops", "slowest_flops", "ranks"))
+    if not together or slowest is None or ranks is None or ranks < 2:
+        return None
+    return slowest / (together / ranks), str(value.get("slowest_host") or "")

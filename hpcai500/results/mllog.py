@@ -1,0 +1,232 @@
+"""Records in the log format of MLPerf, for tools that read such logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hpcai500.campaign.standing import ODD
+from hpcai500.errors import RecordError
+from hpcai500.record import Event, Record
+from hpcai500.results.global_batch import global_batch
+from hpcai500.results.score import score_record
+from hpcai500.results.submission.claim import accelerators_of
+
+# ----------------------------------------------------------------------------------------------------
+# Records in the log format of MLPerf, for tools that read such logs.
+
+
+# ----------------------------------------------------------------------------------------------------
+# One line of such a log.
+
+
+_MARK = ":::MLLOG "
+# What MLPerf's vocabulary has no word for.
+OURS = "hpcai500_"
+
+Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What happened.
+
+    Attributes:
+        key: its name.
+        value: any JSON value.
+        time_ms: when (UNIX time).
+        kind: whether something begins, ends, or is so.
+        metadata: facts beside it.
+    """
+
+    key: str
+    value: Any
+    time_ms: int
+    kind: Kind = "POINT_IN_TIME"
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """As it stands in the log, in ASCII.
+
+        Raises:
+            ValueError: a number in it is not finite: JSON has none such.
+        """
+        fields = {
+            "namespace": "",
+            "time_ms": self.time_ms,
+            "event_type": self.kind,
+            "key": self.key,
+            "value": self.value,
+            "metadata": self.metadata,
+        }
+        # Parsers look for the last mark in a line: one within a text (a host's name) would cut the line in two.
+        return _MARK + json.dumps(fields, allow_nan=False).replace(":::MLL", "\\u003a::MLL")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What such a log says first: who submits what, and with which hyper-parameters.
+
+
+_PRECISION = {"bf16": "bfloat16"}
+# What MLPerf calls the training of ResNet-50 v1.5 on ImageNet; it has no word for what else we do.
+_SAME_TASK = {("ic", "imagenet-1k"): "resnet"}
+
+
+def submission_facts(record: Record) -> Iterator[tuple[str, Any]]:
+    """Keys and values that tell what the log is of.
+
+    A record knows no organisation. MLPerf's checker stops at a benchmark that it does not know, so there is a word of
+    its own or none.
+    """
+    tables, nodes = record.tables, record.system.get("nodes")
+    benchmark = tables["benchmark"]
+    yield f"{OURS}benchmark", benchmark
+    if same := _SAME_TASK.get((benchmark, tables["problem"]["dataset"])):
+        yield "submission_benchmark", same
+    yield "submission_division", "open"
+    yield "submission_org", None
+    yield "submission_platform", f"{len(nodes)} nodes, accelerators: {accelerators_of(record)}" if nodes else None
+    yield "submission_status", "research"
+    # No cache is cleared before a run.
+    yield "cache_clear", False
+
+
+def hyperparameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys and values of the recipe in plain tables that MLPerf has words for."""
+    policy, samples = tables["hyperparameters"], global_batch(tables)
+    scaled = policy["learning_rate_scaling"] == "linear"
+    precision = tables["accelerator"]["precision"]
+    yield "seed", policy["seed"]
+    yield "global_batch_size", samples
+    yield "gradient_accumulation_steps", policy["accumulation_steps"]
+    yield "micro_batch_size", policy["batch_size"]
+    yield "opt_name", policy["optimizer"]
+    # MLPerf's is the one that is used, not the one that a smaller batch would have.
+    yield (
+        "opt_base_learning_rate",
+        policy["base_learning_rate"] * (samples / policy["base_batch"] if scaled else 1.0),
+    )
+    yield "opt_learning_rate_warmup_epochs", policy["warmup_epochs"]
+    yield "opt_weight_decay", policy["weight_decay"]
+    yield "lowest_numerical_precision_in_linear", _PRECISION.get(precision, precision)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A record's events as a log in MLPerf's format: its words where it has one, `hpcai500_` before all others.
+
+
+_ABORTED = "aborted"
+# What is done in an epoch, by the events that begin and end it.
+_BEGINS = {"epoch_start": "epoch_stop", "eval_start": "eval_stop"}
+_ENDS = frozenset(_BEGINS.values())
+
+
+def mllog_lines(record: Record) -> list[str]:
+    """The log of `record`, line by line: of one that is done, that failed, or that was stopped and gone on with.
+
+    Raises:
+        RecordError: an event lacks something that it should have.
+        WrongAnswerError: the record's result is not what its events give.
+    """
+    try:
+        lines = [line.text() for line in _Log(record).lines()]
+    except ODD as error:
+        raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
+    return [*lines, *(line.text() for line in _result(record))]
+
+
+class _Log:
+    """Translates events, one after the other."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._seen: set[str] = set()
+        # Of what has begun and not ended: the event that ends it, with its number of the epoch.
+        self._open: dict[str, int] = {}
+        self._now_ms = 0
+
+    def lines(self) -> Iterator[Line]:
+        """All lines but those of the result."""
+        for event in self._record.events:
+            if event["key"] == "init_start":
+                yield from self._broken_off()
+            self._now_ms = event["time_ms"]
+            yield from self._translated(event)
+            self._seen.add(event["key"])
+        if self._record.status == "error":
+            yield from self._broken_off()
+            if "run_start" in self._seen and "run_stop" not in self._seen:
+                yield Line("run_stop", None, self._now_ms, "INTERVAL_END", {"status": _ABORTED})
+
+    def _translated(self, event: Event) -> Iterator[Line]:
+        key: str = event["key"]
+        value: Any = event.get("value")
+        match key:
+            case "init_start":
+                yield from self._init_start(event)
+            case "init_stop":
+                # There is one of it, before the clock starts.
+                again = "init_stop" in self._seen
+                yield self._line(event, f"{OURS}resume_{key}" if again else key, "INTERVAL_END", None)
+            case "run_start":
+                yield self._line(event, key, "INTERVAL_START", None)
+                yield self._line(event, f"{OURS}company", "POINT_IN_TIME", value)
+            case "run_stop":
+                yield self._line(event, key, "INTERVAL_END", None, status=value["status"])
+            case "dataset":
+                if "dataset" not in self._seen:
+                    yield self._line(event, "train_samples", "POINT_IN_TIME", value["training_samples"])
+                    yield self._line(event, "eval_samples", "POINT_IN_TIME", value["evaluation_samples"])
+                yield self._line(event, f"{OURS}dataset", "POINT_IN_TIME", value)
+            case "eval_accuracy":
+                yield self._evaluation(event)
+            case _ if key in _BEGINS:
+                self._open[_BEGINS[key]] = value["epoch"]
+                yield self._line(event, key, "INTERVAL_START", None, epoch_num=value["epoch"])
+            case _ if key in _ENDS:
+                self._open.pop(key, None)
+                if len(value) > 1:
+                    facts = {name: fact for name, fact in value.items() if name != "epoch"}
+                    yield self._line(event, f"{OURS}epoch", "POINT_IN_TIME", facts, epoch_num=value["epoch"])
+                yield self._line(event, key, "INTERVAL_END", None, epoch_num=value["epoch"])
+            case _:
+                yield self._line(event, OURS + key, "POINT_IN_TIME", value)
+
+    def _init_start(self, event: Event) -> Iterator[Line]:
+        again = "init_stop" in self._seen
+        yield self._line(event, f"{OURS}resume_init_start" if again else "init_start", "INTERVAL_START", None)
+        yield self._line(event, f"{OURS}init", "POINT_IN_TIME", event["value"])
+        if "init_start" in self._seen:
+            return
+        tables = self._record.tables
+        for key, fact in submission_facts(self._record):
+            yield Line(key, fact, self._now_ms)
+        for key, fact in hyperparameters(tables):
+            yield Line(key, fact, self._now_ms)
+        yield Line(f"{OURS}recipe", tables, self._now_ms)
+
+    def _evaluation(self, event: Event) -> Line:
+        value = event["value"]
+        facts = {OURS + name: fact for name, fact in value.items() if name not in ("epoch", "value")}
+        return self._line(event, "eval_accuracy", "POINT_IN_TIME", value["value"], epoch_num=value["epoch"], **facts)
+
+    def _broken_off(self) -> Iterator[Line]:
+        """Ends of what a failure, a signal or a crash cut off, at the last time that the record knows."""
+        for key, epoch in self._open.items():
+            yield Line(key, None, self._now_ms, "INTERVAL_END", {"epoch_num": epoch, "status": _ABORTED})
+        self._open.clear()
+
+    def _line(self, event: Event, key: str, kind: Kind, value: Any, **facts: Any) -> Line:
+        """With the place in the record that it comes from, as MLPerf's own loggers name the place in the source."""
+        place = {"file": "events.jsonl", "lineno": event["seq"] + 1}
+        return Line(key, value, event["time_ms"], kind, {**place, **facts})
+
+
+def _result(record: Record) -> Sequence[Line]:
+    """What a complete record amounts to."""
+    if record.status != "done":
+        return []
+    result = score_record(record.path)
+    return [Line(f"{OURS}result", result.as_json(), record.events[-1]["time_ms"])]

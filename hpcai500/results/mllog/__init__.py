@@ -1,1 +1,0 @@
-"""Records in the log format of MLPerf, for tools that read such logs."""

@@ -1,1 +1,0 @@
-"""A ranking as static pages: readable without script, without network, by anybody."""

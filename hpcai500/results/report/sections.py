@@ -1,0 +1,618 @@
+"""The nodes of a run: what differs between them first, then the typical one by the parts of V2.0 section 5.3.3."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import UsageError
+from hpcai500.methodology.nodes import NodeDifference, node_differences
+from hpcai500.methodology.result import Result
+from hpcai500.recipe import every_field, recipes_folder, reference_recipe, table_differences, tables_hash
+from hpcai500.record import Event, line_hash
+from hpcai500.results.report.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Charts,
+    Fold,
+    Key,
+    Picture,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tone,
+)
+from hpcai500.results.report.drawing import Axis, Happening, Level, Line, Plot, Stretch, spanning, strip
+from hpcai500.results.report.reading import Subject
+from hpcai500.system.tables import (
+    link_rows,
+    network_rows,
+    operating_system_rows,
+    processor_rows,
+    software_rows,
+    system_rows,
+)
+from hpcai500.text import (
+    UNKNOWN,
+    count,
+    duration,
+    is_number,
+    listed,
+    moment,
+    number,
+    plain,
+    quantity,
+    short,
+    table,
+    tables,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# Quality and loss by epoch.
+
+
+_MOST_ROWS = 120
+_MOST_CLASSES = 40
+
+
+def training_section(subject: Subject) -> Section:
+    """Curves with the target as a line, the classes of the last evaluation, and the numbers as a table."""
+    epochs, evaluations = _last_pass(subject, "epoch_stop"), _last_pass(subject, "eval_accuracy")
+    if not epochs and not evaluations:
+        return Section("Quality and loss", [Text("No epoch was trained to its end.", "soft")])
+    problem = table(subject.record.tables.get("problem"))
+    metric, target = short(problem.get("metric", "quality"), 30), number(problem.get("target_quality"))
+    charts = [_quality_chart(metric, target, evaluations), _loss_chart(epochs)]
+    blocks: list[Block] = [Charts([chart for chart in charts if chart])]
+    last = evaluations[max(evaluations)] if evaluations else {}
+    if classes := table(last.get("per_class")):
+        blocks.append(_class_table(metric, classes))
+    blocks.append(Fold("Each epoch in numbers", [_epoch_table(metric, target, epochs, evaluations)]))
+    return Section("Quality and loss", blocks)
+
+
+def _quality_chart(metric: str, target: float | None, evaluations: Mapping[int, Mapping[str, Any]]) -> Chart | None:
+    points = _points(evaluations, "value")
+    if not points:
+        return None
+    highest = max([quality for _, quality in points] + ([target] if target is not None else []))
+    axis = Axis(metric, 0.0, 1.0) if highest > 0.5 else spanning(metric, [highest * 1.05])
+    said = f"{metric} is {points[-1][1]:.4f} after epoch {points[-1][0]:g}" + (
+        f"; the target is {target:g}." if target is not None else "."
+    )
+    drawing = Plot(
+        f"Quality ({metric}) by epoch",
+        said,
+        _epoch_axis(points),
+        axis,
+        lines=[Line(points, 1, marked=True)],
+        levels=[Level(target, f"target {target:g}")] if target is not None else [],
+    ).draw()
+    return Chart("Quality", drawing, said, [Key(metric, 1, "line")])
+
+
+def _loss_chart(epochs: Mapping[int, Mapping[str, Any]]) -> Chart | None:
+    points = _points(epochs, "loss")
+    if not points:
+        return None
+    losses = [loss for _, loss in points]
+    said = f"The mean training loss is {losses[-1]:.4g} in epoch {points[-1][0]:g}, from {losses[0]:.4g}."
+    drawing = Plot(
+        "Training loss by epoch", said, _epoch_axis(points), spanning("loss", losses), [Line(points, 4, marked=True)]
+    ).draw()
+    return Chart("Loss", drawing, said, [Key("mean loss of the training steps", 4, "line")])
+
+
+def _class_table(metric: str, classes: Mapping[str, Any]) -> Table:
+    ordered = sorted(classes.items(), key=lambda item: (number(item[1]) is None, number(item[1]) or 0.0))
+    rows = [
+        (short(name, 60), plain(value, ".4f") if value is not None else "does not occur") for name, value in ordered
+    ]
+    return Table(
+        f"{metric} of each class in the last evaluation, the worst first",
+        ("class", metric),
+        rows[:_MOST_CLASSES],
+        numeric=[1],
+        left_out=max(0, len(rows) - _MOST_CLASSES),
+    )
+
+
+def _epoch_table(
+    metric: str,
+    target: float | None,
+    epochs: Mapping[int, Mapping[str, Any]],
+    evaluations: Mapping[int, Mapping[str, Any]],
+) -> Table:
+    numbers = sorted({*epochs, *evaluations})
+    shown = numbers if len(numbers) <= _MOST_ROWS else numbers[-_MOST_ROWS:]
+    rows: list[Row] = []
+    for epoch in shown:
+        trained, evaluated = epochs.get(epoch, {}), evaluations.get(epoch, {})
+        quality = number(evaluated.get("value"))
+        reached = quality is not None and target is not None and quality >= target
+        rows.append(
+            (
+                str(epoch),
+                plain(trained.get("loss")),
+                Cell(f"{plain(quality, '.4f')}{' ✓' if reached else ''}", "good" if reached else ""),
+                duration(trained.get("seconds")),
+                duration(evaluated.get("seconds")),
+                duration(trained.get("data_wait_seconds")),
+                plain(trained.get("warnings"), ".0f"),
+            )
+        )
+    return Table(
+        "Each epoch; ✓ where the target quality is reached",
+        ("epoch", "loss", metric, "training", "evaluation", "data wait", "warnings"),
+        rows,
+        numeric=range(7),
+        left_out=len(numbers) - len(shown),
+    )
+
+
+def _epoch_axis(points: list[tuple[float, float]]) -> Axis:
+    last = max(epoch for epoch, _ in points)
+    few = last <= 12
+    return Axis("epoch", 0, last, ticks=range(int(last) + 1) if few else None)
+
+
+def _points(by_epoch: Mapping[int, Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    found = ((epoch, number(value.get(key))) for epoch, value in sorted(by_epoch.items()))
+    return [(float(epoch), value) for epoch, value in found if value is not None]
+
+
+def _last_pass(subject: Subject, key: str) -> dict[int, Mapping[str, Any]]:
+    """Epoch -> value; what was trained again replaces what a restart has lost."""
+    kept: dict[int, Mapping[str, Any]] = {}
+    for event in subject.record.events:
+        value = table(event.get("value"))
+        epoch = value.get("epoch")
+        if not isinstance(epoch, int) or not 0 < epoch < 10**7:
+            continue
+        if event["key"] == "run_resume":
+            kept = {number: old for number, old in kept.items() if number < epoch}
+        elif event["key"] == key:
+            kept[epoch] = value
+    return kept
+
+
+# ----------------------------------------------------------------------------------------------------
+# What happened when: the run along its clock, and its events in a table.
+
+
+_HAPPENED_MOST_ROWS = 150
+# What is told of each kind of event; others are shown with their values as they are.
+_QUIET = {"epoch_start", "eval_start", "eval_stop", "system"}
+_SIGNS = {
+    "run_start": "▶",
+    "run_resume": "↻",
+    "run_stop": "■",
+    "run_error": "✗",
+    "diverged": "✗",
+    "not_finite": "✗",
+    "interrupted": "‖",
+}
+_BAD = {"run_error", "diverged", "not_finite", "interrupted", "picture_error"}
+
+
+def event_section(subject: Subject) -> Section:
+    """The strip, and a table of the events that tell something."""
+    events = subject.record.events
+    if not events:
+        return Section("Events", [Text("The record has no events.", "flag")])
+    elapsed = _elapsed(subject)
+    blocks: list[Block] = [Text(_sentence(subject))]
+    if elapsed and max(elapsed.values()) > 0:
+        blocks.append(Charts([_chart(subject, elapsed)]))
+    told = [event for event in events if event["key"] not in _QUIET]
+    rows = [_row(event, elapsed) for event in told]
+    half = _HAPPENED_MOST_ROWS // 2
+    shown = rows if len(rows) <= _HAPPENED_MOST_ROWS else [*rows[:half], *rows[-half:]]
+    table = Table(
+        "Events; the clock is that of the run" + ("" if len(shown) == len(rows) else ", those in the middle left out"),
+        ("at", "event", "what it says"),
+        shown,
+        numeric=[0],
+        left_out=len(rows) - len(shown),
+    )
+    blocks.append(Fold(f"Events, {len(rows):,} of {len(events):,} that tell something", [table]))
+    return Section("Events", blocks)
+
+
+def _sentence(subject: Subject) -> str:
+    events, result = subject.record.events, subject.result
+    said = f"From {moment(events[0].get('time_ms'))} to {moment(events[-1].get('time_ms'))}, {len(events):,} events."
+    restarts = sum(event["key"] == "run_resume" for event in events)
+    if restarts:
+        down = f", {duration(result.downtime_seconds)} down, which counts as run time" if result else ""
+        said += f" {count(restarts, 'restart')}{down}."
+    warnings = sum(number(value.get("warnings")) or 0 for value in subject.values("epoch_stop"))
+    said += f" {count(warnings, 'warning')} while training." if warnings else " No warnings."
+    if subject.record.torn_bytes:
+        said += f" The last line was cut off by a crash ({count(subject.record.torn_bytes, 'byte')})."
+    return said
+
+
+def _elapsed(subject: Subject) -> dict[int, float]:
+    """Event -> seconds since the run's start, or since the first event where it never started; {} without a clock."""
+    events = subject.record.events
+    try:
+        clock = subject.clock()
+    except (TypeError, KeyError):
+        return {}
+    start = next((event for event in events if event["key"] == "run_start"), events[0])
+    return {event["seq"]: clock.between(start, event) for event in events}
+
+
+def _chart(subject: Subject, elapsed: Mapping[int, float]) -> Chart:
+    events = subject.record.events
+    stretches = list(_stretches(events, elapsed))
+    marks = [Happening(elapsed[event["seq"]], _SIGNS[event["key"]]) for event in events if event["key"] in _SIGNS]
+    axis = Axis("seconds since the run's start", min(elapsed.values()), max(elapsed.values()))
+    said = f"{count(len(stretches), 'stretch', 'stretches')} of training and evaluation in {duration(axis.high)}."
+    drawing = strip("The run along its clock", said, axis, stretches, marks)
+    note = "▶ start  ↻ restart  ‖ interruption  ✗ error  ■ stop"
+    return Chart("The run along its clock", drawing, note, [Key("training", 1), Key("evaluation", 2)])
+
+
+def _stretches(events: tuple[Event, ...], elapsed: Mapping[int, float]) -> Iterator[Stretch]:
+    opened: dict[str, float] = {}
+    for event in events:
+        kind, _, end = event["key"].rpartition("_")
+        if kind not in ("epoch", "eval"):
+            continue
+        if end == "start":
+            opened[kind] = elapsed[event["seq"]]
+        elif end == "stop" and kind in opened:
+            yield Stretch(opened.pop(kind), elapsed[event["seq"]], 1 if kind == "epoch" else 2)
+
+
+def _row(event: Event, elapsed: Mapping[int, float]) -> Row:
+    value = event.get("value")
+    said = _said(event["key"], value if isinstance(value, dict) else {"value": value})
+    tone: Tone = "bad" if event["key"] in _BAD else ""
+    when = duration(elapsed[event["seq"]]) if event["seq"] in elapsed else ""
+    return when, Cell(short(event["key"], 60), tone), Cell(said, tone)
+
+
+def _said(key: str, value: Mapping[str, Any]) -> str:
+    if key == "epoch_stop":
+        warnings = number(value.get("warnings"))
+        return (
+            f"epoch {listed(value.get('epoch'))}: loss {plain(value.get('loss'))}, "
+            f"{count(value.get('steps'), 'step')} in {duration(value.get('seconds'))}"
+            + (f", {count(warnings, 'warning')}" if warnings else "")
+        )
+    if key == "eval_accuracy":
+        return f"epoch {listed(value.get('epoch'))}: {listed(value.get('metric'))} {plain(value.get('value'), '.4f')}"
+    simple = {name: inner for name, inner in value.items() if not isinstance(inner, dict | list)}
+    left = len(value) - len(simple)
+    more = f" (and {count(left, 'table')}, shown above)" if left else ""
+    return short("; ".join(f"{short(name, 40)} {listed(inner)}" for name, inner in simple.items()), 400) + more
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the last evaluation saw, small enough to lie in the page.
+
+
+_MOST_PICTURES, _MOST_BYTES = 2, 32 * 2**20
+# Decoded, 120 MB; a file of a few kB can claim far more.
+_MOST_PIXELS = 40_000_000
+_WIDEST, _QUALITY = 1200, 82
+
+
+def picture_section(subject: Subject) -> Section | None:
+    """The record's pictures, if it has any and they are those that its events name."""
+    blocks = list(_pictures(subject))
+    return Section("Pictures", blocks) if blocks else None
+
+
+def _pictures(subject: Subject) -> Iterator[Block]:
+    named = {str(value["file"]): value.get("sha256") for value in subject.values("picture") if value.get("file")}
+    for name, content_hash in list(named.items())[-_MOST_PICTURES:]:
+        content = _content(subject.path, name)
+        if content is None:
+            yield Text(f"{short(name, 120)}: not in the record.", "soft")
+        elif hashlib.sha256(content).hexdigest() != content_hash:
+            yield Text(f"{short(name, 120)}: not the picture that the events name: it was changed.", "bad")
+        else:
+            yield _shown(name, content)
+
+
+def _content(record: Path, name: str) -> bytes | None:
+    """The file `name` of the record; None where it is missing, outside of the record, or too large for a page."""
+    path = record / name
+    try:
+        inside = path.resolve().is_relative_to(record.resolve())
+        if not inside or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
+        return path.read_bytes()
+    except (OSError, ValueError, RuntimeError):
+        # A name of 300 characters, one with a null byte, a loop of links.
+        return None
+
+
+def _shown(name: str, content: bytes) -> Block:
+    try:
+        small = _small(content)
+    except Exception as error:  # noqa: BLE001 - Pillow raises a dozen types for damaged files, SyntaxError among them
+        return Text(f"{short(name, 120)}: cannot be shown: {short(str(error) or type(error).__name__, 200)}.", "soft")
+    source = f"data:image/webp;base64,{base64.b64encode(small).decode()}"
+    return Picture(source, f"{short(name, 120)}, made by the run itself")
+
+
+def _small(content: bytes) -> bytes:
+    """The picture as WebP, no wider than a page.
+
+    Raises:
+        ValueError: it has more pixels than anyone looks at; it is not decoded.
+        Exception: as Pillow, which has many types for damaged files.
+    """
+    from PIL import Image  # only pages with a picture need it
+
+    with warnings.catch_warnings():
+        # Pillow warns of sizes that are refused below.
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "WEBP")) as opened:
+            width, height = opened.size
+            if width * height > _MOST_PIXELS:
+                raise ValueError(f"{width} x {height} pixels, and a page shows at most {_MOST_PIXELS:,}")
+            picture = opened.convert("RGB")
+    picture.thumbnail((_WIDEST, 8 * _WIDEST))
+    stream = io.BytesIO()
+    picture.save(stream, "WEBP", quality=_QUALITY)
+    return stream.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Every number of a result, unscaled, by its name in `result.json`.
+
+
+_MOST_ITEMS = 20
+
+
+def number_section(result: Result) -> Section:
+    """`result.json` as a table."""
+    rows = [(short(name, 80), value) for name, value in _flat(result.as_json(), "")]
+    table = Table("result.json: seconds, bytes, FLOPS, watts and joules, never scaled", ("key", "value"), rows)
+    return Section("All numbers", [Fold(f"{len(rows)} values as result.json has them", [table], printed=False)])
+
+
+def _flat(document: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
+    for key, value in document.items():
+        if key == "reasons":
+            continue
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}.")
+        elif isinstance(value, list):
+            more = f", and {len(value) - _MOST_ITEMS} more" if len(value) > _MOST_ITEMS else ""
+            yield f"{above}{key}", short(", ".join(map(str, value[:_MOST_ITEMS])) or "none") + more
+        else:
+            yield f"{above}{key}", UNKNOWN if value is None else short(value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The recipe of a run: what differs from the reference first, by the papers' nine layers.
+
+
+_RECIPE_MOST_ROWS, _MOST_LETTERS = 300, 100
+
+
+def recipe_section(subject: Subject) -> Section:
+    """Differences from the reference of its benchmark, and every field."""
+    tables = subject.record.tables
+    benchmark = str(tables.get("benchmark"))
+    reference = _reference(benchmark)
+    blocks: list[Block] = []
+    if reference is None:
+        blocks.append(Text(f"This installation has no reference recipe of {short(benchmark, 60)}.", "flag"))
+    else:
+        blocks += _differences(tables, reference, benchmark)
+    fields = every_field(tables)
+    rows = [(str(field.layer), field.name, listed(field.value)) for field in fields[:_RECIPE_MOST_ROWS]]
+    table = Table(
+        "The resolved recipe", ("layer", "field", "value"), rows, [0], max(0, len(fields) - _RECIPE_MOST_ROWS)
+    )
+    blocks.append(Fold(f"The whole recipe, {len(fields)} fields", [table]))
+    return Section("Recipe", blocks)
+
+
+def _differences(tables: Mapping[str, Any], reference: Mapping[str, Any], benchmark: str) -> list[Block]:
+    found = table_differences(tables, reference)
+    name = f"the reference of {benchmark}"
+    if not found:
+        return [Text(f"Every field is as in {name}.", "good")]
+    rows = [
+        (
+            Cell(f"{one.layer}{' !' if one.layer == 9 else ''}", "bad" if one.layer == 9 else ""),
+            one.field,
+            short(listed(one.reference), _MOST_LETTERS),
+            short(listed(one.value), _MOST_LETTERS),
+        )
+        for one in found[:_RECIPE_MOST_ROWS]
+    ]
+    said = f"{len(found)} fields differ from {name}."
+    if any(one.layer == 9 for one in found):
+        said += " Layer 9 (marked !) is the problem itself: what differs there cannot be ranked."
+    caption = "Fields that differ, from layer 9 (problem) down to layer 1 (hardware)"
+    return [
+        Text(said),
+        Table(caption, ("layer", "field", "reference", "this run"), rows, [0], max(0, len(found) - _RECIPE_MOST_ROWS)),
+    ]
+
+
+def _reference(benchmark: str) -> Mapping[str, Any] | None:
+    if not benchmark.isidentifier() or not (recipes_folder() / benchmark / "reference.toml").is_file():
+        return None
+    try:
+        return reference_recipe(benchmark).model_dump(mode="json")
+    except UsageError:
+        # A site's own folder of recipes may be older than this version; the page comes without.
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a reader needs to tell this record, its code and its data from any other.
+
+
+_MOST_FILES = 30
+
+
+def hash_section(subject: Subject) -> Section:
+    """Hashes of recipe, events, image, code, data and files."""
+    rows = [(what, short(value, 200)) for what, value in _hashes(subject)]
+    return Section(
+        "Hashes",
+        [
+            Text(
+                "Each event carries the hash of the one before it; the chain, the recipe and the system of this record "
+                "were checked when this page was made. The last event's hash stands for all of them."
+            ),
+            Table("SHA-256 unless another kind is named", ("of", "hash"), rows),
+        ],
+    )
+
+
+def _hashes(subject: Subject) -> Iterator[tuple[str, str]]:
+    record = subject.record
+    yield "recipe", tables_hash(record.tables)
+    yield "last event", last_event_hash(subject)
+    installation = table(record.system.get("installation"))
+    image, package = table(installation.get("image")), table(installation.get("package"))
+    yield "image", listed(image.get("content_sha256")) if image else "none: the run was made by an installation"
+    yield "code", listed(package.get("code_sha256"))
+    yield "compiled core", listed(package.get("core_sha256"))
+    for plugin in tables(installation.get("plugins"))[:10]:
+        yield f"plug-in {short(plugin.get('package'), 40)}", listed(plugin.get("code_sha256"))
+    yield "source revision", listed(package.get("revision"))
+    for edition, content in list(table(installation.get("editions")).items())[:10]:
+        yield f"rules {short(edition, 40)}", listed(content)
+    data = subject.last("dataset")
+    yield "data set, names and sizes", listed(data.get("fingerprint"))
+    yield "data set, content", listed(data.get("content_fingerprint"))
+    yield from _files(subject)
+
+
+def _files(subject: Subject) -> Iterator[tuple[str, str]]:
+    named = {
+        str(value["file"]): str(value["sha256"])
+        for event in subject.record.events
+        for value in _with_files(event.get("value"))
+    }
+    shown = list(named.items())[-_MOST_FILES:]
+    if len(named) > len(shown):
+        yield "files", f"{len(named) - len(shown):,} older ones are left out"
+    yield from ((f"file {short(name, 120)}", content) for name, content in shown)
+
+
+def _with_files(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The tables in an event that name a file and its hash: its value, or one of the nodes in it."""
+    found = [table(value), *tables(table(value).get("nodes"))]
+    yield from (one for one in found if one.get("file") and one.get("sha256"))
+
+
+def last_event_hash(subject: Subject) -> str:
+    """What DONE carries in a finished record: the hash of the last line of `events.jsonl`."""
+    content = (subject.path / "events.jsonl").read_bytes()
+    lines = content.split(b"\n")[:-1]
+    return line_hash(lines[-1]) if lines else UNKNOWN
+
+
+# ----------------------------------------------------------------------------------------------------
+# The nodes of a run: what differs between them first, then the typical one by the parts of V2.0 section 5.3.3.
+
+
+_MOST_HOSTS, _MOST_FIELDS, _MOST_DIFFERENCES, _MOST_VARIANTS = 6, 500, 60, 6
+_DEPTH = 6
+# Shown elsewhere, or as long as a page.
+_LONG = {"raw", "torch_build", "Flags"}
+
+
+def system_section(subject: Subject) -> Section:
+    """Differences, the parts of a typical node, and every field of it."""
+    nodes = tables(subject.record.system.get("nodes"))
+    if not nodes:
+        return Section("System", [Text("The record says nothing of its machine.", "flag")])
+    differences = node_differences(nodes) if len(nodes) > 1 else []
+    odd = {host for difference in differences for host in difference.outliers}
+    typical = next((node for node in nodes if str(node.get("host")) not in odd), nodes[0])
+    host = short(typical.get("host", "?"), 60)
+    blocks: list[Block] = [_system_sentence(len(nodes), differences)]
+    blocks += [_difference_table(differences)] if differences else []
+    blocks.append(_part_table(typical, subject, host))
+    blocks.append(Fold(f"Every field of node {host}", [_field_table(typical, host)], printed=False))
+    return Section("System", blocks)
+
+
+def _system_sentence(nodes: int, differences: Sequence[NodeDifference]) -> Text:
+    if nodes == 1:
+        return Text("One node.")
+    heavy = sum(difference.matters for difference in differences)
+    if heavy:
+        return Text(
+            f"{nodes:,} nodes, which differ in {count(heavy, 'field')} that may change speed or results.", "flag"
+        )
+    if differences:
+        return Text(f"{nodes:,} nodes, which differ only in what seldom matters.")
+    return Text(f"{nodes:,} nodes, alike in all that was looked at.", "good")
+
+
+def _difference_table(differences: Sequence[NodeDifference]) -> Table:
+    rows: list[Row] = []
+    for difference in differences[:_MOST_DIFFERENCES]:
+        tone: Tone = "flag" if difference.matters else "soft"
+        for index, variant in enumerate(difference.variants[:_MOST_VARIANTS]):
+            name = f"{'⚠ ' if difference.matters else ''}{short(difference.field, 80)}" if index == 0 else ""
+            hosts = ", ".join(short(host, 40) for host in variant.nodes[:_MOST_HOSTS])
+            more = len(variant.nodes) - _MOST_HOSTS
+            where = f"{hosts} and {more:,} more" if more > 0 else hosts
+            rows.append((Cell(name, tone), short(listed(variant.value), 200), f"{len(variant.nodes):,}", where))
+    caption = "Fields in which nodes differ, the commonest value first; ⚠ may change speed or results"
+    left_out = max(0, len(differences) - _MOST_DIFFERENCES)
+    return Table(caption, ("field", "value", "nodes", "which"), rows, (2,), left_out)
+
+
+def _part_table(node: Mapping[str, Any], subject: Subject, host: str) -> Table:
+    rows: list[Row] = []
+    system = subject.record.system
+    parts = {
+        "Processors and accelerators of a node": processor_rows(node),
+        "Connections within a node": link_rows(node),
+        "Operating system of a node": operating_system_rows(node),
+        "Software of a node": software_rows(node),
+        "Connections between nodes": network_rows(node),
+        "Software of the system": system_rows(tables(system.get("nodes")), system.get("installation")),
+    }
+    for title, lines in parts.items():
+        rows.append((title,))
+        rows += [(name, short(text)) for name, text in lines]
+    return Table(f"Node {host}, by the six parts of V2.0 section 5.3.3", ("", ""), rows)
+
+
+def _field_table(node: Mapping[str, Any], host: str) -> Table:
+    rows = list(_system_flat(node, "", _DEPTH))
+    left_out = max(0, len(rows) - _MOST_FIELDS)
+    return Table(f"Node {host}", ("field", "value"), rows[:_MOST_FIELDS], left_out=left_out)
+
+
+def _system_flat(value: Mapping[str, Any], above: str, depth: int) -> Iterator[tuple[str, str]]:
+    for key, inner in value.items():
+        name = f"{above}{short(key, 80)}"
+        if key in _LONG:
+            continue
+        if table(inner) and depth:
+            yield from _system_flat(inner, f"{name}.", depth - 1)
+        elif tables(inner) and depth:
+            for index, one in enumerate(tables(inner)):
+                yield from _system_flat(one, f"{name}[{index}].", depth - 1)
+        elif is_number(inner) and str(key).endswith("bytes"):
+            yield name, quantity(number(inner), "B")
+        else:
+            yield name, listed(inner)

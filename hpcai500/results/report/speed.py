@@ -1,0 +1,613 @@
+"""A profile of the same benchmark on the same machine: `hpcai500 profile` made it, profile.json holds it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcai500.errors import HpcAi500Error, RecordError
+from hpcai500.machine import Machine
+from hpcai500.methodology.communication import rank_name
+from hpcai500.results.given_files import GivenFile, given_file
+from hpcai500.results.report.blocks import Block, Cell, Chart, Charts, Fold, Key, Row, Section, Sentences, Table, Text
+from hpcai500.results.report.drawing import Axis, Bar, Level, Line, Plot, Spot, bars, spanning, spanning_decades
+from hpcai500.results.report.reading import Subject
+from hpcai500.results.roofline import Roofline, RooflinePoint, Roofs, move_sentence, roofline
+from hpcai500.system.power_samples import read_samples
+from hpcai500.text import count, duration, listed, number, plain, quantity, share, short, table, tables
+
+# ----------------------------------------------------------------------------------------------------
+# Where the time of a step goes: over all ranks, rank by rank, and who holds the others up.
+
+
+# Beyond so many ranks, the slowest and the quantiles tell more than all of them.
+MOST_RANKS = 20
+_PARTS = {
+    "data_wait_seconds": "data wait",
+    "compute_seconds": "compute",
+    "communication_wait_seconds": "communication",
+    "other_seconds": "other",
+}
+# Compute in blue; what is lost in warmer colours.
+_COLOURS = (2, 1, 4, 6)
+_QUANTILES = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "most": 1.0}
+
+
+def step_section(subject: Subject) -> Section:
+    """The split of a step into data wait, compute, communication and other, as far as the record knows it."""
+    ranks = _ranks(subject.last("steps").get("ranks"))
+    source = f"Input: {subject.result.input}." if subject.result and getattr(subject.result, "input", None) else ""
+    if not ranks:
+        return Section("Where the time goes", _by_epochs(subject, source))
+    total = {part: sum(rank[part] for rank in ranks) for part in _PARTS}
+    whole = sum(rank["seconds"] for rank in ranks)
+    blocks: list[Block] = [Text(f"{_sentence(total, whole)} {source}".strip())]
+    blocks.append(Charts([_split_chart(ranks, total, whole)]))
+    blocks.append(Fold("Seconds of each rank", [_rank_table(ranks)]))
+    if len(ranks) > MOST_RANKS:
+        blocks.append(_quantile_table(ranks))
+    return Section("Where the time goes", blocks)
+
+
+def straggler_section(subject: Subject) -> Section | None:
+    """Which ranks are slow, by the time that each needs for itself; None where one rank ran or nothing was measured."""
+    value = subject.last("communication")
+    ranks = [rank for rank in tables(value.get("ranks")) if number(rank.get("own_seconds"))]
+    if len(ranks) < 2:
+        return None
+    slow = [rank for rank in ranks if rank.get("straggler")]
+    middle = statistics.median(rank["own_seconds"] for rank in ranks)
+    if slow:
+        names = ", ".join(short(rank_name(rank), 60) for rank in slow[:MOST_RANKS])
+        more = f" and {len(slow) - MOST_RANKS:,} more" if len(slow) > MOST_RANKS else ""
+        slow_down = f"{'slows' if len(slow) == 1 else 'slow'} the others down"
+        said = Text(f"{count(len(slow), 'rank')} of {len(ranks):,} {slow_down}: {names}{more}.", "bad")
+    elif value.get("stragglers") is None:
+        said = Text("Too few steps to tell who is slow.", "soft")
+    else:
+        said = Text(f"None of {len(ranks):,} ranks slows the others down.", "good")
+    worst = sorted(ranks, key=lambda rank: -rank["own_seconds"])[:MOST_RANKS]
+    return Section("Stragglers", [said, Charts([_own_chart(worst, middle, len(ranks))]), _own_table(worst, len(ranks))])
+
+
+def _ranks(found: Any) -> list[dict[str, Any]]:
+    """Ranks whose numbers are all there."""
+    return [
+        dict(rank)
+        for rank in tables(found)
+        if number(rank.get("seconds")) and all(number(rank.get(part)) is not None for part in _PARTS)
+    ]
+
+
+def _sentence(total: Mapping[str, float], whole: float) -> str:
+    parts = ", ".join(f"{name} {share(total[part] / whole)}" for part, name in _PARTS.items())
+    return f"Of the time of all training steps, mean over the ranks: {parts}."
+
+
+def _by_epochs(subject: Subject, source: str) -> list[Block]:
+    """What the epochs say of runs that did not come to their end, or are older than the split."""
+    epochs = [value for value in subject.values("epoch_stop") if number(value.get("seconds"))]
+    if not epochs:
+        return [Text("No epoch was trained to its end, so nothing is known of the time of steps.", "soft")]
+    whole = sum(value["seconds"] for value in epochs)
+    known = {part: sum(number(value.get(part)) or 0.0 for value in epochs) for part in _PARTS}
+    measured = [part for part in _PARTS if any(number(value.get(part)) is not None for value in epochs)]
+    parts = {part: known[part] for part in measured}
+    rest = max(0.0, whole - sum(parts.values()))
+    rest_name = "other" if len(measured) > 1 else "compute, communication and other (not told apart in this record)"
+    names = [*(_PARTS[part] for part in measured), rest_name]
+    shares = [seconds / whole for seconds in (*parts.values(), rest)]
+    said = ", ".join(f"{name} {share(part)}" for name, part in zip(names, shares, strict=True))
+    colours = [*(_COLOURS[list(_PARTS).index(part)] for part in measured), 6]
+    drawing = bars(
+        "Where the time of training steps goes", f"{said}.", _percent(), [Bar("all ranks", _hundred(shares), colours)]
+    )
+    keys = [Key(name, colour) for name, colour in zip(names, colours, strict=True)]
+    return [
+        Text(f"Of the time of all training steps: {said}. {source}".strip()),
+        Charts([Chart("Parts of step time", drawing, "mean over the ranks", keys)]),
+    ]
+
+
+def _split_chart(ranks: Sequence[Mapping[str, Any]], total: Mapping[str, float], whole: float) -> Chart:
+    shown = _slowest(ranks)
+    rows = [] if len(ranks) == 1 else [Bar("all ranks", _hundred([total[part] / whole for part in _PARTS]), _COLOURS)]
+    rows += [
+        Bar(short(rank_name(rank), 30), _hundred([rank[part] / rank["seconds"] for part in _PARTS]), _COLOURS)
+        for rank in shown
+    ]
+    note = "" if len(shown) == len(ranks) else f"the {len(shown)} slowest of {len(ranks):,} ranks, by their own time"
+    drawing = bars("Parts of step time", f"{_sentence(total, whole)} {note}".strip(), _percent(), rows)
+    keys = [Key(name, colour) for name, colour in zip(_PARTS.values(), _COLOURS, strict=True)]
+    return Chart("Parts of step time", drawing, note, keys)
+
+
+def _slowest(ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All of few ranks in their order; of many, those whose own time is longest."""
+    if len(ranks) <= MOST_RANKS:
+        return list(ranks)
+    return sorted(ranks, key=lambda rank: -(rank["data_wait_seconds"] + rank["compute_seconds"]))[:MOST_RANKS]
+
+
+def _rank_table(ranks: Sequence[Mapping[str, Any]]) -> Table:
+    shown = _slowest(ranks)
+    rows = [
+        (
+            str(rank.get("rank")),
+            short(rank.get("host", ""), 60),
+            str(rank.get("steps")),
+            duration(rank["seconds"]),
+            *(f"{duration(rank[part])} ({share(rank[part] / rank['seconds'])})" for part in _PARTS),
+        )
+        for rank in shown
+    ]
+    return Table(
+        "Sums over the training steps of each rank since the last start"
+        + (", the slowest first" if len(shown) < len(ranks) else ""),
+        ("rank", "host", "steps", "all", *_PARTS.values()),
+        rows,
+        numeric=(0, 2, 3, 4, 5, 6, 7),
+        left_out=len(ranks) - len(shown),
+    )
+
+
+def _quantile_table(ranks: Sequence[Mapping[str, Any]]) -> Table:
+    ordered = {part: sorted(rank[part] / rank["seconds"] for rank in ranks) for part in _PARTS}
+    rows = [
+        (name, *(share(ordered[part][round(at * (len(ranks) - 1))]) for part in _PARTS))
+        for name, at in _QUANTILES.items()
+    ]
+    caption = f"Quantiles over {len(ranks):,} ranks: share of a rank's step time, each column by itself"
+    return Table(caption, ("quantile", *_PARTS.values()), rows, numeric=(1, 2, 3, 4))
+
+
+def _own_chart(worst: Sequence[Mapping[str, Any]], middle: float, of: int) -> Chart:
+    rows = [
+        Bar(
+            short(rank_name(rank), 30),
+            [rank["own_seconds"] * 1e3],
+            [4 if rank.get("straggler") else 1],
+            duration(rank["own_seconds"]) + (" ◀" if rank.get("straggler") else ""),
+        )
+        for rank in worst
+    ]
+    axis = spanning("own time of a step: data wait and compute, ms", [rank["own_seconds"] * 1e3 for rank in worst])
+    said = f"Median over the steps of each rank; the dashed line is the median of {of:,} ranks, {duration(middle)}."
+    drawing = bars("Own time of each rank", said, axis, rows, middle * 1e3)
+    keys = [Key("rank", 1), Key("median of the ranks", 0, "dashes")]
+    if any(rank.get("straggler") for rank in worst):
+        keys.append(Key("straggler (◀)", 4))
+    return Chart("Own time of the slowest ranks", drawing, said, keys)
+
+
+def _own_table(worst: Sequence[Mapping[str, Any]], of: int) -> Fold:
+    rows: list[Row] = [
+        (
+            str(rank.get("rank")),
+            short(rank.get("host", ""), 60),
+            *(duration(rank.get(f"{part}_seconds")) for part in ("step", "data_wait", "compute", "communication_wait")),
+            duration(rank["own_seconds"]),
+            Cell("straggler", "bad") if rank.get("straggler") else "",
+        )
+        for rank in worst
+    ]
+    shown = Table(
+        "Medians over the steps of each rank, the slowest first",
+        ("rank", "host", "step", "data wait", "compute", "communication wait", "own time", ""),
+        rows,
+        numeric=(0, 2, 3, 4, 5, 6),
+        left_out=of - len(worst),
+    )
+    return Fold("The slowest ranks in numbers", [shown])
+
+
+def _percent() -> Axis:
+    return Axis("share of step time, %", 0, 100)
+
+
+def _hundred(shares: Sequence[float]) -> list[float]:
+    return [part * 100 for part in shares]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What summing the gradients cost: docs/timeline.md defines each number.
+
+
+def communication_section(subject: Subject) -> Section | None:
+    """Fractions, bytes and the stages of an all-reduce (V2.0 Table 12); None in the record of one rank."""
+    value = subject.last("communication")
+    if not value:
+        return None
+    sizes = table(value.get("bytes_per_step"))
+    efficiency = subject.result.parallel_efficiency if subject.result else None
+    unknown = subject.result.parallel_efficiency_note if subject.result else None
+    said = (
+        f"{share(value.get('communication_fraction'))} of step time is waiting for sums; "
+        f"{share(value.get('overlap'))} of all-reduce time is hidden behind computation. "
+        f"A rank has {quantity(sizes.get('gradient'), 'B')} of gradients a step "
+        f"and sends {quantity(sizes.get('sent'), 'B')}."
+    )
+    if efficiency is not None:
+        said += f" Parallel efficiency, estimated before the clock started: {efficiency:.2f}."
+    elif unknown:
+        said += f" Parallel efficiency is unknown: {short(unknown, 200)}."
+    if (network := table(value.get("network"))).get("verdict"):
+        said += f" Network counters: {short(network['verdict'], 200)}."
+    stages = table(value.get("stages"))
+    return Section("Communication", [Text(said), *([_stage_table(stages, value)] if stages else [])])
+
+
+def _stage_table(stages: Mapping[str, Any], value: Mapping[str, Any]) -> Table:
+    known = {name: times for name, times in stages.items() if isinstance(times, dict)}
+    whole = sum(number(times.get("mean_seconds")) or 0.0 for times in known.values())
+    rows = []
+    for name, times in list(stages.items())[:20]:
+        mean = number(times.get("mean_seconds")) if isinstance(times, dict) else None
+        if mean is None:
+            rows.append((_words(name), "not seen", "", "", ""))
+            continue
+        middle, late = duration(times.get("median_seconds")), duration(times.get("p95_seconds"))
+        rows.append((_words(name), duration(mean), middle, late, share(mean / whole) if whole else ""))
+    caption = (
+        f"One all-reduce of a bucket, mean over {count(value.get('all_reduces'), 'all-reduce')} in "
+        f"{count(value.get('steps'), 'step')} on each rank"
+    )
+    return Table(caption, ("stage", "mean", "median", "95 %", "share"), rows, numeric=(1, 2, 3, 4))
+
+
+def _words(name: object) -> str:
+    return "all-reduce" if name == "all_reduce" else short(name, 60).replace("_", " ")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a run lies below the ceilings of its machine, drawn like V2.0 Fig. 9 and 15.
+
+
+_MOST_CEILINGS, _MOST_LINKS = 6, 4
+# Lines of text closer than this factor stand on each other.
+_CLOSE = 1.6
+_ALONE = "One rank communicates nothing, so it has no place along an axis of FLOPs a byte."
+
+
+def roofline_section(subject: Subject, machine: Machine, sources: Sequence[GivenFile]) -> Section:
+    """The model that fits the run, with what binds it in a sentence, or why there is none."""
+    try:
+        model = roofline([subject.path], machine)
+    except HpcAi500Error as error:
+        return Section("Roofline", [Text(f"No roofline: {short(error)}.", "flag")])
+    point, roofs = model.points[0], model.roofs[0]
+    blocks: list[Block] = [Text(f"{point.sentence}."), *(Text(f"{short(file.sentence)}.", "soft") for file in sources)]
+    if point.moves:
+        blocks.append(Sentences([move_sentence(move, point) for move in point.moves]))
+    blocks.append(Charts([_chart(model, point, roofs)]) if point.coi else Text(_ALONE, "soft"))
+    blocks.append(_table(model, roofs))
+    return Section("Roofline", blocks)
+
+
+def _chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Chart:
+    """Flat ceilings of FLOPS, slanted ones of bandwidths up to the highest of these, and the run below them."""
+    assert point.coi is not None
+    ceilings = sorted(roofs.ceilings.items(), key=lambda item: (item[0] != point.flops_ceiling, -item[1]))[
+        :_MOST_CEILINGS
+    ]
+    links = sorted(roofs.bandwidths.items(), key=lambda item: (item[0] != model.bound, -item[1]))[:_MOST_LINKS]
+    top = max(rate for _, rate in ceilings)
+    x = spanning_decades("FLOPs for each byte communicated", [point.coi, *(top / rate for _, rate in links)], margin=4)
+    heights = [point.flops, point.attainable_flops, *(rate for _, rate in ceilings)]
+    y = spanning_decades("FLOPS", heights, margin=3)
+    lines = [_slant(rate, top, x, y, colour) for colour, (_, rate) in enumerate(links, 1)]
+    said = short(f"{point.sentence}.")
+    drawing = Plot(
+        f"Roofline of {short(model.machine, 80)}",
+        said,
+        x,
+        y,
+        lines=lines,
+        levels=[
+            Level(rate, f"{short(name, 30)} {quantity(rate, 'FLOPS')}")
+            for name, rate in _apart(ceilings, point.flops_ceiling)
+        ],
+        spots=[Spot(point.coi, point.flops, f"this run, {quantity(point.flops, 'FLOPS')}", 4)],
+    ).draw()
+    keys = [
+        Key(f"{short(name, 30)}, {quantity(rate, 'B/s')}", colour, "dashes" if colour > 1 else "line")
+        for colour, (name, rate) in enumerate(links, 1)
+    ]
+    note = f"{short(model.machine, 80)} ({short(model.source, 160)}); ceilings of {roofs.accelerators:,} accelerators"
+    return Chart("Roofline (V2.0 section 6)", drawing, note, [*keys, Key("this run", 4, "dot")])
+
+
+def _slant(rate: float, top: float, x: Axis, y: Axis, colour: int) -> Line:
+    """Bandwidth x COI, from the edge of the drawing to the highest ceiling."""
+    start = max(x.low, y.low / rate)
+    return Line([(start, start * rate), (top / rate, top)], colour, dashed=colour > 1)
+
+
+def _apart(ceilings: Sequence[tuple[str, float]], binding: str) -> list[tuple[str, float]]:
+    """Ceilings whose names do not stand on each other, the run's own among them; the table has all."""
+    kept: list[tuple[str, float]] = []
+    for name, rate in sorted(ceilings, key=lambda item: item[0] != binding):
+        if all(max(rate, other) > _CLOSE * min(rate, other) for _, other in kept):
+            kept.append((name, rate))
+    return kept
+
+
+def _table(model: Roofline, roofs: Roofs) -> Fold:
+    rows = [
+        (short(name, 60), quantity(rate, "FLOPS"), quantity(roofs.ridges[name].get(model.bound or ""), "FLOP/B"))
+        for name, rate in sorted(roofs.ceilings.items(), key=lambda item: -item[1])
+    ]
+    rows += [
+        (f"{short(name, 60)}{' (gradients go this way)' if name == model.bound else ''}", quantity(rate, "B/s"), "")
+        for name, rate in sorted(roofs.bandwidths.items(), key=lambda item: -item[1])
+    ]
+    columns = ("ceiling", "rate", f"ridge point with {short(model.bound or 'no link', 40)}")
+    return Fold("All ceilings", [Table(f"Ceilings of {roofs.accelerators:,} accelerators", columns, rows, (1, 2))])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Power over time, and the energy that is its integral: docs/power.md has the rules.
+
+
+# More curves than these cannot be told apart; the nodes that take most are shown.
+_MOST_CURVES, _MOST_ROWS = 6, 20
+
+
+def power_section(subject: Subject) -> Section | None:
+    """Curves of the nodes that took most, and a table; None where nothing was to be measured."""
+    value = subject.last("power")
+    if not value:
+        return None
+    nodes = tables(value.get("nodes"))
+    result = subject.result
+    blocks: list[Block] = []
+    if result is not None and result.energy_joules is not None:
+        mean = f", {quantity(result.watts, 'W')} on average" if result.watts is not None else ""
+        blocks.append(Text(f"The run took {quantity(result.energy_joules, 'J')}{mean}."))
+    else:
+        reason = (result.power_note if result else None) or value.get("reason") or "the run has not come to its end"
+        blocks.append(Text(f"The energy of the run is unknown: {short(reason)}.", "flag"))
+    ordered = sorted(nodes, key=lambda node: -(number(node.get("mean_watts")) or 0.0))
+    curves, problems = _curves(subject, ordered[:_MOST_CURVES])
+    blocks += [Text(problem, "flag") for problem in problems]
+    if curves:
+        blocks.append(Charts([_power_chart(curves, len(nodes))]))
+    if nodes:
+        blocks.append(_power_table(ordered))
+    return Section("Power", blocks)
+
+
+def _curves(subject: Subject, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, Line]], list[str]]:
+    start = next((event for event in subject.record.events if event["key"] == "run_start"), None)
+    begin = (number(start.get("time_ms")) or 0.0) / 1000 if start else None
+    curves: list[tuple[str, Line]] = []
+    problems: list[str] = []
+    for node in nodes:
+        if not isinstance(node.get("file"), str):
+            continue
+        try:
+            points = list(_points(subject.path, node, begin))
+        except RecordError as error:
+            problems.append(f"{error}; its curve is left out.")
+            continue
+        if points:
+            curves.append((short(node.get("host", ""), 40), Line(points, len(curves) + 1, dashed=len(curves) % 2 == 1)))
+    return curves, problems
+
+
+def _points(record: Path, node: Mapping[str, Any], begin: float | None) -> Iterator[tuple[float, float]]:
+    """(seconds since the run's start, watts) of one node; its file is that of the event, or there were no record.
+
+    Raises:
+        RecordError: the file cannot be read as samples.
+    """
+    offset = number(node.get("clock_offset_seconds")) or 0.0
+    samples = read_samples(record / node["file"]).samples(offset)
+    first = begin if begin is not None else (samples[0].time_s if samples else 0.0)
+    before = None
+    for sample in samples:
+        watts = sample.watts
+        if watts is None and before is not None and sample.joules is not None and before.joules is not None:
+            seconds, joules = sample.time_s - before.time_s, sample.joules - before.joules
+            watts = joules / seconds if seconds > 0 and joules >= 0 else None
+        if watts is not None:
+            yield sample.time_s - first, watts
+        before = sample
+
+
+def _power_chart(curves: Sequence[tuple[str, Line]], of: int) -> Chart:
+    points = [point for _, line in curves for point in line.points]
+    times = [time for time, _ in points]
+    low, high = min(*times, 0.0), max(times)
+    axis = Axis("seconds since the run's start", low, high if high > low else low + 1.0)
+    note = "" if len(curves) == of else f"the {len(curves)} nodes that take most, of {of:,}"
+    drawing = Plot(
+        "Power over time",
+        f"From {min(watts for _, watts in points):.4g} W to {max(watts for _, watts in points):.4g} W. {note}".strip(),
+        axis,
+        spanning("watts", [watts for _, watts in points]),
+        [line for _, line in curves],
+    ).draw()
+    keys = [Key(host, line.colour, "dashes" if line.dashed else "line") for host, line in curves]
+    return Chart("Power over time", drawing, note, keys)
+
+
+def _power_table(nodes: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for node in nodes[:_MOST_ROWS]:
+        gaps = [gap for gap in node.get("gaps") or [] if isinstance(gap, list | tuple) and len(gap) == 2]
+        missing = sum((number(stop) or 0.0) - (number(start) or 0.0) for start, stop in gaps)
+        rows.append(
+            (
+                short(node.get("host", ""), 60),
+                f"{short(node.get('source', ''), 40)}, {short(node.get('scope', ''), 20)}",
+                quantity(node.get("mean_watts"), "W"),
+                quantity(node.get("energy_joules"), "J"),
+                count(node.get("samples"), "sample"),
+                Cell(f"{count(len(gaps), 'gap')}, {duration(missing)}", "flag") if gaps else "none",
+                short(node.get("reason") or "", 200),
+            )
+        )
+    return Table(
+        "Power of each node, the highest first",
+        ("host", "source and scope", "mean", "energy", "samples", "gaps", "note"),
+        rows,
+        numeric=(2, 3, 4),
+        left_out=len(nodes) - len(rows),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# A profile of the same benchmark on the same machine: `hpcai500 profile` made it, profile.json holds it.
+
+
+_MOST_CLASSES, _MOST_KERNELS, _MOST_CONVERSIONS = 12, 20, 10
+
+
+def given_profile(folder: Path) -> GivenFile:
+    """The file of the profile in `folder`, and who stands for it.
+
+    Raises:
+        RecordError: there is none.
+        WrongAnswerError: the signature beside it is not one of it.
+    """
+    path = folder / "profile.json"
+    if not path.is_file():
+        raise RecordError(f"{folder}: no profile.json there; make one: hpcai500 profile ic --out {folder}")
+    return given_file(path)
+
+
+def profile_section(record: Path, given: GivenFile | None) -> Section | None:
+    """Kernel classes, the top kernels, layout conversions, utilisation and bandwidth over time.
+
+    Args:
+        record: whose own profile is shown where none is given; None comes back where it has none.
+        given: the file of another one.
+
+    Raises:
+        RecordError: profile.json cannot be read.
+        WrongAnswerError: the signature beside it is not one of it.
+    """
+    if given is None and not (record / "profile" / "profile.json").is_file():
+        return None
+    file = given or given_profile(record / "profile")
+    document = file.tables()
+    said = (
+        f"{listed(document.get('benchmark'))} on {listed(document.get('device'))}: "
+        f"{count(document.get('steps'), 'step')} in {duration(document.get('seconds'))}. "
+        f"Unclassified: {share(document.get('unclassified_share'))} of kernel time."
+    )
+    blocks: list[Block] = [Text(said), Text(f"{short(file.sentence)}.", "soft")]
+    classes = {name: kind for name, kind in table(document.get("classes")).items() if isinstance(kind, dict)}
+    charts = [_class_chart(classes)] if classes else []
+    charts += [chart for chart in (_utilisation(document), _bandwidth(document)) if chart]
+    blocks.append(Charts(charts))
+    blocks += _layout(table(document.get("layout")))
+    top = tables(document.get("top"))
+    if top:
+        blocks.append(Fold("The kernels that take most time", [_kernels(top)]))
+    return Section("Profile", blocks)
+
+
+def _class_chart(classes: Mapping[str, Mapping[str, Any]]) -> Chart:
+    ordered = sorted(classes.items(), key=lambda item: -(number(item[1].get("share")) or 0.0))[:_MOST_CLASSES]
+    shares = [(short(name, 40), 100 * (number(kind.get("share")) or 0.0), kind) for name, kind in ordered]
+    rows = [Bar(name, [part], [1], f"{part:.1f} %") for name, part, _ in shares]
+    said = "; ".join(f"{name} {part:.1f} %" for name, part, _ in shares)
+    drawing = bars(
+        "Kernel classes by share of time",
+        said,
+        spanning("share of kernel time, %", [part for _, part, _ in shares]),
+        rows,
+    )
+    return Chart("Kernel classes (V2.0 Fig. 10)", drawing)
+
+
+def _utilisation(document: Mapping[str, Any]) -> Chart | None:
+    found = document.get("utilisation")
+    pairs = (
+        [pair for pair in found if isinstance(pair, list | tuple) and len(pair) == 2] if isinstance(found, list) else []
+    )
+    points = [
+        (time, 100 * part)
+        for time, part in ((number(a), number(b)) for a, b in pairs)
+        if time is not None and part is not None
+    ]
+    if len(points) < 2:
+        return None
+    mean = sum(part for _, part in points) / len(points)
+    said = f"{plain(mean)} % on average."
+    drawing = Plot(
+        "Device utilisation over time",
+        said,
+        _time_axis([time for time, _ in points]),
+        Axis("utilisation, %", 0, 100),
+        [Line(points, 3)],
+    ).draw()
+    return Chart("Device utilisation", drawing, said)
+
+
+def _bandwidth(document: Mapping[str, Any]) -> Chart | None:
+    rows = [row for row in tables(document.get("bandwidth")) if number(row.get("t_s")) is not None]
+    if len(rows) < 2:
+        return None
+    names = {"sent_bytes_per_second": "sent", "received_bytes_per_second": "received"}
+    lines = [
+        Line(
+            [(row["t_s"], value) for row in rows if (value := number(row.get(key))) is not None],
+            colour,
+            dashed=colour > 1,
+        )
+        for colour, key in enumerate(names, 1)
+    ]
+    values = [value for line in lines for _, value in line.points]
+    if not values:
+        return None
+    said = f"At most {quantity(max(values), 'B/s')}."
+    drawing = Plot(
+        "Communication bandwidth over time",
+        said,
+        _time_axis([row["t_s"] for row in rows]),
+        spanning("bytes/s", values),
+        lines,
+    ).draw()
+    keys = [Key("sent", 1, "line"), Key("received", 2, "dashes")]
+    return Chart("Communication bandwidth (V2.0 Fig. 13)", drawing, said, keys)
+
+
+def _layout(layout: Mapping[str, Any]) -> list[Block]:
+    if number(layout.get("share")) is None:
+        return []
+    said = f"Layout conversions take {duration(layout.get('seconds'))}, {share(layout['share'])} of kernel time."
+    conversions = tables(layout.get("conversions"))
+    if not conversions:
+        return [Text(said)]
+    columns = list(dict.fromkeys(key for one in conversions[:_MOST_CONVERSIONS] for key in one))[:6]
+    rows = [[listed(one.get(key)) for key in columns] for one in conversions[:_MOST_CONVERSIONS]]
+    shown = Table(
+        "Layout conversions", [short(key, 40) for key in columns], rows, left_out=max(0, len(conversions) - len(rows))
+    )
+    return [Text(said), Fold("Layout conversions", [shown])]
+
+
+def _kernels(top: list[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            short(kernel.get("name", ""), 160),
+            short(kernel.get("class", ""), 40),
+            duration(kernel.get("seconds")),
+            share(kernel.get("share")),
+            plain(kernel.get("calls"), ",.0f"),
+        )
+        for kernel in top[:_MOST_KERNELS]
+    ]
+    return Table(
+        "Top kernels", ("kernel", "class", "time", "share", "calls"), rows, (2, 3, 4), max(0, len(top) - len(rows))
+    )
+
+
+def _time_axis(times: list[float]) -> Axis:
+    low, high = min(times), max(times)
+    return Axis("seconds", low, high if high > low else low + 1.0)

@@ -1,0 +1,567 @@
+"""Anonymising: names of hosts and users leave a submission, and all hashes are computed again over what is left.
+
+Numbers, times and structure stay as they are, and so does what was broken: a hash that did not fit before does not fit
+afterwards either.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import ipaddress
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from hpcai500.campaign.journal import JOURNAL, Campaign, read_campaign
+from hpcai500.errors import UsageError
+from hpcai500.hosts import expand_hosts
+from hpcai500.recipe import tables_hash
+from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events
+from hpcai500.results.submission.claim import claim_of
+from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Anonymised, LeftOut, kind_of
+from hpcai500.results.submission.pack import Content, Gathered
+
+# ----------------------------------------------------------------------------------------------------
+# Finds the names that a submission would give away: of hosts, their domains, and users.
+
+
+# Under these keys events, descriptions and accounting name hosts.
+_HOST_KEYS = frozenset({"host", "hosts", "covers", "slowest_host", "outliers", "node_list"})
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+# Slurm's short form of many hosts.
+HOST_LIST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\[[0-9,-]+\](?:[A-Za-z0-9._-]|\[[0-9,-]+\])*")
+# Letters and digits, with what hosts' names have between them.
+RUN = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
+PIECE = re.compile(r"[A-Za-z0-9]+")
+HOME = re.compile(r"(/(?:home[0-9]*|homes|users?|Users|people)/)([^/\s\"':;,)]+)")
+_SUFFIXES = frozenset(
+    {"csv", "json", "jsonl", "log", "txt", "out", "err", "pt", "toml", "py", "zip", "so", "sh", "sif", "h5", "pid"}
+)
+_NOBODY = frozenset({"localhost", "localhost.localdomain"})
+# Names of accounts that tell nobody's name, and words of records: replaced within paths of home folders alone.
+_COMMON = frozenset(
+    {
+        "root",
+        "user",
+        "users",
+        "admin",
+        "hpc",
+        "hpcai500",
+        "python",
+        "data",
+        "train",
+        "test",
+        "ubuntu",
+        "slurm",
+        "ic",
+        "ewa",
+    }
+)
+_PREFIXES = ("node", "host", "machine", "computer", "n-of-cluster")
+_LEAST_USER = 3
+
+
+@dataclass
+class Found:
+    """Names as they were found, of hosts, of domains and of users."""
+
+    hosts: set[str] = field(default_factory=set)
+    domains: set[str] = field(default_factory=set)
+    users: set[str] = field(default_factory=set)
+
+
+def find_names(documents: Iterable[Any], texts: Iterable[str], here: str, user: str) -> Found:
+    """All names in `documents` (JSON) and `texts`; `here` and `user` are those of who packs.
+
+    Raises:
+        UsageError: a host's name cannot be told from a number.
+    """
+    found = Found()
+    strings: set[str] = set(texts)
+    for document in documents:
+        for key, text in _strings(document):
+            strings.add(text)
+            if key in _HOST_KEYS:
+                found.hosts |= set(_hosts(text))
+    found.hosts -= _NOBODY
+    found.domains |= {domain for name in (*found.hosts, here) if _is_domain(domain := name.partition(".")[2])}
+    known = {host.lower() for host in found.hosts}
+    for text in strings:
+        found.users |= {one for _, one in HOME.findall(text)}
+        _learn_listed(found, text, known)
+    known = {host.lower() for host in found.hosts}
+    for text in strings:
+        _learn_qualified(found, text, known)
+    for text in strings:
+        _learn_of_domain(found, text)
+    if user:
+        found.users.add(user)
+    for host in found.hosts:
+        if not any(character.isalpha() for character in host) and "." not in host:
+            raise UsageError(f"--anonymise: the host {host} has a name that cannot be told from a number: leave it out")
+    return found
+
+
+def pseudonyms(found: Found, here: str) -> dict[str, str]:
+    """What replaces each name of a host or a domain, by the name in small letters.
+
+    The order of names stays: whatever was sorted by them is still sorted.
+    """
+    shorts: dict[str, set[str]] = {}
+    for name in found.hosts:
+        shorts.setdefault(name.partition(".")[0].lower(), set()).add(name.partition(".")[2].lower())
+    alone = {short for short, domains in shorts.items() if len(domains - {""}) < 2}
+    identities = sorted({_identity(name, alone) for name in found.hosts})
+    prefix = next(one for one in _PREFIXES if not any(one in PIECE.findall(name) for name in identities))
+    width = max(3, len(str(len(identities))))
+    numbers = {identity: f"{prefix}-{number:0{width}d}" for number, identity in enumerate(identities, 1)}
+    chosen = {f"{name}": f"domain-{number:03d}" for number, name in enumerate(sorted(map(str.lower, found.domains)), 1)}
+    for identity, number in numbers.items():
+        # A host is called by its short name as well.
+        chosen.setdefault(identity.partition(".")[0], number)
+    chosen |= {name.lower(): numbers[_identity(name, alone)] for name in found.hosts}
+    if here and here.lower() not in _NOBODY:
+        for name in (here.lower(), here.partition(".")[0].lower()):
+            chosen.setdefault(name, "submitting-host")
+    return chosen
+
+
+def user_pseudonyms(found: Found) -> dict[str, str]:
+    """What replaces each user's name, by the name in small letters."""
+    names = sorted({user.lower() for user in found.users} - {"root"})
+    return {name: f"user-{number:03d}" for number, name in enumerate(names, 1)}
+
+
+def is_telling(user: str) -> bool:
+    """Whether a user's name is one wherever it occurs."""
+    return len(user) >= _LEAST_USER and user not in _COMMON
+
+
+def _identity(name: str, alone: set[str]) -> str:
+    short = name.partition(".")[0].lower()
+    is_address = not any(character.isalpha() for character in name)
+    return short if short in alone and not is_address else name.lower()
+
+
+def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """All strings in a JSON document, with the key that they stand under."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _strings(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner, key)
+
+
+def _hosts(text: str) -> list[str]:
+    if "[" not in text and "," not in text:
+        return [text] if _HOST.fullmatch(text) else []
+    try:
+        return [name for name in expand_hosts(text) if _HOST.fullmatch(name)]
+    except UsageError:
+        return []
+
+
+def _is_domain(text: str) -> bool:
+    return "." in text and any(character.isalpha() for character in text)
+
+
+def _learn_qualified(found: Found, text: str, known: set[str]) -> None:
+    """`n1.cluster.example.org` names a host where n1 is one."""
+    if "." not in text:
+        return
+    for run in RUN.findall(text):
+        short, _, domain = run.partition(".")
+        last = domain.rpartition(".")[2]
+        if short.lower() in known and _is_domain(domain) and last.isalpha() and last.lower() not in _SUFFIXES:
+            found.hosts.add(run)
+            found.domains.add(domain)
+
+
+def _learn_listed(found: Found, text: str, known: set[str]) -> None:
+    """Of a list in Slurm's short form that holds one of ours, all are hosts."""
+    if "[" not in text:
+        return
+    for listed in HOST_LIST.findall(text):
+        names = _hosts(listed)
+        if any(name.lower() in known for name in names):
+            found.hosts |= set(names)
+
+
+def _learn_of_domain(found: Found, text: str) -> None:
+    """Whatever is named in a known domain is a host of the site."""
+    for domain in list(found.domains):
+        if domain.lower() in text.lower():
+            ending = f".{domain.lower()}"
+            found.hosts |= {run for run in RUN.findall(text) if run.lower().endswith(ending) and run.lower() != domain}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Replaces names in text: whole words in any case, never parts of other words.
+
+
+_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)")
+_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
+_MAC = re.compile(r"(?<![\w:-])[0-9A-Fa-f]{2}(?:([:-])[0-9A-Fa-f]{2})(?:\1[0-9A-Fa-f]{2}){4}(?![\w:-])")
+_IPV6_PIECES = 7
+# Words of the format, whatever a host is called.
+_FORMAT_KEYS = frozenset(
+    {"schema", "key", "status", "benchmark", "edition", "backend", "metric", "convention", "launcher", "record"}
+)
+# Versions of four numbers look like addresses.
+_VERSION_KEYS = frozenset(
+    {"software", "installation", "driver", "device_software", "library", "version", "torch_build", "kernel", "firmware"}
+)
+
+
+class Replacer:
+    """Replaces names; the same name by the same word, wherever it occurs.
+
+    Args:
+        names: of hosts and domains in small letters, and what replaces each.
+        users: the same of users.
+    """
+
+    def __init__(self, names: Mapping[str, str], users: Mapping[str, str]) -> None:
+        self._users = users
+        self._names = {**{user: word for user, word in users.items() if is_telling(user)}, **names}
+        # A host that is called like a key of our documents would make them unreadable.
+        self._keys = {name: word for name, word in names.items() if any(map(str.isdigit, name))}
+        self._most_pieces = max((len(PIECE.findall(name)) for name in self._names), default=0)
+        self._addresses: dict[str, str] = {}
+        self._known: dict[tuple[str, bool], str] = {}
+
+    def text(self, text: str, *, with_addresses: bool = True) -> str:
+        """`text` without the names."""
+        found = self._known.get((text, with_addresses))
+        if found is None:
+            found = HOST_LIST.sub(lambda match: self._listed(match.group()), text)
+            found = HOME.sub(lambda match: match.group(1) + self._home(match.group(2)), found)
+            found = RUN.sub(lambda match: self._run(match.group()), found)
+            if with_addresses:
+                found = self._without_addresses(found)
+            self._known[text, with_addresses] = found
+        return found
+
+    def value(self, value: Any, key: str = "", *, with_addresses: bool = True) -> Any:
+        """A JSON document without the names, in its values and where a key is a name."""
+        if isinstance(value, str):
+            return value if key in _FORMAT_KEYS else self.text(value, with_addresses=with_addresses)
+        if isinstance(value, list):
+            return [self.value(inner, key, with_addresses=with_addresses) for inner in value]
+        if isinstance(value, dict):
+            return {
+                self._keys.get(name.lower(), name): self.value(
+                    inner, name, with_addresses=with_addresses and name not in _VERSION_KEYS
+                )
+                for name, inner in value.items()
+            }
+        return value
+
+    def _listed(self, text: str) -> str:
+        """`n[01-02]` as node-001,node-002, where it lists hosts of ours."""
+        try:
+            hosts = expand_hosts(text)
+        except UsageError:
+            return text
+        if not any(host.lower() in self._names for host in hosts):
+            return text
+        return ",".join(self._names.get(host.lower(), host) for host in hosts)
+
+    def _home(self, user: str) -> str:
+        return self._users.get(user.lower(), user)
+
+    def _run(self, text: str) -> str:
+        """The longest names within letters, digits, dots, hyphens and underscores."""
+        pieces = [match.span() for match in PIECE.finditer(text)]
+        done, place, at = [], 0, 0
+        while at < len(pieces):
+            for last in range(min(at + self._most_pieces, len(pieces)) - 1, at - 1, -1):
+                word = self._names.get(text[pieces[at][0] : pieces[last][1]].lower())
+                if word is not None:
+                    done += [text[place : pieces[at][0]], word]
+                    place, at = pieces[last][1], last
+                    break
+            at += 1
+        return "".join([*done, text[place:]])
+
+    def _without_addresses(self, text: str) -> str:
+        text = _MAC.sub(lambda match: self._address(match.group()), text)
+        text = _IPV4.sub(lambda match: self._internet_address(match.group()), text)
+        return _IPV6.sub(lambda match: self._internet_address(match.group()), text)
+
+    def _internet_address(self, text: str) -> str:
+        # A time of day has colons too.
+        if ":" in text and "::" not in text and text.count(":") < _IPV6_PIECES:
+            return text
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return text
+        return text if address.is_loopback or address.is_unspecified else self._address(text)
+
+    def _address(self, text: str) -> str:
+        return self._addresses.setdefault(text.lower(), f"address-{len(self._addresses) + 1:03d}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Writes a campaign anew without names: files first, then journal and records, which name each other's hashes.
+
+
+_JOURNAL = f"{CAMPAIGN}/{JOURNAL}"
+_LONGEST_TRACE_BYTES = 64 * 2**20
+_HASH_LENGTH = hashlib.sha256().digest_size * 2
+
+
+def anonymise(
+    campaign: Campaign,
+    gathered: Gathered,
+    folder: Path,
+    here: str,
+    user: str | None = None,
+    *,
+    longest_trace: int = _LONGEST_TRACE_BYTES,
+) -> Anonymised:
+    """Replace the files in `gathered` by ones without names, which are written into `folder`.
+
+    Args:
+        campaign: what is submitted.
+        gathered: its files; checkpoints, which hold numbers alone, and sources stay.
+        folder: a new one; the campaign is in its `campaign/` then.
+        here: name of this host.
+        user: who submits; None asks the system.
+        longest_trace: bytes; longer ones are left out.
+
+    Raises:
+        RecordError: the chain of a log is broken, so that nothing can be computed again.
+        UsageError: a name cannot be replaced without damage.
+    """
+    files = _Files(gathered)
+    _leave_unread_traces(gathered, files, longest_trace)
+    user = _user() if user is None else user
+    found = find_names(files.documents(), files.texts(), here, user)
+    names = pseudonyms(found, here)
+    rewriting = _Rewriting(files, folder, Replacer(names, user_pseudonyms(found)))
+    gathered.files = rewriting.rewritten()
+    gathered.left_out = [rewriting.left_out(one) for one in gathered.left_out]
+    _require_same_claim(campaign, read_campaign(folder / CAMPAIGN))
+    hosts = {word for name, word in names.items() if name in {host.lower() for host in found.hosts}}
+    return Anonymised(hosts=len(hosts), original_campaign=campaign.identity, original_heads=rewriting.original_heads)
+
+
+def _leave_unread_traces(gathered: Gathered, files: _Files, longest_bytes: int) -> None:
+    """A trace names hosts: what nobody reads through cannot go. Reading one takes ten times its size in memory."""
+    traces = {path for path in files.paths("bytes") if "/trace/" in path}
+    for path in sorted(traces | set(files.traces())):
+        if not path.endswith(".json"):
+            gathered.leave(path, "--anonymise: no JSON, so that names in it would not be found")
+        elif files.size_bytes(path) > longest_bytes:
+            gathered.leave(path, f"--anonymise: over {longest_bytes >> 20} MiB, too long to look for names in it")
+        else:
+            continue
+        del gathered.files[path]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _require_same_claim(before: Campaign, after: Campaign) -> None:
+    one, other = claim_of(before), claim_of(after)
+    if (one.level, one.rankable, one.metrics, len(one.reasons)) != (
+        other.level,
+        other.rankable,
+        other.metrics,
+        len(other.reasons),
+    ):
+        raise UsageError(
+            f"{before.path}: --anonymise would change the result: the name of a host or a user is a word that records "
+            "use themselves: submit it without --anonymise"
+        )
+
+
+class _Files:
+    """The gathered files, read by what they hold."""
+
+    def __init__(self, gathered: Gathered) -> None:
+        self.all = gathered.files
+
+    def content(self, path: str) -> bytes:
+        source = self.all[path]
+        return source if isinstance(source, bytes) else source.read_bytes()
+
+    def paths(self, form: str) -> list[str]:
+        return [path for path in sorted(self.all) if (kind := kind_of(path)) and kind.form == form]
+
+    def events(self, path: str) -> list[Event]:
+        """Of a log; what a crash left of a last line is no event."""
+        return parse_events(whole_lines(self.content(path)), path)[0]
+
+    def traces(self) -> list[str]:
+        return [path for path in self.paths("bytes") if path.endswith(".json")]
+
+    def document(self, path: str) -> Any:
+        try:
+            return json.loads(self.content(path))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not JSON, so that names in it cannot be replaced: {error}") from error
+
+    def size_bytes(self, path: str) -> int:
+        source = self.all[path]
+        return len(source) if isinstance(source, bytes) else source.stat().st_size
+
+    def documents(self) -> Iterator[Any]:
+        for path in self.paths("json lines"):
+            yield from self.events(path)
+        for path in (*self.paths("json"), *self.traces()):
+            yield self.document(path)
+        for path in self.paths("toml"):
+            yield tomllib.loads(self.content(path).decode())
+
+    def texts(self) -> Iterator[str]:
+        for path in self.paths("text"):
+            yield path
+            yield self.content(path).decode("utf-8", errors="replace")
+        yield from self.paths("csv")
+
+
+def whole_lines(content: bytes) -> bytes:
+    """`content` without a last line that has no end."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+class _Rewriting:
+    """Writes each file anew; hashes that were computed over old content are replaced by those over the new."""
+
+    def __init__(self, files: _Files, folder: Path, replacer: Replacer) -> None:
+        self._files, self._folder, self._replacer = files, folder, replacer
+        self._hashes: dict[str, str] = {}
+        self._new: dict[str, Content] = {}
+        self.original_heads: dict[str, str] = {}
+
+    def rewritten(self) -> dict[str, Content]:
+        """All files by their new paths."""
+        logs = self._files.paths("json lines")
+        for path in self._files.all:
+            self._rewrite_plain(path)
+        self._rewrite_journal()
+        # Runs that the journal does not know of lie beside those that it knows.
+        for path in logs:
+            if path not in self._new:
+                self._rewrite_log(path)
+        for path in self._files.all:
+            if path.endswith("/DONE"):
+                head = self._files.content(path).decode("utf-8", errors="replace").strip()
+                self._write(path, f"{self._hashes.get(head, head)}\n".encode())
+        return self._new
+
+    def left_out(self, one: LeftOut) -> LeftOut:
+        """The same without names."""
+        return LeftOut(path=self._replacer.text(one.path)[:1000], reason=self._replacer.text(one.reason)[:1000])
+
+    def _rewrite_plain(self, path: str) -> None:
+        """What names no hash of a log."""
+        kind = kind_of(path)
+        form = kind.form if kind else "bytes"
+        if form == "json lines" or path.endswith("/DONE"):
+            return
+        if form == "checkpoint" or not path.startswith((f"{CAMPAIGN}/", f"{ACCOUNTING}/", f"{LOGS}/")):
+            self._new[path] = self._files.all[path]
+            return
+        content = self._files.content(path)
+        if form == "toml":
+            changed = self._recipe(content)
+        elif form == "json" or path.endswith(".json"):
+            changed = self._document(content, indent=2 if form == "json" else None)
+        elif form == "csv":
+            # Rows are numbers; the header names devices.
+            header, end, rows = content.partition(b"\n")
+            changed = self._text(header) + end + rows
+        else:
+            changed = self._text(content) if form == "text" else content
+        self._hashes[hashlib.sha256(content).hexdigest()] = hashlib.sha256(changed).hexdigest()
+        parent, _, name = path.rpartition("/")
+        self._write(f"{parent}/{self._replacer.text(name)}", changed)
+
+    def _recipe(self, content: bytes) -> bytes:
+        tables = tomllib.loads(content.decode())
+        changed = self._replacer.value(tables)
+        self._hashes[tables_hash(tables)] = tables_hash(changed)
+        return content if changed == tables else tomli_w.dumps(changed).encode()
+
+    def _document(self, content: bytes, indent: int | None) -> bytes:
+        document = json.loads(content)
+        changed = self._replacer.value(document)
+        if changed == document:
+            return content
+        return (json.dumps(changed, indent=indent, allow_nan=False) + ("\n" if indent else "")).encode()
+
+    def _text(self, content: bytes) -> bytes:
+        return self._replacer.text(content.decode("utf-8", errors="replace")).encode()
+
+    def _rewrite_journal(self) -> None:
+        """Line by line: a record is begun by the line before it, and the line after it vouches for its end."""
+        content = whole_lines(self._files.content(_JOURNAL))
+        old = content.split(b"\n")
+        lines: list[bytes] = []
+        for event, line in zip(self._files.events(_JOURNAL), old, strict=False):
+            lines.append(self._next_line(event, line, lines))
+            if event["key"] == "attempt_start":
+                path = f"{CAMPAIGN}/{event['value']['record']}/events.jsonl"
+                if path in self._files.all:
+                    self._rewrite_log(path)
+        self._write_lines(_JOURNAL, content, lines)
+
+    def _rewrite_log(self, path: str) -> None:
+        content = whole_lines(self._files.content(path))
+        lines: list[bytes] = []
+        for event, line in zip(self._files.events(path), content.split(b"\n"), strict=False):
+            lines.append(self._next_line(event, line, lines))
+        self._write_lines(path, content, lines)
+
+    def _next_line(self, event: Event, old: bytes, lines: list[bytes]) -> bytes:
+        previous = line_hash(lines[-1]) if lines else FIRST_PREVIOUS
+        value = self._rehashed(self._replacer.value(event.get("value")))
+        line = event_line({**event, "prev": previous, "value": value})
+        self._hashes[line_hash(old)] = line_hash(line)
+        return line
+
+    def _rehashed(self, value: Any) -> Any:
+        """`value` with the new hash wherever it names an old one."""
+        if isinstance(value, str):
+            return self._hashes.get(value, value) if len(value) == _HASH_LENGTH else value
+        if isinstance(value, list):
+            return [self._rehashed(inner) for inner in value]
+        if isinstance(value, dict):
+            return {key: self._rehashed(inner) for key, inner in value.items()}
+        return value
+
+    def _write_lines(self, path: str, old: bytes, lines: list[bytes]) -> None:
+        if lines:
+            self.original_heads[path] = last_hash(old)
+        self._write(path, b"".join(line + b"\n" for line in lines))
+
+    def _write(self, path: str, content: bytes) -> None:
+        target = self._folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        self._new[path] = target
+
+
+# ----------------------------------------------------------------------------------------------------
+# Anonymising: names of hosts and users leave a submission, and all hashes are computed again over what is left.
+#
+# Numbers, times and structure stay as they are, and so does what was broken: a hash that did not fit before does not
+# fit afterwards either.

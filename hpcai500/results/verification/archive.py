@@ -1,0 +1,424 @@
+"""Energy is what the samples of power give."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hpcai500 import __version__
+from hpcai500.campaign.journal import JOURNAL
+from hpcai500.campaign.standing import differing_keys
+from hpcai500.errors import RecordError, WrongAnswerError
+from hpcai500.record import Record, event_line, iterate, json_object, parse_events
+from hpcai500.results.submission.claim import accelerators_of, framework_of, plain
+from hpcai500.results.verification.context import Context
+from hpcai500.results.verification.facts import (
+    Facts,
+    begun_on,
+    image,
+    is_of_our_version,
+    nodes,
+    package,
+    same_document,
+    same_number,
+    values,
+)
+from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
+from hpcai500.system.power_samples import METER, check_power
+from hpcai500.system.software import code_hash, core_hash, package_code_hash
+
+# ----------------------------------------------------------------------------------------------------
+# What the archive holds, once it could be opened: each file has the hash that the manifest names.
+
+
+def check_archive(context: Context) -> Iterator[Finding]:
+    """How much was compared, and what was left out or replaced before it was packed."""
+    manifest = context.submission.manifest
+    size = sum(entry.bytes for entry in manifest.files)
+    yield note("archive", f"{len(manifest.files)} files, {size} bytes: each has the SHA-256 that the manifest names")
+    reasons: dict[str, list[str]] = {}
+    for left in manifest.left_out:
+        reasons.setdefault(left.reason, []).append(left.path)
+    for reason, paths in reasons.items():
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        yield skipped("left-out", f"{paths[0]}{more}: {reason}")
+    if manifest.anonymised:
+        heads = manifest.anonymised.original_heads
+        yield skipped(
+            "anonymised",
+            f"{manifest.anonymised.hosts} host names were replaced; ask for the originals of {len(heads)} logs where "
+            "names matter: their last hashes must be those in the manifest",
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The logs are whole: each line carries the hash of the one before it, and each file is that which the log names.
+
+
+_CHAIN, _FILES = "hash-chain", "record-files"
+
+
+def check_chains(context: Context) -> Iterator[Finding]:
+    """Journal and records, also of attempts that failed."""
+    broken = False
+    for name, reason in context.unreadable.items():
+        broken = True
+        yield fail(_CHAIN if _is_chain(context.campaign.path / name) else _FILES, f"{name}: {reason}")
+    logs = {JOURNAL: context.campaign.path / JOURNAL}
+    logs.update({f"{name}/events.jsonl": record.path / "events.jsonl" for name, record in context.records.items()})
+    events = 0
+    for name, path in logs.items():
+        content = path.read_bytes()
+        lines = content.split(b"\n")[:-1]
+        events += len(lines)
+        foreign = next((n for n, line in enumerate(lines, 1) if not _is_ours(line)), None)
+        if foreign:
+            broken = True
+            yield fail(_CHAIN, f"{name}:{foreign}: no line as hpcai500 writes it: it was edited")
+    for name, record in context.done.items():
+        if record.torn_bytes:
+            broken = True
+            yield fail(_CHAIN, f"{name}: done, and still {record.torn_bytes} bytes of a broken line are at its end")
+    if not broken:
+        yield note(_CHAIN, f"the journal and {len(context.records)} records: {events} events, in unbroken chains")
+        yield note(_FILES, "recipes, systems, results' markers and power samples are those that the events name")
+
+
+def _is_chain(record: Path) -> bool:
+    """Whether it is the log itself that is broken."""
+    try:
+        parse_events((record / "events.jsonl").read_bytes(), "")
+    except RecordError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _is_ours(line: bytes) -> bool:
+    """Whether reading and writing a line gives the same bytes: doubled keys and odd numbers do not survive that."""
+    try:
+        return event_line(json.loads(line)) == line
+    except ValueError:
+        return False
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the manifest says of the campaign is what the campaign says of itself.
+
+
+_NAME = "manifest"
+
+
+def check_manifest(context: Context) -> Iterator[Finding]:
+    """Each fact of the manifest that the campaign or the records have as well."""
+    manifest, campaign = context.submission.manifest, context.campaign
+    pairs: dict[str, tuple[Any, Any]] = {
+        "benchmark": (manifest.benchmark, campaign.benchmark),
+        "edition": (manifest.edition, campaign.edition),
+        "campaign": (manifest.campaign, campaign.identity),
+        "trials": (manifest.trials, len(campaign.trials)),
+        "attempts": (manifest.attempts, len(campaign.attempts)),
+    }
+    for name, record in context.done.items():
+        ran = package(record)
+        pairs[f"code.version, in {name}"] = (manifest.code.version, ran.get("version"))
+        pairs[f"code.code_sha256, in {name}"] = (manifest.code.code_sha256, ran.get("code_sha256"))
+        pairs[f"code.core_sha256, in {name}"] = (manifest.code.core_sha256, ran.get("core_sha256"))
+        pairs[f"code.image_sha256, in {name}"] = (manifest.code.image_sha256, image(record).get("content_sha256"))
+        # A run that went on elsewhere has two systems. It is not ranked, and whichever is named is no lie.
+        either = (record, begun_on(record))
+        for what, told, told_by in (
+            ("accelerators", manifest.accelerators, accelerators_of),
+            ("framework", manifest.framework, framework_of),
+        ):
+            found = [told_by(one) for one in either]
+            pairs[f"{what}, in {name}"] = (told, told if told in found else found[0])
+    wrong = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
+    for what, (told, found) in wrong.items():
+        yield fail(_NAME, f"{what}: the manifest says {told}, the campaign {found}")
+    if not wrong:
+        yield note(_NAME, f"{len(pairs)} facts are those of the campaign and its records")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is claimed is what the records give, computed again.
+
+
+_CLAIM = "claim"
+_READ, _COMPARED = 2000, 300
+
+
+def check_claim(context: Context) -> Iterator[Finding]:
+    """Each metric over the trials, whether it may be ranked, and why not, under the edition that is claimed."""
+    found = [*_metrics(context), *_rankable(context)]
+    yield from found
+    if not any(one.severity == "fail" for one in found):
+        claim = context.submission.manifest.claim
+        told = "rankable" if claim.rankable else "not rankable"
+        yield note(_CLAIM, f"{len(claim.metrics)} metrics within 1e-9, and {told}, as computed from the records")
+    if context.asked.edition != context.claimed.edition:
+        told = f"claimed under {context.claimed.edition}; level, metrics and rank told here are those of"
+        yield note("edition", f"{told} {context.asked.edition}, which was asked for")
+
+
+def _metrics(context: Context) -> Iterator[Finding]:
+    claimed = context.submission.manifest.claim.metrics
+    if context.claimed.metrics is None:
+        yield fail(_CLAIM, "the records give no metrics over the trials")
+        return
+    for name in sorted(claimed.keys() | context.claimed.metrics.keys()):
+        told, found = claimed.get(name), context.claimed.metrics.get(name)
+        if told is None or found is None:
+            yield fail(_CLAIM, f"{name}: {_is_there(told)} in the claim, {_is_there(found)} by the records")
+            continue
+        computed = asdict(found)
+        for key, value in told.model_dump().items():
+            if not same_number(value, computed[key]):
+                yield fail(_CLAIM, f"{name}.{key}: claimed is {value!r}; the records give {computed[key]!r}")
+
+
+def _rankable(context: Context) -> Iterator[Finding]:
+    claim, standing = context.submission.manifest.claim, context.claimed.standing
+    if standing is None:
+        yield fail(_CLAIM, "whether it may be ranked cannot be found out")
+        return
+    short = [_plain(reason) for reason in standing.reasons]
+    if claim.rankable != standing.rankable:
+        said = "rankable" if claim.rankable else "not rankable"
+        yield fail(_CLAIM, f"claimed is {said}; the records give: {'; '.join(short) or 'rankable'}")
+        return
+    told = [_plain(reason) for reason in claim.reasons]
+    only_claimed, only_found = sorted(set(told) - set(short)), sorted(set(short) - set(told))
+    if only_claimed or only_found:
+        evidence = f"reasons that are claimed only: {only_claimed}; that are found only: {only_found}"
+        # Another version may say the same in other words.
+        same_version = context.submission.manifest.code.version == __version__
+        yield fail(_CLAIM, evidence) if same_version else warning(_CLAIM, evidence)
+
+
+def _is_there(summary: object) -> str:
+    return "absent" if summary is None else "there"
+
+
+def _plain(reason: str) -> str:
+    """`reason` as manifests hold it, with records named as they are named in the campaign, wherever that lay.
+
+    Its beginning: a manifest cuts long ones, and whoever wrote them may have chosen their length.
+    """
+    return plain(re.sub(r"\S*/(?=trial-\d)", "", reason[:_READ]))[:_COMPARED]
+
+
+# ----------------------------------------------------------------------------------------------------
+# `result.json` is what the events give.
+
+
+_RESULTS = "result"
+
+
+def check_results(context: Context) -> Iterator[Finding]:
+    """Each done record, computed from its events under the edition that it was run under."""
+    found = [
+        fail(_RESULTS, f"{name}: its events give no result: {reason}")
+        for name, reason in context.claimed.unscored.items()
+    ]
+    for name, result in context.claimed.results.items():
+        path = context.done[name].path / "result.json"
+        if not path.is_file():
+            found.append(fail(_RESULTS, f"{name}: result.json is missing"))
+            continue
+        written, computed = json_object(path), result.as_json()
+        if not is_of_our_version(context.done[name]):
+            found += _different(name, written, computed, differing_keys(written, computed))
+            continue
+        found += _different(name, written, computed, sorted(written))
+        if missing := sorted(computed.keys() - written.keys()):
+            found.append(fail(_RESULTS, f"{name}: result.json does not say {', '.join(missing)}: taken out"))
+    yield from found
+    if not found:
+        yield note(
+            _RESULTS, f"{len(context.claimed.results)} results, computed from their events, are those of result.json"
+        )
+
+
+def _different(
+    name: str, written: Mapping[str, Any], computed: Mapping[str, Any], keys: Sequence[str]
+) -> Iterator[Finding]:
+    for key in keys:
+        if not same_document(computed.get(key), written[key]):
+            yield fail(
+                _RESULTS, f"{name}: result.json says {key} is {written[key]!r}; its events give {computed.get(key)!r}"
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The code that ran is the code that is here; and where it is not this version's, which files differ.
+
+
+_CODE, _CHANGED, _TRUST = "code", "code-changed", "measuring-code-changed"
+
+
+def check_code(context: Context) -> Iterator[Finding]:
+    """Sources, each record and the plan have one hash; then the sources with those that are installed here."""
+    yield from _is_one(context)
+    changes = context.code_changes
+    if changes is None:
+        version = context.submission.manifest.code.version
+        yield warning(
+            _CODE,
+            f"of version {version}; here is {__version__}: what of it was changed is not seen. Install hpcai500 "
+            f"{version} and verify with that",
+        )
+        yield skipped(
+            _CHANGED, f"the sources of version {version} were not compared file by file: here is {__version__}"
+        )
+        return
+    for changed in changes:
+        if changed.layer is None:
+            yield fail(_TRUST, f"hpcai500/{changed.path} is {changed.how}: it measures, records or judges")
+        else:
+            yield warning(
+                _CHANGED, f"hpcai500/{changed.path} is {changed.how}: layer {changed.layer}; read it in the bundle"
+            )
+    if not changes:
+        yield note(_CODE, f"the sources are those of hpcai500 {__version__} as it is installed here, file by file")
+
+
+def _is_one(context: Context) -> Iterator[Finding]:
+    bundled = code_hash(context.submission.code)
+    planned = context.campaign.start.get("code_sha256")
+    told = {name: package(record).get("code_sha256") for name, record in context.done.items()}
+    wrong = {name: found for name, found in told.items() if found != bundled}
+    for name, found in wrong.items():
+        yield fail(_CODE, f"{name}: ran the code {found}; the sources here are {bundled}")
+    versions = {
+        str(event["value"].get("version"))
+        for record in context.done.values()
+        for event in iterate(record.events, "init_start")
+    }
+    for version in sorted(versions - {context.submission.manifest.code.version}):
+        yield fail(
+            _CODE,
+            f"a record was begun by version {version}; the manifest says {context.submission.manifest.code.version}",
+        )
+    if planned != bundled:
+        yield warning(_CODE, f"planned with the code {planned}, and run with {bundled}")
+    if told and not wrong:
+        same = ", this installation's" if bundled == package_code_hash() else ""
+        yield note(_CODE, f"{len(told)} records ran the sources that are here ({bundled}{same})")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The compiled core: one in all records. It is built on each machine, so another build's hash says nothing.
+
+
+_CORE = "core"
+
+
+def check_core(context: Context) -> Iterator[Finding]:
+    """The core's hash in the records, and here."""
+    told = {name: package(record).get("core_sha256") for name, record in context.done.items()}
+    found = sorted({str(core) for core in told.values()})
+    if len(found) > 1:
+        yield fail(_CORE, f"the trials ran with {len(found)} compiled cores: {', '.join(found)}")
+    elif found == [core_hash()]:
+        yield note(_CORE, f"the compiled core of all records is this installation's ({found[0]})")
+    elif found:
+        yield skipped(
+            _CORE,
+            f"one compiled core in all records ({found[0]}), which is not this installation's: each machine builds its "
+            "own. That of a published image can be compared inside of that image: hpcai500 version",
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The container image: one in all records, on every node.
+
+
+_IMAGES = "image"
+
+
+def check_images(context: Context) -> Iterator[Finding]:
+    """The content's hash in each record, and at each node where that tells one."""
+    contents = {name: image(record).get("content_sha256") for name, record in context.done.items()}
+    different = sorted({str(content) for content in contents.values()})
+    if len(different) > 1:
+        yield fail(_IMAGES, f"the trials ran in {len(different)} images: {', '.join(different)}")
+        return
+    for name, record in context.done.items():
+        for node in nodes(record):
+            container = node.get("container") or {}
+            content = container.get("content_sha256")
+            if content is not None and content != contents[name]:
+                yield fail(
+                    _IMAGES, f"{name}: {node.get('host')} ran in the image {content}, rank 0 in {contents[name]}"
+                )
+    if different == ["None"]:
+        yield skipped(_IMAGES, "no image is named: what else was installed there is told by no hash")
+    elif different:
+        yield note(_IMAGES, f"all records ran in the image {different[0]}: it is the published one where hashes agree")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Energy is what the samples of power give.
+
+
+_POWER = "power-samples"
+# What each source that we read ourselves sees: parts of its own node, or all of that.
+_SCOPES = {"nvml": "device", "rapl": "device", "ipmi": "node"}
+# The first node's clock is the one that the others' are told against.
+_SAME_CLOCK_SECONDS = 1.0
+_MOST_OFFSET_SECONDS = 60.0
+
+
+def check_power_samples(context: Context) -> Iterator[Finding]:
+    """Each done record: its samples, integrated again."""
+    found, measured = [], 0
+    for name, record in context.done.items():
+        try:
+            check_power(record)
+        except (WrongAnswerError, RecordError) as error:
+            found.append(fail(_POWER, str(error)))
+        told = values(record, "power")
+        measured += any(one.get("nodes") for one in told)
+        if len(told) > 1:
+            found.append(fail(_POWER, f"{name}: power is told {len(told)} times; a run tells it once, at its end"))
+        found += [fail(_POWER, f"{name}: {fault}") for fault in _faults(record, told)]
+        found += [warning(_POWER, f"{name}: {oddity}") for oddity in _oddities(told)]
+    yield from found
+    if not measured:
+        yield skipped(_POWER, "no power was measured, and none is claimed")
+    elif not found:
+        yield note(_POWER, f"the samples of {measured} records give the energies that they tell")
+
+
+def _faults(record: Record, told: Sequence[Facts]) -> Iterator[str]:
+    """What no source can have told: of other nodes than its own, or by another clock than its node has."""
+    last = [*values(record, "run_start"), *values(record, "run_resume")][-1]
+    first = next(iter(last.get("hosts") or []), None)
+    for node in _nodes(told):
+        host, source = node["host"], node["source"]
+        if source not in (None, METER, *_SCOPES):
+            yield f"{host}: {source} is no source of power that hpcai500 reads"
+        if source in _SCOPES and node["covers"] != [host]:
+            yield f"{source} on {host} is told to measure {', '.join(map(str, node['covers']))}"
+        if source in _SCOPES and node["scope"] != _SCOPES[source]:
+            yield f"{source} on {host} is told to measure the scope {node['scope']}; it is {_SCOPES[source]}"
+        if host == first and not abs(node["clock_offset_seconds"]) <= _SAME_CLOCK_SECONDS:
+            offset = node["clock_offset_seconds"]
+            yield f"the clock of {host}, where the events were written, is told to be {offset} s off"
+
+
+def _oddities(told: Sequence[Facts]) -> Iterator[str]:
+    for node in _nodes(told):
+        if not abs(node["clock_offset_seconds"]) <= _MOST_OFFSET_SECONDS:
+            offset = node["clock_offset_seconds"]
+            yield f"the clock of {node['host']} is told to be {offset:.0f} s off: its samples are of another time"
+
+
+def _nodes(told: Sequence[Facts]) -> Iterator[Facts]:
+    return (node for event in told[-1:] for node in event.get("nodes") or [])

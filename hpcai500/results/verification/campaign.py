@@ -1,0 +1,597 @@
+"""What the devices reached at best, measured at the start of each run, is about the same in all of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hpcai500 import __version__
+from hpcai500.campaign.journal import NO_EVENTS, RECIPE
+from hpcai500.campaign.standing import Outcome, binding_reasons, company_difference, folder_reasons, record_head
+from hpcai500.errors import RecipeError
+from hpcai500.methodology.nodes import node_differences
+from hpcai500.methodology.passes import target_checkpoint
+from hpcai500.methodology.result import system_identity
+from hpcai500.plugins import recipe_type
+from hpcai500.recipe import load_recipe, table_differences
+from hpcai500.record import Record
+from hpcai500.results.submission.manifest import CAMPAIGN, FileEntry
+from hpcai500.results.verification.context import Changed, Context, Scored
+from hpcai500.results.verification.facts import (
+    begun_on,
+    codes_of,
+    is_campaign_of_our_version,
+    is_of_our_version,
+    nodes,
+    values,
+)
+from hpcai500.results.verification.finding import SHORT_STARTS, Finding, fail, note, skipped, warning
+
+# ----------------------------------------------------------------------------------------------------
+# Every run that was begun is here, and nothing else.
+
+
+_NAME = "attempts"
+# So many starts that ended before so much of their epochs was over can have been looked at, and thrown away.
+_MANY, _SHARE = 3, 0.1
+_TELL_SPEED = ("ceilings", "rehearsal", "parallel_efficiency", "run_start", "epoch_start")
+
+
+def check_attempts(context: Context) -> Iterator[Finding]:
+    """The journal's attempts, one by one, and the folders of the campaign."""
+    found = [
+        *_untold(context),
+        *_numbers(context),
+        *_missing(context),
+        *_foreign(context),
+        *_ends(context),
+        *_short(context),
+    ]
+    yield from found
+    if not any(one.severity == "fail" for one in found):
+        attempts = context.campaign.attempts
+        counted = Counter(attempt.status for attempt in attempts)
+        told = ", ".join(f"{count} {status}" for status, count in counted.items()) or "none"
+        yield note(
+            _NAME, f"{len(attempts)} attempts at {len(context.campaign.trials)} planned runs: {told}; all are here"
+        )
+
+
+# What this version writes into the journal, event by event.
+_FIELDS = {
+    "campaign_start": ("data", "version", "code_sha256"),
+    "attempt_start": ("command", "launcher", "slurm_job_id"),
+    "attempt_resume": ("command", "launcher", "slurm_job_id"),
+    "attempt_stop": ("exit_code", "head", "reason"),
+}
+
+
+def _untold(context: Context) -> Iterator[Finding]:
+    if not is_campaign_of_our_version(context):
+        return
+    for event in context.campaign.events:
+        if missing := [name for name in _FIELDS.get(event["key"], ()) if name not in event["value"]]:
+            yield fail(_NAME, f"line {event['seq'] + 1} of the journal: {event['key']} lacks {', '.join(missing)}")
+
+
+def _numbers(context: Context) -> Iterator[Finding]:
+    planned = [trial.trial for trial in context.campaign.trials]
+    if planned != list(range(1, len(planned) + 1)):
+        yield fail(_NAME, f"the plan numbers its trials {planned}; expected 1, 2, 3 …")
+    for trial in sorted({attempt.trial for attempt in context.campaign.attempts}):
+        numbers = [attempt.attempt for attempt in context.campaign.attempts_at(trial)]
+        if trial not in planned:
+            yield fail(_NAME, f"trial {trial} was run and is not in the plan")
+        if numbers != list(range(1, len(numbers) + 1)):
+            yield fail(_NAME, f"trial {trial} has the attempts {numbers}; expected 1, 2, 3 …: one was taken out")
+
+
+def _missing(context: Context) -> Iterator[Finding]:
+    for name, attempt in context.attempts.items():
+        if name in context.records or name in context.unreadable:
+            continue
+        # A folder in which nothing was written yet is in no bundle.
+        if attempt.status == "done" or attempt.head not in (None, NO_EVENTS):
+            yield fail(_NAME, f"{name}: the journal names it, and it is not here")
+        else:
+            yield warning(_NAME, f"{name}: {attempt.status} before it had a record: {attempt.reason or 'no reason'}")
+
+
+def _foreign(context: Context) -> Iterator[Finding]:
+    for reason in folder_reasons(context.campaign):
+        yield fail(_NAME, reason)
+
+
+def _ends(context: Context) -> Iterator[Finding]:
+    done = Counter(attempt.trial for attempt in context.campaign.done())
+    for trial in sorted(trial for trial, times in done.items() if times > 1):
+        yield warning(
+            _NAME, f"trial {trial} came to its end {done[trial]} times: the better one may have been wished for"
+        )
+    for name, attempt in context.attempts.items():
+        starts = (
+            sum(event["key"] == "init_start" for event in context.records[name].events)
+            if name in context.records
+            else 0
+        )
+        if starts > len(attempt.commands):
+            yield warning(
+                _NAME, f"{name}: {starts} processes worked on it, and the journal tells of {len(attempt.commands)}"
+            )
+        if attempt.status == "running":
+            yield warning(_NAME, f"{name}: the journal tells no end of it: it was killed, or runs still")
+
+
+def _short(context: Context) -> Iterator[Finding]:
+    """Attempts that told how fast they are and ended early: whoever knows that can wish for another start."""
+    short = [
+        name
+        for name, record in context.records.items()
+        if context.attempts[name].status != "done"
+        and any(event["key"] in _TELL_SPEED for event in record.events)
+        and sum(event["key"] == "eval_stop" for event in record.events)
+        <= max(1, int(_SHARE * int(record.tables["problem"]["epochs"])))
+    ]
+    if len(short) >= _MANY:
+        what = (
+            f"{len(short)} of {len(context.attempts)} attempts ended in their first epochs, when their speed was known"
+        )
+        yield warning(SHORT_STARTS, f"{what}: starts may have been thrown away: {', '.join(short[:8])}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Journal and records name each other: a record cannot be exchanged for another one later.
+
+
+_BINDING = "journal-binding"
+
+
+def check_binding(context: Context) -> Iterator[Finding]:
+    """Each record that could be read, with its attempt."""
+    found = []
+    for name, record in context.records.items():
+        attempt = context.attempts[name]
+        if attempt.status != "running":
+            outcome = Outcome(attempt, record_head(record.path), record)
+            found += [fail(_BINDING, reason) for reason in binding_reasons(context.campaign, outcome)]
+    yield from found
+    if not found:
+        told = f"{len(context.records)} records carry the hash of their line in the journal, and it carries theirs"
+        yield note(_BINDING, told)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The campaign is the one that was registered before its first run: its plan was made first.
+
+
+_REGISTRATION = "registered"
+
+
+def check_registration(context: Context) -> Iterator[Finding]:
+    """The identity that was asked for with that of the campaign. All copies of one campaign have it: `check_heads`."""
+    asked, anonymised = context.question.registered, context.submission.manifest.anonymised
+    identity = anonymised.original_campaign if anonymised else context.campaign.identity
+    if asked is None:
+        yield skipped(
+            _REGISTRATION,
+            "not compared: the plan could have been made after the runs, or picked from several. With the identity "
+            f"from before the first run: --registered HASH (here {identity})",
+        )
+    elif asked != identity:
+        yield fail(_REGISTRATION, f"{asked} was registered, and this campaign is {identity}")
+    elif anonymised:
+        yield warning(
+            _REGISTRATION,
+            f"says that it was {identity}, as was registered, before host names were replaced: ask for the first line "
+            "of the original journal, which has that hash",
+        )
+    else:
+        yield note(_REGISTRATION, f"the campaign is the one that was registered as {identity}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Seeds are those of the plan, each another one, none picked.
+
+
+_SEEDS = "seeds"
+
+
+def check_seeds(context: Context) -> Iterator[Finding]:
+    """The plan's seeds among themselves, and each record's with the plan's."""
+    planned = {trial.trial: trial.seed for trial in context.campaign.trials}
+    seeds = list(planned.values())
+    found = []
+    for seed in sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        found.append(fail(_SEEDS, f"the plan has the seed {seed} {seeds.count(seed)} times: those runs are one"))
+    first = context.campaign.tables["hyperparameters"]["seed"]
+    if not found and seeds != list(range(first, first + len(seeds))):
+        found.append(
+            fail(_SEEDS, f"the plan has the seeds {seeds}; expected {first}, {first + 1}, …: they were picked")
+        )
+    for name, record in context.records.items():
+        trial, seed = context.attempts[name].trial, record.tables["hyperparameters"]["seed"]
+        if trial in planned and seed != planned[trial]:
+            found.append(fail(_SEEDS, f"{name}: ran with the seed {seed}; planned was {planned[trial]}"))
+    yield from found
+    if not found:
+        yield note(
+            _SEEDS, f"{len(seeds)} trials, each with its own seed from {first} on, and the records ran with them"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# All trials ran the recipe of the campaign: they differ in the seed, and in nothing else.
+
+
+_RECIPES = "recipes"
+_SEED = "hyperparameters.seed"
+
+
+def check_recipes(context: Context) -> Iterator[Finding]:
+    """The recipe of each record with the campaign's, and who ran it with the first record."""
+    found = []
+    for name, record in context.records.items():
+        differences = [one for one in table_differences(record.tables, context.campaign.tables) if one.field != _SEED]
+        for one in differences:
+            told = f"{one.field} is {one.value!r}; the campaign was planned with {one.reference!r}"
+            found.append(fail(_RECIPES, f"{name}: {told}"))
+    done = list(context.done.values())
+    for record in done[1:]:
+        if different := company_difference(done[0], record):
+            found.append(fail(_RECIPES, different.replace(f"{context.campaign.path}/", "")))
+    yield from found
+    if not found:
+        told = "follow the campaign's recipe but for the seed, on as many ranks and nodes"
+        yield note(_RECIPES, f"{len(context.records)} records {told}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# A recipe is one that its version takes, and states every field: what is not stated cannot be judged.
+
+
+_RECIPE_FIELDS = "recipe-fields"
+
+
+def check_recipe_fields(context: Context) -> Iterator[Finding]:
+    """Values that this version refuses, and fields that joined the reference later, in what this version wrote.
+
+    An older record does not state these fields, and they count as no change (`Judgement.absent`): whoever takes one out
+    of a recipe of today hides a change of it.
+    """
+    if is_campaign_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
+        try:
+            load_recipe(context.campaign.path / RECIPE)
+        except RecipeError as error:
+            told = str(error).replace(f"{context.campaign.path}/", "")
+            yield fail(_RECIPE_FIELDS, f"hpcai500 {__version__} does not take the campaign's recipe: {told}")
+    for name, judgement in context.claimed.judgements.items():
+        if judgement.absent and is_of_our_version(context.records[name]):
+            yield fail(
+                _RECIPE_FIELDS,
+                f"{name}: its recipe does not state {', '.join(judgement.absent)}, which hpcai500 {__version__} writes "
+                "into every recipe: taken out, or written by a hand",
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The level: what recipes and code change, against what is claimed.
+
+
+_LEVELS = "level"
+_NONE = "none that allows what was changed"
+
+
+def check_levels(context: Context) -> Iterator[Finding]:
+    """A level that is claimed must allow all that the recipes and the code change."""
+    claimed, scored = context.submission.manifest.claim.level, context.claimed
+    order = _order(scored)
+    if not order:
+        told = f"edition {scored.edition} has no levels of {context.campaign.benchmark}"
+        yield skipped(_LEVELS, told) if claimed is None else fail(_LEVELS, f"claimed is {claimed}, but {told}")
+        return
+    needed = needed_level(context, scored)
+    if _rank(claimed, order) < _rank(needed, order):
+        why = "; ".join(dict.fromkeys(_reasons(context, needed)))
+        yield fail(_LEVELS, f"claimed is {claimed}; needed is {needed or _NONE}: {why}")
+    elif claimed != needed:
+        yield note(_LEVELS, f"claimed is {claimed or _NONE}, where {needed} would do")
+    else:
+        changes = {change.field for judgement in scored.judgements.values() for change in judgement.changes}
+        told = f"{len(changes)} fields are not the reference's" + (
+            f" ({', '.join(sorted(changes))})" if changes else ""
+        )
+        code = (
+            "the code is not compared (see `code`)" if context.code_changes is None else "the code is compared as well"
+        )
+        yield note(_LEVELS, f"{claimed or _NONE}, as claimed: {told}; {code}")
+
+
+def level_of(context: Context) -> str | None:
+    """The level of the submission: what is needed, or a higher one where that is claimed.
+
+    None where no level allows what was changed, and where the code was not compared.
+    """
+    if not context.asked.judgements or not_compared(context):
+        return None
+    order = _order(context.asked)
+    return _highest([context.submission.manifest.claim.level, needed_level(context, context.asked)], order)
+
+
+def not_compared(context: Context) -> str | None:
+    """Why nobody here can tell what the code changes, and so which level it needs; None where it was compared."""
+    if context.code_changes is None:
+        return (
+            f"its code is of version {context.submission.manifest.code.version}, which could not be compared here: "
+            "install that version and verify with it"
+        )
+    mixed = next((name for name, record in context.done.items() if len(codes_of(record)) > 1), None)
+    return f"{mixed}: went on with other code than it had begun with, and only one of them is here" if mixed else None
+
+
+def needed_level(context: Context, scored: Scored) -> str | None:
+    """The least level that allows what recipes and code change; None where none does."""
+    recipes = [judgement.level for judgement in scored.judgements.values()]
+    code = [_level(changed, scored) for changed in _counted(context)]
+    return _highest([*recipes, *code], _order(scored))
+
+
+def _order(scored: Scored) -> Sequence[str]:
+    return tuple(scored.rules.get("levels", {}).get("order", ()))
+
+
+def _rank(level: str | None, order: Sequence[str]) -> int:
+    return order.index(level) if level in order else len(order)
+
+
+def _highest(levels: Iterable[str | None], order: Sequence[str]) -> str | None:
+    """The least strict of them; None where one of them is."""
+    rank = max((_rank(level, order) for level in levels), default=0)
+    return order[rank] if rank < len(order) else None
+
+
+def _counted(context: Context) -> list[Changed]:
+    """Changed files of a layer; those of none are refused at any level."""
+    return [changed for changed in context.code_changes or () if changed.layer is not None]
+
+
+def _level(changed: Changed, scored: Scored) -> str | None:
+    """The least level that allows a change of anything in the file's layer: what it changes, no program can tell."""
+    layers = scored.rules["levels"]["layers"].values()
+    level = next((str(row["level"]) for row in layers if row["layer"] == changed.layer), None)
+    return level if level in _order(scored) else None
+
+
+def _reasons(context: Context, needed: str | None) -> Iterator[str]:
+    for judgement in context.claimed.judgements.values():
+        if judgement.level == needed:
+            for change in judgement.forcing:
+                yield f"{change.field} is {change.value!r}, the reference has {change.reference!r} ({change.section})"
+    for changed in _counted(context):
+        if _level(changed, context.claimed) == needed:
+            yield f"{changed.path} is {changed.how} (layer {changed.layer})"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether the campaign may be ranked is no question of honesty: it is said, and refuses nothing.
+
+
+_STANDING = "standing"
+
+
+def check_standing(context: Context) -> Iterator[Finding]:
+    """The reasons that `hpcai500 campaign status` would give, under the edition that is asked for."""
+    scored, standing = context.asked, context.asked.standing
+    if standing is None:
+        yield fail(
+            _STANDING, "whether the campaign may be ranked cannot be found out: its records are not of any known form"
+        )
+    elif standing.rankable:
+        told = f"{len(scored.results)} finished runs of {len(context.campaign.trials)} planned"
+        yield note(_STANDING, f"rankable under {scored.edition}: {told}, at least {standing.least_runs} are wanted")
+    else:
+        for reason in standing.reasons:
+            yield note(_STANDING, f"not rankable under {scored.edition}: {reason}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The last checkpoint of each trial, and the first at its target: what `--replay` evaluates again.
+
+
+_CHECKPOINTS = "checkpoints"
+
+
+def check_checkpoints(context: Context) -> Iterator[Finding]:
+    """Whether each checkpoint here is one that the events name, and those are here that a replay evaluates again."""
+    left_out = {left.path for left in context.submission.manifest.left_out}
+    good, absent = 0, 0
+    for name, record in context.done.items():
+        found = [*_of(name, record, context.submission.entries)]
+        yield from found
+        found += (repeated := [*_repeated(name, record)])
+        yield from repeated
+        last = last_checkpoint(record)
+        if last is None or last.get("epoch") != record.tables["problem"]["epochs"] + 1 or last.get("step") != 0:
+            yield fail(_CHECKPOINTS, f"{name}: its last checkpoint is not that after the last epoch")
+            continue
+        at_target = earlier_at_target(record)
+        wanted = [last, at_target] if at_target and is_of_our_version(record) else [last]
+        missing = [told for told in wanted if path_of(name, told) not in context.submission.entries]
+        for told in missing:
+            if path_of(name, told) not in left_out:
+                yield fail(_CHECKPOINTS, f"{name}: {told.get('file')} is missing, and not said to be left out")
+        good += not (found or missing)
+        absent += bool(missing)
+    if good:
+        yield note(_CHECKPOINTS, f"the checkpoints of {good} trials are here, as their events name them")
+    if absent:
+        yield skipped(
+            _CHECKPOINTS,
+            f"those of {absent} trials were left out: ask for them to replay their quality (--replay DATA)",
+        )
+
+
+def last_checkpoint(record: Record) -> Mapping[str, object] | None:
+    """What the events tell of the last checkpoint."""
+    told = values(record, "checkpoint")
+    return told[-1] if told else None
+
+
+def earlier_at_target(record: Record) -> Mapping[str, object] | None:
+    """What the events tell of the checkpoint with which the target was reached first, where it is not the last one."""
+    told, last = target_checkpoint(record.events, record.tables["problem"]["target_quality"]), last_checkpoint(record)
+    return told if told and last and told.get("file") != last.get("file") else None
+
+
+def path_of(name: str, checkpoint: Mapping[str, object]) -> str:
+    """Where the checkpoint of the record `name` lies in a submission."""
+    return f"{CAMPAIGN}/{name}/checkpoints/{checkpoint.get('file')}"
+
+
+def _of(name: str, record: Record, entries: Mapping[str, FileEntry]) -> Iterator[Finding]:
+    """Checkpoints of one record that are not its own."""
+    told = {path_of(name, value): value for value in values(record, "checkpoint")}
+    for path in sorted(path for path in entries if path.startswith(f"{CAMPAIGN}/{name}/checkpoints/")):
+        expected = told.get(path)
+        if expected is None:
+            yield fail(_CHECKPOINTS, f"{path}: no checkpoint that the events tell of")
+        elif (entries[path].sha256, entries[path].bytes) != (expected.get("sha256"), expected.get("bytes")):
+            yield fail(
+                _CHECKPOINTS, f"{path}: has the hash {entries[path].sha256}, the events tell {expected.get('sha256')}"
+            )
+
+
+def _repeated(name: str, record: Record) -> Iterator[Finding]:
+    """One content at two places of a run: nothing was learnt between them, or one of them is of another moment."""
+    places: dict[object, tuple[object, object]] = {}
+    for value in values(record, "checkpoint"):
+        place = (value.get("epoch"), value.get("step"))
+        before = places.setdefault(value.get("sha256"), place)
+        if before != place:
+            told = " and ".join(f"epoch {epoch}, step {step}" for epoch, step in (before, place))
+            yield fail(_CHECKPOINTS, f"{name}: the checkpoints at {told} have one content")
+
+
+# ----------------------------------------------------------------------------------------------------
+# All trials were made by one system, on one data set.
+
+
+_SYSTEMS, _DATA = "same-system", "same-data"
+_MOST_TOLD = 10
+
+
+def check_systems(context: Context) -> Iterator[Finding]:
+    """Processors, accelerators, software, data set and model of each done record with those of the first."""
+    done = context.done
+    names = list(done)
+    if not names:
+        return
+    # Where a run was gone on with elsewhere, its result says so, and is not ranked.
+    identities = {name: system_identity(begun_on(record).system) for name, record in done.items()}
+    wrong = False
+    for name, identity in identities.items():
+        first = identities[names[0]]
+        changed = sorted(key for key in first | identity if first.get(key) != identity.get(key))
+        if changed:
+            wrong = True
+            told = "; ".join(
+                f"{key}: {_systems_short(identity.get(key))}, then {_systems_short(first.get(key))}" for key in changed
+            )
+            yield fail(_SYSTEMS, f"{name} ran on another system than {names[0]}: {told}")
+    yield from _other_differences(context)
+    if not wrong:
+        yield note(_SYSTEMS, f"{len(done)} records tell of the same processors, accelerators, software, code and image")
+    yield from _same_facts(context)
+
+
+def _same_facts(context: Context) -> Iterator[Finding]:
+    """The data set and the model, which one recipe must have led to."""
+    names, wrong = list(context.done), False
+    for key, fields in {
+        "dataset": ("fingerprint", "training_samples", "evaluation_samples"),
+        "model": ("parameters", "steps_per_epoch"),
+        "flops": ("convention", "per_sample"),
+    }.items():
+        told = {
+            name: [[value.get(field) for field in fields] for value in values(context.done[name], key)]
+            for name in names
+        }
+        first = told[names[0]][:1]
+        for name in names:
+            if not told[name] or any([one] != first for one in told[name]):
+                wrong = True
+                yield fail(_DATA, f"{name}: {key} is {told[name]}, that of {names[0]} {first}")
+    # Whoever had the content checked between two starts has learnt its fingerprint, and changed nothing.
+    told_contents = {
+        value["content_fingerprint"]: name
+        for name in names
+        for value in values(context.done[name], "dataset")
+        if value.get("content_fingerprint") is not None
+    }
+    if len(told_contents) > 1:
+        wrong = True
+        yield fail(_DATA, f"the data set's content has several fingerprints: {told_contents}")
+    if not wrong:
+        fingerprint = values(context.done[names[0]], "dataset")[0].get("fingerprint")
+        told_right = (
+            f"{len(names)} records tell of one data set ({fingerprint}), one model, one count of its operations"
+        )
+        yield note(_DATA, told_right)
+
+
+def _other_differences(context: Context) -> Iterator[Finding]:
+    """Settings of the first node that changed between the trials: often harmless, seldom wanted."""
+    firsts = [{**nodes(record)[0], "host": name} for name, record in context.done.items() if nodes(record)]
+    # A job has its own number, each time another one.
+    found = [one for one in node_differences(firsts) if one.matters and not one.field.startswith("environment")]
+    for one in found[:_MOST_TOLD]:
+        yield warning(_SYSTEMS, f"between trials, on their first node: {one.sentence()}")
+
+
+def _systems_short(value: object, longest: int = 80) -> str:
+    text = str(value)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the devices reached at best, measured at the start of each run, is about the same in all of them.
+
+
+_CEILINGS = "ceilings-agree"
+# The same devices repeat a matrix product within a few percent; a hot room, or a neighbour on a CPU, costs more.
+_TOLD_RATIO = 1.2
+# No accelerator halves its rate between two jobs without being another one, or in another mode.
+_WRONG_RATIO = 2.0
+
+
+def check_ceilings(context: Context) -> Iterator[Finding]:
+    """The event `ceilings` of each start of each done run, with the middle one."""
+    told = [(name, value) for name, record in context.done.items() for value in values(record, "ceilings")]
+    silent = [name for name, record in context.done.items() if not values(record, "ceilings")]
+    if silent:
+        yield warning(
+            _CEILINGS, f"{', '.join(silent)}: no ceilings were measured: a rate that is too high would not be seen"
+        )
+    if not told:
+        return
+    # A run may go on with fewer ranks; that its rank is not told for that is said elsewhere.
+    each = [(name, value["flops"] / value["ranks"]) for name, value in told]
+    middle = statistics.median(flops for _, flops in each)
+    kinds = sorted({f"{value['precision']}, side {value['side']}" for _, value in told})
+    if len(kinds) > 1:
+        yield fail(_CEILINGS, f"measured in {len(kinds)} ways: {'; '.join(kinds)}")
+    for name, flops in each:
+        ratio = max(flops / middle, middle / flops)
+        if ratio > _TOLD_RATIO:
+            evidence = f"{name}: {flops:.4g} FLOPS a rank, the middle of all starts is {middle:.4g}"
+            wrong = ratio > _WRONG_RATIO and _has_accelerators(context, name)
+            yield fail(_CEILINGS, evidence) if wrong else warning(_CEILINGS, evidence)
+    if len(kinds) == 1:
+        yield note(
+            _CEILINGS, f"{len(told)} starts reach {middle:.4g} FLOPS a rank at best in the middle, in {kinds[0]}"
+        )
+
+
+def _has_accelerators(context: Context, name: str) -> bool:
+    """Processors are shared with whoever else is on the node; accelerators of a job are its own."""
+    return any(node.get("accelerators") for node in nodes(context.done[name]))

@@ -1,0 +1,307 @@
+"""Which runs of several submissions are the same runs, whatever names, journals and signatures are around them.
+
+Two runs that were made never tell the same losses, times or weights in more epochs than chance allows
+(`checks/copies.py`), and never have one machine or one accelerator at the same time (`checks/dates.py`). All of that is
+kept as hashes of 8 bytes, which a site can publish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hpcai500.record import Record
+from hpcai500.results.verification.context import Context
+from hpcai500.results.verification.dates import SKEW_MS, Stretch, are_apart, stretches_of
+from hpcai500.results.verification.facts import values
+from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, note, warning
+from hpcai500.results.verification.run_numbers import FINE_GRID
+
+# ----------------------------------------------------------------------------------------------------
+# No log, and no part of one, was pasted into a second trial: two seeds give no losses, weights or times in common.
+
+
+_NAME = "copied-runs"
+# Two lists of so many numbers that are equal but for a factor and an offset were not both measured.
+_LEAST_EPOCHS = 6
+_SAME_SHAPE = 1e-4
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that an epoch tells of itself.
+
+    Attributes:
+        what: in words.
+        key: the event.
+        field: of it.
+        most: so many epochs of two runs may tell the same.
+        most_share: as many as this share of their epochs may, too.
+    """
+
+    what: str
+    key: str
+    field: str
+    most: int = 0
+    most_share: float = 0.0
+
+    def copied(self, shared: int, epochs: int) -> bool:
+        """Whether two runs, of which the shorter one has `epochs` of them, tell the same in too many epochs."""
+        return shared > max(self.most, self.most_share * epochs)
+
+
+FACTS = (
+    # Means of thousands of numbers in full precision: one that is equal is chance, a second one is none.
+    Fact("losses", "epoch_stop", "loss", most=1),
+    # Written in microseconds; those of short epochs meet now and then.
+    Fact("times", "epoch_stop", "seconds", most_share=0.5),
+    # Hashes of all weights: not even one.
+    Fact("weights", "replicas", "digest"),
+    Fact("checkpoints", "checkpoint", "sha256"),
+)
+
+
+def check_copies(context: Context) -> Iterator[Finding]:
+    """What epochs tell, one by one, and the shape of their times, each record's with those of all others."""
+    found = []
+    # Two attempts at one trial have one seed: a machine that computes alike gives them the same losses.
+    runs = {name: context.attempts[name].trial for name in context.records}
+    for fact in FACTS:
+        series = {name: series_of(record, fact) for name, record in context.records.items()}
+        for (name, other), shared in _shared(series, runs).items():
+            least = min(len(series[name]), len(series[other]))
+            if fact.copied(shared, least):
+                found.append(fail(_NAME, f"{name} and {other}: {shared} of {least} {fact.what} of epochs are the same"))
+        if fact.what == "times" and not found:
+            found += _of_one_shape(series)
+    qualities = {name: _qualities(record) for name, record in context.records.items()}
+    for (name, other), shared in _shared(qualities, runs).items():
+        least = min(len(qualities[name]), len(qualities[other]))
+        if least >= _LEAST_EPOCHS and shared > least / 2:
+            yield warning(IMPLAUSIBLE, f"{name} and {other}: {shared} of {least} evaluations gave the same quality")
+    yield from found
+    if not found and len(context.records) > 1:
+        yield note(_NAME, f"{len(context.records)} records: no two have losses, times or weights in common")
+
+
+def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int]) -> Counter[tuple[str, str]]:
+    """How many values each series has in common with the first one that has them at the same epoch."""
+    first: dict[tuple[int, object], str] = {}
+    shared: Counter[tuple[str, str]] = Counter()
+    for name, told in series.items():
+        for epoch, value in told.items():
+            other = first.setdefault((epoch, value), name)
+            if runs[other] != runs[name]:
+                shared[name, other] += 1
+    return shared
+
+
+def _qualities(record: Record) -> dict[int, object]:
+    """The quality of each epoch, where so many samples were judged that two runs seldom have as many right."""
+    told = values(record, "eval_accuracy")
+    fine = all(value["samples"] >= FINE_GRID for value in told)
+    return {value["epoch"]: value["value"] for value in told} if fine else {}
+
+
+def _of_one_shape(series: Mapping[str, Mapping[int, object]]) -> Iterator[Finding]:
+    shapes = {name: _standardised(list(told.values())) for name, told in series.items() if len(told) >= _LEAST_EPOCHS}
+    for (name, one), (other, two) in combinations(shapes.items(), 2):
+        if len(one) == len(two) and all(abs(a - b) < _SAME_SHAPE for a, b in zip(one, two, strict=True)):
+            yield fail(_NAME, f"{name} and {other}: the times of their epochs are the same but for a scale")
+            return
+
+
+def series_of(record: Record, fact: Fact) -> dict[int, object]:
+    """The value of each epoch that has one, as it was last told, in the order of epochs."""
+    told = {value["epoch"]: value.get(fact.field) for value in values(record, fact.key)}
+    return {epoch: told[epoch] for epoch in sorted(told) if _says_something(told[epoch])}
+
+
+def _says_something(value: object) -> bool:
+    """A loss of 0, or none, is that of any model that has learnt its set by heart, or of a plug-in that counts none."""
+    return value is not None and (not isinstance(value, int | float) or (value != 0 and math.isfinite(value)))
+
+
+def _standardised(series: Sequence[object]) -> list[float]:
+    numbers = [float(str(value)) for value in series]
+    mean, deviation = statistics.fmean(numbers), statistics.stdev(numbers)
+    return [(number - mean) / deviation if deviation else 0.0 for number in numbers]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which runs of several submissions are the same runs, whatever names, journals and signatures are around them.
+#
+# Two runs that were made never tell the same losses, times or weights in more epochs than chance allows
+# (`checks/copies.py`), and never have one machine or one accelerator at the same time (`checks/dates.py`). All of
+# that is kept as hashes of 8 bytes, which a site can publish.
+
+
+_DIGITS = 16
+# Of a system with thousands of accelerators, those with the lowest hashes: two runs on all of it keep the same ones.
+_MOST_DEVICES = 64
+_AT_ONCE = "moments on one machine"
+_KINDS = (*(fact.what for fact in FACTS), _AT_ONCE)
+# A machine that computes alike repeats losses and weights from one seed; it repeats neither times nor moments.
+_MEASURED = frozenset({"times", _AT_ONCE})
+
+Digest = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{_DIGITS}}}$")]
+
+
+class Part(BaseModel):
+    """Of a document of ours: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Job(Part):
+    """Where and when a run was, from one of its starts to the next."""
+
+    start_ms: int
+    stop_ms: int
+    boot: Digest | None
+    boot_start_ms: float
+    boot_stop_ms: float
+
+
+class RunFacts(Part):
+    """What one run tells that no other run does: of each `Fact` a hash for each epoch, its accelerators and jobs."""
+
+    told: dict[str, list[Digest]]
+    devices: list[Digest]
+    jobs: list[Job]
+
+
+Runs = Mapping[str, RunFacts]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What one submission has in common with another one.
+
+    Attributes:
+        runs: those of its runs that the other one shows too, by their names.
+        every: whether these are all of its runs.
+        what: is the same, in words.
+    """
+
+    runs: frozenset[str]
+    every: bool
+    what: tuple[str, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether times or moments are the same, which no machine repeats even with the same seed."""
+        return not _MEASURED.isdisjoint(self.what)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A machine or a device in the hands of the run at `place`, by a clock of its own."""
+
+    place: int
+    devices: frozenset[str]
+    start_ms: float
+    stop_ms: float
+
+
+def run_facts(record: Record) -> RunFacts:
+    """Those of one run.
+
+    Raises:
+        KeyError, TypeError: an event is not what hpcai500 writes.
+    """
+    told = {
+        fact.what: [_digest(fact.what, epoch, value) for epoch, value in series_of(record, fact).items()]
+        for fact in FACTS
+    }
+    stretches = [*stretches_of(record.path.name, record)]
+    # Of one record, all have the same ones.
+    devices = sorted(_digest("device", device) for device in stretches[0].devices) if stretches else []
+    return RunFacts(told=told, devices=devices[:_MOST_DEVICES], jobs=[_job(one) for one in stretches])
+
+
+def shared_runs(submissions: Sequence[Runs]) -> dict[int, dict[int, Shared]]:
+    """Of each of `submissions`, by its place, those that show some of its runs too, by theirs."""
+    owners = [(number, name) for number, runs in enumerate(submissions) for name in runs]
+    facts = [one for runs in submissions for one in runs.values()]
+    same: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for what, (one, other) in (*_told_alike(facts), *((_AT_ONCE, pair) for pair in _at_once(facts))):
+        # Within a submission, verification has looked already.
+        if owners[one][0] != owners[other][0]:
+            same[one, other].add(what)
+            same[other, one].add(what)
+    runs: dict[tuple[int, int], set[str]] = defaultdict(set)
+    kinds: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for (one, other), told in same.items():
+        pair = owners[one][0], owners[other][0]
+        runs[pair].add(owners[one][1])
+        kinds[pair] |= told
+    found: dict[int, dict[int, Shared]] = {number: {} for number in range(len(submissions))}
+    for (number, other), names in runs.items():
+        alike = tuple(kind for kind in _KINDS if kind in kinds[number, other])
+        found[number][other] = Shared(frozenset(names), len(names) == len(submissions[number]), alike)
+    return found
+
+
+def _told_alike(facts: Sequence[RunFacts]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """What two of the runs tell alike in too many epochs, with their places."""
+    for fact in FACTS:
+        told = [run.told.get(fact.what, []) for run in facts]
+        holders: dict[str, list[int]] = defaultdict(list)
+        for place, digests in enumerate(told):
+            for digest in digests:
+                holders[digest].append(place)
+        equal = Counter(pair for places in holders.values() for pair in combinations(places, 2))
+        for (one, other), number in equal.items():
+            if fact.copied(number, min(len(told[one]), len(told[other]))):
+                yield fact.what, (one, other)
+
+
+def _at_once(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
+    """Places of two runs that had one machine, by its own clock, or one accelerator, by the wall clock, at one time."""
+    held: dict[str, list[_Held]] = defaultdict(list)
+    for place, run in enumerate(facts):
+        # Of so many, some are not told: they cannot show that two jobs had each its own.
+        devices = frozenset(run.devices if len(run.devices) < _MOST_DEVICES else ())
+        for job in run.jobs:
+            for device in run.devices:
+                held[device].append(_Held(place, devices, job.start_ms, job.stop_ms))
+            if job.boot:
+                held[job.boot].append(_Held(place, devices, job.boot_start_ms, job.boot_stop_ms))
+    for stretches in held.values():
+        running: list[_Held] = []
+        for one in sorted(stretches, key=lambda one: one.start_ms):
+            running = [before for before in running if before.stop_ms > one.start_ms]
+            for before in running:
+                if _is_long(before, one) and not are_apart(before.devices, one.devices):
+                    yield before.place, one.place
+            running.append(one)
+
+
+def _is_long(before: _Held, one: _Held) -> bool:
+    """Whether both have it for longer than clocks of nodes are apart, or for most of so short a job."""
+    both = min(before.stop_ms, one.stop_ms) - one.start_ms
+    shorter = min(before.stop_ms - before.start_ms, one.stop_ms - one.start_ms)
+    return both > min(SKEW_MS, shorter / 2)
+
+
+def _job(stretch: Stretch) -> Job:
+    return Job(
+        start_ms=stretch.start_ms,
+        stop_ms=stretch.stop_ms,
+        boot=None if stretch.boot is None else _digest("boot", stretch.boot),
+        boot_start_ms=float(stretch.boot_start_ms),
+        boot_stop_ms=float(stretch.boot_stop_ms),
+    )
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:_DIGITS]

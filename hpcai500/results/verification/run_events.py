@@ -1,0 +1,511 @@
+"""Pictures, traces and predictions of a record are those that its events name."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
+from typing import Any
+
+from hpcai500 import __version__
+from hpcai500.methodology.ensemble import EVALUATION, FOLDER, OUT_OF_BAG, expected_kinds, file_of
+from hpcai500.methodology.events import (
+    Checkpoint,
+    Company,
+    Dataset,
+    Flops,
+    InitStop,
+    Model,
+    Moment,
+    OutOfBag,
+    Predictions,
+    Resume,
+    Value,
+    order_violations,
+    unknown_keys,
+)
+from hpcai500.methodology.integrity import (
+    Pass,
+    clock_faults,
+    drift_seconds,
+    pauses,
+    step_faults,
+    time_faults,
+    untold_times,
+)
+from hpcai500.methodology.passes import lost_evaluations
+from hpcai500.methodology.result import MEMORY, Result
+from hpcai500.recipe import tables_hash
+from hpcai500.record import Record, iterate
+from hpcai500.results.verification.context import Run, judged
+from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
+
+# ----------------------------------------------------------------------------------------------------
+# The order of the events: each epoch trained, then evaluated, then saved, and nothing where it may not be.
+
+
+def check_order(run: Run) -> Iterator[Finding]:
+    """Each event with the one before it, and the numbers of its epoch and step with what was done before."""
+    is_member = "ensemble" in run.record.tables
+    wrong = order_violations(run.log.moments, run.field("problem", "epochs"), is_member=is_member)
+    yield from judged("event-order", wrong, fail)
+    unknown = unknown_keys(run.log.moments)
+    if unknown:
+        yield warning("unknown-events", f"events that this version does not know: {', '.join(unknown[:10])}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The processes that worked on a run, one after the other: all of them say what they work on, and lose nothing.
+
+
+_NAME, _AGAIN = "restarts", "trained-again"
+# What one run cannot change by going on.
+_FIXED: dict[str, type[Value]] = {"dataset": Dataset, "model": Model, "flops": Flops}
+
+
+def check_sessions(run: Run) -> Iterator[Finding]:
+    """What each process said first with the recipe, and with each other."""
+    yield from judged(_NAME, _faults(run), fail)
+    yield from judged(_NAME, _oddities(run), warning)
+    lost = [f"{one['epoch']} ({one['metric']} {one['value']!r})" for one in _lost(run)]
+    if lost:
+        yield warning(_AGAIN, f"trained again after their quality was seen: the epochs {', '.join(lost[:10])}")
+
+
+def _lost(run: Run) -> Iterator[Mapping[str, Any]]:
+    return (event["value"] for event in lost_evaluations(run.record.events))
+
+
+def _faults(run: Run) -> Iterator[str]:
+    tables = run.record.tables
+    expected = {
+        "benchmark": tables.get("benchmark"),
+        "edition": tables.get("edition"),
+        "recipe_hash": tables_hash(tables),
+    }
+    for number, start in enumerate(run.log.starts, 1):
+        for name, value in expected.items():
+            if getattr(start, name) != value:
+                yield f"start {number} names the {name} {getattr(start, name)}, expected {value}"
+    for key, kind in _FIXED.items():
+        told = run.log.values(kind, key)
+        if any(_differ(one, told[0]) for one in told):
+            yield f"the event {key} is not the same after each of {len(told)} starts"
+
+
+def _differ(one: Value, other: Value) -> bool:
+    """In what both tell, as an older version may have begun the run; its data may have been moved, and checked."""
+    both = (one.model_fields_set & other.model_fields_set) - {"root", "content_fingerprint"}
+    return any(getattr(one, name) != getattr(other, name) for name in both)
+
+
+def _oddities(run: Run) -> Iterator[str]:
+    """Training again what a checkpoint had saved can be a search for luck; its time is counted."""
+    versions = list(dict.fromkeys(start.version for start in run.log.starts))
+    if len(versions) > 1:
+        yield f"the run went on with other versions of hpcai500: {', '.join(versions)}"
+    newest = (1, 0)
+    for moment in run.log.named("checkpoint", "run_resume"):
+        if moment.key == "checkpoint":
+            saved = moment.told(Checkpoint)
+            newest = (saved.epoch, saved.step)
+        else:
+            value = moment.told(Resume)
+            if (value.epoch, value.step) != newest:
+                yield (
+                    f"line {moment.line}: it went on at epoch {value.epoch}, step {value.step}, although epoch "
+                    f"{newest[0]}, step {newest[1]} was saved (that file must have been damaged or missing)"
+                )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Clocks, and the times that the run tells of itself.
+
+
+# A process takes its own time from before its first event on, by some milliseconds.
+_SETUP_SECONDS = 5.0
+
+
+def check_clock(run: Run) -> Iterator[Finding]:
+    """Wall clock and machine clock; a run whose clock was set while it ran cannot be told from a forged one."""
+    found = list(judged("clock", clock_faults(run.log), fail))
+    yield from found
+    yield from judged("pauses", pauses(run.log), warning)
+    if not found:
+        seconds = run.log.moments[-1].wall_s - run.log.moments[0].wall_s
+        drift = drift_seconds(run.log)
+        yield note("clock", f"wall clock and machine clock differ by {drift:+.3f} s over {seconds:.0f} s")
+
+
+def check_times(run: Run) -> Iterator[Finding]:
+    """Times of epochs, evaluations and steps with the clock and with each other."""
+    epochs = run.epochs
+    yield from judged("epoch-times", time_faults(epochs), fail)
+    yield from judged("epoch-times", untold_times(epochs), warning)
+    yield from judged("step-sums", step_faults(run.log, epochs), fail)
+    yield from judged("setup-time", _setup_faults(run), fail)
+
+
+def _setup_faults(run: Run) -> Iterator[str]:
+    """What a process tells of its preparation with the clock."""
+    for number, session in enumerate(run.log.sessions, 1):
+        for stop in (moment for moment in session if moment.key == "init_stop"):
+            told, elapsed = stop.told(InitStop).seconds, stop.clock_s - session[0].clock_s
+            if not abs(told - elapsed) <= _SETUP_SECONDS:
+                yield f"start {number}: prepared for {told:.1f} s within {elapsed:.1f} s by the clock"
+
+
+# ----------------------------------------------------------------------------------------------------
+# A member of an ensemble trained on what its seed draws: the draws are made again, from recipe and data set alone.
+
+
+_DRAWN = "drawn"
+# So many take about a second, and up to 50 bytes of memory each; a campaign may have 300 records, each with a seed and
+# a size of its own. ImageNet has three fifths of it.
+MOST_DRAWN = 1 << 21
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What a seed draws.
+
+    Attributes:
+        facts: as the event `dataset` tells them.
+        coverage: digest of an epoch that delivers them.
+    """
+
+    facts: Mapping[str, Any]
+    coverage: str
+
+
+def check_drawn(run: Run) -> Iterator[Finding]:
+    """What the member says that it drew, with what the recipe makes of the data set."""
+    dataset = run.log.values(Dataset, "dataset")[-1]
+    faults = list(_drawn_faults(run, dataset))
+    yield from judged(_DRAWN, faults, fail)
+    if faults or dataset.drawn is None or dataset.training_samples > MOST_DRAWN:
+        return
+    expected, told = draws_of(run, dataset).facts, dataset.drawn.model_dump()
+    wrong = (f"{key} {told[key]}, expected {value}" for key, value in expected.items() if told[key] != value)
+    yield from judged(_DRAWN, wrong, fail)
+
+
+def draws_can_be_made(run: Run, dataset: Dataset) -> bool:
+    """Whether recipe and data set say what is drawn of what, and it is no more than can be drawn again."""
+    return dataset.training_samples <= MOST_DRAWN and not any(_drawn_faults(run, dataset))
+
+
+def draws_of(run: Run, dataset: Dataset) -> Draws:
+    """What the recipe's seed draws of this data set; see `draws_can_be_made`."""
+    strata = tuple(dataset.drawn.strata) if dataset.drawn else ()
+    seed, sampling = int(run.field("hyperparameters", "seed")), str(run.field("ensemble", "sampling"))
+    return _draws(dataset.training_samples, seed, sampling, strata)
+
+
+def _drawn_faults(run: Run, dataset: Dataset) -> Iterator[str]:
+    """Whether anything was drawn, and of which groups: their sizes are the data set's, and cannot be computed."""
+    asked, drawn = run.record.tables.get("ensemble"), dataset.drawn
+    if asked is None or drawn is None:
+        if asked is not None:
+            yield "the event dataset does not tell what was drawn"
+        elif drawn is not None:
+            yield "samples were drawn, and the recipe has no [ensemble]"
+        return
+    if drawn.sampling != asked["sampling"]:
+        yield f"samples were drawn by {drawn.sampling}; the recipe asks for {asked['sampling']}"
+    name, groups = asked["strata"], len(drawn.strata)
+    first, last = run.record.tables["problem"].get("training_years") or (0, 0)
+    wanted = {"none": 0, "class": dataset.classes, "year": last - first + 1}.get(name, groups)
+    if groups != wanted:
+        yield f"samples were drawn from {groups} strata; the recipe's {name} makes {wanted}"
+    elif groups and sum(drawn.strata) != dataset.training_samples:
+        yield f"the strata have {sum(drawn.strata)} samples; the training set has {dataset.training_samples}"
+
+
+@lru_cache(maxsize=16)
+def _draws(samples: int, seed: int, sampling: str, strata: tuple[int, ...]) -> Draws:
+    from hpcai500.methodology.sampling import drawn_digest, drawn_facts, draws  # imports numpy
+
+    drawn = draws(samples, seed, sampling, strata)
+    facts = {**asdict(drawn_facts(drawn, samples, sampling, strata)), "strata": list(strata)}
+    return Draws(facts, drawn_digest(drawn))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Each epoch saw the training set, or what a member drew, in as many steps as that takes; each evaluation saw all.
+
+
+_SAMPLES, _COVERAGE = "samples", "coverage"
+# So many take two seconds, also for records of as many sizes as a campaign has runs; ImageNet has a fiftieth of it.
+_MOST_SAMPLES = 1 << 26
+
+
+def check_samples(run: Run) -> Iterator[Finding]:
+    """Counts of samples, steps and padding with the data set and the recipe; digests of what was delivered."""
+    yield from judged(_SAMPLES, _counts(run), fail)
+    dataset = run.log.values(Dataset, "dataset")[-1]
+    is_member = "ensemble" in run.record.tables
+    if dataset.training_samples > (MOST_DRAWN if is_member else _MOST_SAMPLES):
+        yield warning(_COVERAGE, f"the digest of {dataset.training_samples} samples was not computed again")
+        return
+    if is_member and not draws_can_be_made(run, dataset):
+        # Which is told under the name of its own.
+        return
+    expected = draws_of(run, dataset).coverage if is_member else _digest(dataset.training_samples)
+    if dataset.coverage != expected:
+        whose = "the member's draws of the" if is_member else "the"
+        yield fail(
+            _COVERAGE,
+            f"{whose} data set's {dataset.training_samples} samples give {expected}, told {dataset.coverage}",
+        )
+    # A few batches that are repeated from memory are no epoch, and no result of theirs is ranked.
+    if _tail(run) == "pad" and run.record.tables["accelerator"].get("loader") != MEMORY:
+        wrong = [one.done for one in run.epochs if one.done.coverage != expected]
+        yield from judged(_COVERAGE, (f"epoch {one.epoch}: {one.coverage}, expected {expected}" for one in wrong), fail)
+
+
+def _tail(run: Run) -> Any:
+    """A plug-in's layer 7 need not have the field: then the last batch is filled up."""
+    return run.record.tables["workload"].get("tail", "pad")
+
+
+def _counts(run: Run) -> Iterator[str]:
+    dataset, model = run.log.values(Dataset, "dataset")[-1], run.log.values(Model, "model")[-1]
+    policy = run.record.tables["hyperparameters"]
+    replicas = run.world_size // int(run.record.tables["programming"].get("stages", 1))
+    batch = int(policy["batch_size"]) * int(policy.get("accumulation_steps", 1)) * replicas
+    drops = _tail(run) == "drop"
+    whole = dataset.samples_of_an_epoch
+    steps = whole // batch if drops else -(-whole // batch)
+    samples = steps * batch if drops else whole
+    if model.steps_per_epoch != steps:
+        told = model.steps_per_epoch
+        yield f"{whole} samples in batches of {batch} are {steps} steps, told {told}"
+    for one in run.epochs:
+        expected = {"steps": steps, "samples": samples, "padded_samples": steps * batch - samples}
+        wrong = [f"{name} {getattr(one.done, name)}, expected {value}" for name, value in expected.items()
+                 if getattr(one.done, name) != value]  # fmt: skip
+        wrong += _digest_faults(one)
+        if one.evaluation and one.evaluation.samples != dataset.evaluation_samples:
+            wrong.append(f"evaluated {one.evaluation.samples} samples, expected {dataset.evaluation_samples}")
+        if wrong:
+            yield f"epoch {one.done.epoch}: {', '.join(wrong)}"
+
+
+def _digest_faults(one: Pass) -> list[str]:
+    """A digest says how many samples it is of."""
+    count = one.done.coverage.partition("-")[0]
+    return [] if count == str(one.done.samples) else [f"a digest of {count} samples for {one.done.samples}"]
+
+
+@lru_cache(maxsize=16)
+def _digest(samples: int) -> str:
+    from hpcai500.methodology.sampling import Coverage  # imports numpy
+
+    return Coverage.expected(samples).digest
+
+
+# ----------------------------------------------------------------------------------------------------
+# A member of an ensemble leaves what the vote needs, of as many samples as there are; nobody else leaves any.
+
+
+_PREDICTIONS = "predictions"
+_GRID, _MEAN = 1e-6, 1e-9
+_COUNTED = ("top1",)
+
+
+def check_predictions(run: Run) -> Iterator[Finding]:
+    """Events that vouch for predictions, with the recipe, the data set and the draws that the recipe makes of it."""
+    yield from judged(_PREDICTIONS, _predictions_faults(run), fail)
+
+
+def _predictions_faults(run: Run) -> Iterator[str]:
+    told = {one.kind: one for one in run.log.values(Predictions, "predictions")}
+    expected = expected_kinds(run.record.tables)
+    if set(told) != set(expected):
+        yield f"predictions of {', '.join(sorted(told)) or 'nothing'}; expected {', '.join(expected) or 'none'}"
+        return
+    for kind, one in told.items():
+        if one.file != file_of(kind):
+            yield f"{kind}: in {one.file}, expected {file_of(kind)}"
+        wanted = _samples(run, kind)
+        if wanted is not None and one.samples != wanted:
+            yield f"{kind}: of {one.samples} samples, expected {wanted}"
+    judgements = run.log.values(OutOfBag, "out_of_bag")
+    if bool(judgements) != (OUT_OF_BAG in told):
+        yield f"{len(judgements)} events out_of_bag; predictions of {', '.join(sorted(told)) or 'nothing'}"
+    elif judgements:
+        yield from _judgement_faults(judgements[-1], told[OUT_OF_BAG].samples, run.field("problem", "metric"))
+
+
+def _samples(run: Run, kind: str) -> int | None:
+    """How many samples predictions of this kind are of; None where that cannot be computed again."""
+    dataset = run.log.values(Dataset, "dataset")[-1]
+    if kind == EVALUATION:
+        return dataset.evaluation_samples
+    if not draws_can_be_made(run, dataset):
+        return None
+    strata = tuple(dataset.drawn.strata) if dataset.drawn else ()
+    seed, count = int(run.field("hyperparameters", "seed")), int(run.field("ensemble", "out_of_bag_samples"))
+    return _unseen(dataset.training_samples, seed, str(run.field("ensemble", "sampling")), strata, count)
+
+
+def _judgement_faults(one: OutOfBag, samples: int, metric: str) -> Iterator[str]:
+    name = f"out of bag: {one.metric} {one.value!r}"
+    if one.metric != metric or one.samples != samples or (one.value is None) != (samples == 0):
+        yield f"{name} of {one.samples} samples, expected {metric} of {samples}"
+    if one.value is None:
+        return
+    if not 0 <= one.value <= 1:
+        yield f"{name}, expected 0 to 1"
+    correct = one.value * one.samples
+    if one.metric in _COUNTED and not abs(correct - round(correct)) <= _GRID:
+        yield f"{name} would be {correct:.6f} correct of {one.samples} samples"
+    occurring = [value for value in (one.per_class or {}).values() if value is not None]
+    if one.per_class is not None and not abs(math.fsum(occurring) / max(1, len(occurring)) - one.value) <= _MEAN:
+        yield f"{name} is not the mean over its classes, {math.fsum(occurring) / max(1, len(occurring)):.9g}"
+
+
+@lru_cache(maxsize=16)
+def _unseen(samples: int, seed: int, sampling: str, strata: tuple[int, ...], count: int) -> int:
+    from hpcai500.methodology.sampling import draws, unseen_probe  # imports numpy
+
+    return int(unseen_probe(draws(samples, seed, sampling, strata), samples, count).size)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What every run tells, so that its absence is no chance: whoever takes evidence out leaves a hole.
+
+
+_EVIDENCE = "evidence"
+# Written one after the other, once the clock has stopped; a run that is killed among them has come to its end.
+_AT_THE_END = ("steps", "communication", "power")
+# Of the event `dataset`, what our own benchmarks tell beyond what a plug-in must.
+_OF_DATASET = {
+    "ic": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated"),
+    "ewa": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated", "grid"),
+}
+_OF_PACKAGE = ("version", "code_sha256", "core_sha256")
+_OF_NODE = ("host", "processor", "memory", "accelerators", "software", "environment", "preloaded", "container")
+_OF_ACCELERATOR = ("name", "memory_bytes", "uuid")
+
+
+def check_evidence(run: Run) -> Iterator[Finding]:
+    """Events that the software which wrote this record writes in every run, whatever it measures."""
+    if not run.log.leaves_evidence:
+        return
+    yield from judged(_EVIDENCE, [*_before_training(run), *_untold(run)], fail)
+    yield from judged(_EVIDENCE, _unknown(run), warning)
+    expected = [key for key in _AT_THE_END if key != "communication" or run.log.companies[-1].world_size > 1]
+    told = [moment.key for moment in run.log.moments if moment.key in expected]
+    if told == expected:
+        return
+    evidence = f"after its end it tells of {', '.join(told) or 'nothing'}; expected {', '.join(expected)}, each once"
+    if told == expected[: len(told)]:
+        yield warning(_EVIDENCE, f"{evidence}: it was killed there, or the rest was taken out")
+    else:
+        yield fail(_EVIDENCE, evidence)
+
+
+def _before_training(run: Run) -> Iterator[str]:
+    """What each process says before it trains."""
+    for number, start in enumerate(run.log.starts, 1):
+        if "boot_id" not in start.model_fields_set:
+            yield f"start {number} does not tell which start of its machine it is of (boot_id)"
+    # Synchronised batch norm and stages talk within a step: without it, no step could be compared.
+    tables = run.record.tables
+    talks = tables["workload"].get("norm") == "sync-batch" or tables["programming"].get("stages", 1) > 1
+    for session, company in zip(run.log.trained, run.log.companies, strict=False):
+        told = {moment.key for moment in session}
+        for key in ("rehearsal", *(() if talks else ("parallel_efficiency",))):
+            if company.world_size > 1 and key not in told:
+                yield f"line {session[0].line}: {company.world_size} ranks, and no event {key} of this process"
+
+
+def _unknown(run: Run) -> Iterator[str]:
+    """What this version finds out on every machine that we know."""
+    for number, start in enumerate(run.log.starts, 1):
+        if start.version == __version__ and start.boot_id is None:
+            yield f"start {number} has no boot ID, so its clocks cannot be compared"
+    for node in run.record.system["nodes"] if run.log.starts[-1].version == __version__ else []:
+        if any(device.get("uuid") is None for device in node["accelerators"]):
+            yield f"{node['host']} has an accelerator without a UUID, so it cannot be checked that each is counted once"
+
+
+def _untold(run: Run) -> Iterator[str]:
+    """Fields that processes of this very version write, and that are not in the record.
+
+    Older versions lack some fields and are not checked. A version that is not installed is not ranked.
+    """
+    benchmark = str(run.record.tables.get("benchmark"))
+    for session, start in zip(run.log.sessions, run.log.starts, strict=True):
+        if start.version != __version__:
+            continue
+        for moment in session:
+            missing = list(moment.value.untold()) if moment.value else []
+            if moment.key == "dataset" and moment.value:
+                told = moment.value.model_fields_set
+                missing += [name for name in _OF_DATASET.get(benchmark, ()) if name not in told]
+            if missing:
+                yield f"line {moment.line}: {moment.key} does not tell {', '.join(missing)}"
+        yield from _untold_system(session, run.record.events[session[0].line - 1 : session[-1].line])
+
+
+def _untold_system(session: Sequence[Moment], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each process that trains describes all of its nodes, and the software that ran."""
+    company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
+    if company is None:
+        return
+    described = [event for event in events if event["key"] == "system"]
+    if len(described) != 1:
+        yield f"line {session[0].line}: its process describes its system {len(described)} times; expected once"
+        return
+    line, system = described[0]["seq"] + 1, described[0]["value"]
+    package = system["installation"]["package"]
+    if missing := [name for name in _OF_PACKAGE if not package.get(name)]:
+        yield f"line {line}: the system's package does not tell {', '.join(missing)}"
+    if len(system["nodes"]) != company.nodes:
+        yield f"line {line}: {len(system['nodes'])} nodes are described; {company.nodes} trained"
+    for node in system["nodes"]:
+        missing = [name for name in _OF_NODE if name not in node]
+        missing += [
+            f"accelerators.{name}" for one in node["accelerators"] for name in _OF_ACCELERATOR if name not in one
+        ]
+        if missing:
+            yield f"line {line}: the node {node.get('host')} does not tell {', '.join(dict.fromkeys(missing))}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pictures, traces and predictions of a record are those that its events name.
+
+
+_FILES = "files"
+_FOLDERS = {"picture": "pictures", "trace": "trace", "predictions": FOLDER}
+
+
+def check_files(record: Record, result: Result | None, rules: Mapping[str, Any]) -> Iterator[Finding]:
+    """The hash of each file that the chain vouches for.
+
+    A picture or a trace that is not here says nothing of the result; without its predictions no member can vote.
+    """
+    del result, rules
+    for key, folder in _FOLDERS.items():
+        # A file that was made again has the last hash that is told of it.
+        told = {event["value"]["file"]: event["value"]["sha256"] for event in iterate(record.events, key)}
+        for file, sha256 in told.items():
+            parts = PurePosixPath(file).parts
+            if len(parts) != 2 or parts[0] != folder or parts[1] == ".." or "\0" in file:
+                yield fail(_FILES, f"{file}: not a file in {folder}/")
+                continue
+            path = record.path / folder / parts[1]
+            if not path.is_file():
+                missing = fail if folder == FOLDER else skipped
+                yield missing(_FILES, f"{file} is not here")
+                continue
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found != sha256:
+                yield fail(_FILES, f"{file}: has the hash {found}, the events name {sha256}")

@@ -1,0 +1,327 @@
+"""Parameters and operations of a sample are those of the model that the recipe describes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from hpcai500.methodology.conduct import classes_left_out
+from hpcai500.methodology.events import Ceilings, Dataset, Evaluation, Flops, Model, ParallelEfficiency
+from hpcai500.methodology.integrity import (
+    MOST_OF_CEILING,
+    ceiling,
+    ceiling_faults,
+    evaluation_rate,
+    fast_epochs,
+    fast_steps,
+    training_rate,
+)
+from hpcai500.methodology.model_count import model_count
+from hpcai500.methodology.scaling import MOST_EFFICIENCY
+from hpcai500.results.verification.context import Run, judged
+from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, note, skipped, warning
+
+# ----------------------------------------------------------------------------------------------------
+# A model that learns has a loss, each epoch another one, and it falls.
+
+
+_NAME = "loss"
+# Cross-entropies and distances; a plug-in's may be anything.
+_NOT_NEGATIVE = ("ic", "ewa")
+# Sums in half precision round by so much.
+_ROUNDING = 0.01
+# Epochs at each end whose losses are compared, and how much more than that of a guess the first may be.
+_ENDS, _LEAST_EPOCHS, _WORSE_THAN_GUESSING = 3, 10, 3.0
+
+
+def check_losses(run: Run) -> Iterator[Finding]:
+    """The mean loss of each epoch, a mean of thousands of numbers in full precision: never twice the same."""
+    yield from judged(_NAME, _faults(run), fail)
+    yield from judged(IMPLAUSIBLE, _implausible(run), warning)
+
+
+def _faults(run: Run) -> Iterator[str]:
+    seen: dict[float, int] = {}
+    least = _least_loss(run)
+    for one in run.epochs:
+        epoch, loss = one.done.epoch, one.done.loss
+        if loss is None:
+            yield f"epoch {epoch}: no loss"
+            continue
+        if loss < 0 and run.record.tables.get("benchmark") in _NOT_NEGATIVE:
+            yield f"epoch {epoch}: a loss of {loss:.6g}, expected 0 or more"
+        elif loss < least * (1 - _ROUNDING):
+            yield f"epoch {epoch}: a loss of {loss:.6g}; with this label smoothing no model has less than {least:.6g}"
+        before = seen.setdefault(loss, epoch)
+        if before != epoch:
+            yield f"epochs {before} and {epoch} have the same loss to the last digit ({loss!r})"
+
+
+def _least_loss(run: Run) -> float:
+    """The cross entropy of smoothed labels with themselves, which no answer goes below; 0 without smoothing."""
+    if run.record.tables.get("benchmark") != "ic":
+        return 0.0
+    smoothing, classes = float(run.field("workload", "label_smoothing")), _classes(run)
+    if smoothing == 0 or classes < 2:
+        return 0.0
+    other = smoothing / classes
+    right = 1 - smoothing + other
+    return -right * math.log(right) - (classes - 1) * other * math.log(other)
+
+
+def _implausible(run: Run) -> Iterator[str]:
+    losses = [one.done.loss for one in run.epochs if one.done.loss is not None]
+    if len(losses) >= _LEAST_EPOCHS:
+        first, last = statistics.fmean(losses[:_ENDS]), statistics.fmean(losses[-_ENDS:])
+        if last >= first:
+            yield f"the loss did not fall: {first:.6g} in the first {_ENDS} epochs, {last:.6g} in the last"
+    guess = math.log(max(2, _classes(run)))
+    if run.record.tables.get("benchmark") == "ic" and losses and losses[-1] > _WORSE_THAN_GUESSING * guess:
+        yield f"the last epoch has a loss of {losses[-1]:.6g}; guessing gives {guess:.6g}"
+
+
+def _classes(run: Run) -> int:
+    return run.log.values(Dataset, "dataset")[-1].classes or 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# The quality is one that so many samples can give, and it came as quality comes.
+
+
+_QUALITY, _CLASSES = "quality", "classes"
+# Correct samples are counted: the metric is one of k / samples.
+_COUNTED = ("top1",)
+# Shares; a plug-in's metric may have any unit.
+_SHARES = ("top1", "map50")
+_GRID = 1e-6
+_MEAN = 1e-9
+# Epochs before the last, what may be gained on the best of them, and how many standard errors more.
+_BEFORE, _GAIN, _ERRORS = 5, 0.03, 4.0
+_MOST_NAMES = 8
+# Of so many samples, two evaluations seldom have as many right; and of so many epochs, the first has learnt little.
+FINE_GRID, _QUALITY_LEAST_EPOCHS, _EARLY = 1000, 5, 0.9
+# In this share of the epochs, nobody has come so near to the last quality, or to the target.
+_FIRST, _NEARLY = 0.1, 0.97
+
+
+def check_quality(run: Run) -> Iterator[Finding]:
+    """Each evaluation by itself; the last with those before it."""
+    metric = run.field("problem", "metric")
+    yield from judged(_QUALITY, (fault for one in run.log.evaluations for fault in _quality_faults(one, metric)), fail)
+    yield from judged(_CLASSES, _class_faults(run), fail)
+    told = [one.evaluation for one in run.epochs if one.evaluation]
+    target = run.field("problem", "target_quality")
+    yield from judged("quality-leap", [*_leap(told), *_lost_again(told, target)], warning)
+    yield from judged(IMPLAUSIBLE, _quality_implausible(told, run), warning)
+
+
+def _quality_faults(one: Evaluation, metric: str) -> Iterator[str]:
+    name = f"epoch {one.epoch}: {one.metric} {one.value!r}"
+    if one.metric != metric:
+        yield f"{name}, expected {metric}"
+    if one.metric in _SHARES and not 0 <= one.value <= 1:
+        yield f"{name}, expected 0 to 1"
+        return
+    correct = one.value * one.samples
+    if one.metric in _COUNTED and not abs(correct - round(correct)) <= _GRID:
+        yield f"{name} would be {correct:.6f} correct of {one.samples} samples"
+    occurring = [value for value in (one.per_class or {}).values() if value is not None]
+    if one.metric in _SHARES and any(not 0 <= value <= 1 for value in occurring):
+        yield f"{name}: a class has a precision beyond 0 to 1"
+    if one.per_class is not None and not abs(math.fsum(occurring) / max(1, len(occurring)) - one.value) <= _MEAN:
+        yield f"{name} is not the mean over its classes, {math.fsum(occurring) / max(1, len(occurring)):.9g}"
+
+
+def _class_faults(run: Run) -> Iterator[str]:
+    """Each evaluation tells of the edition's classes and no other; what the data have of them counts in the mean."""
+    names = run.rules.get("class_names")
+    if not names:
+        return
+    absent = run.log.values(Dataset, "dataset")[-1].classes_not_evaluated or []
+    for one in run.log.evaluations:
+        if one.per_class is None:
+            if run.log.leaves_evidence:
+                yield f"epoch {one.epoch}: {one.metric} without its classes; expected {', '.join(names)}"
+            continue
+        if strange := sorted(set(one.per_class) ^ set(names)):
+            yield f"epoch {one.epoch}: not the edition's classes, or not told: {_short(strange)}"
+        left_out = classes_left_out([name for name in names if name not in absent], one.per_class)
+        if left_out:
+            yield (
+                f"epoch {one.epoch}: the mean leaves out {_short(left_out)}; the data set has samples of "
+                f"{len(names) - len(absent)} classes"
+            )
+
+
+def _short(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES])
+
+
+def _leap(told: Sequence[Evaluation]) -> Iterator[str]:
+    """The last evaluation, far above the best of those before it: at the end of a schedule nothing leaps."""
+    if len(told) <= _BEFORE:
+        return
+    last = told[-1]
+    best = max(one.value for one in told[-1 - _BEFORE : -1])
+    if _is_far_above(last, best):
+        yield f"the last epoch reached {last.value:.4f}, the best of the {_BEFORE} before it {best:.4f}"
+
+
+def _lost_again(told: Sequence[Evaluation], target: float) -> Iterator[str]:
+    """The evaluation that stops the time to quality, far above those after it."""
+    first = next((place for place, one in enumerate(told) if one.value >= target), len(told))
+    after = [one.value for one in told[first + 1 : first + 1 + _BEFORE]]
+    if after and _is_far_above(told[first], max(after)):
+        one = told[first]
+        yield f"epoch {one.epoch} reached the target with {one.value:.4f}, none after it more than {max(after):.4f}"
+
+
+def _quality_implausible(told: Sequence[Evaluation], run: Run) -> Iterator[str]:
+    """Qualities that no training of the edition's model on its data set has shown."""
+    values = [one.value for one in told]
+    highest = run.rules.get("implausible_quality")
+    is_editions = run.field("problem", "dataset") == run.rules.get("dataset")
+    if is_editions and highest is not None and max(values, default=0.0) > highest:
+        best = max(told, key=lambda one: one.value)
+        yield f"epoch {best.epoch}: {best.metric} {best.value:g}; no published training of this data set has {highest}"
+    if len(told) < _QUALITY_LEAST_EPOCHS or told[0].samples < FINE_GRID:
+        return
+    value, times = Counter(values).most_common(1)[0]
+    soon = min(_NEARLY * values[-1], float(run.field("problem", "target_quality"))) if values[-1] > 0 else math.inf
+    if times > len(told) / 2:
+        yield f"{times} of {len(told)} evaluations gave the same quality, {value!r}"
+    elif values[-1] > 0 and values[0] > _EARLY * values[-1]:
+        yield f"the first epoch had {values[0]:.4f} already, the last {values[-1]:.4f}: little was learnt"
+    elif is_editions and (early := [one for one in told if one.epoch <= _FIRST * len(told) and one.value >= soon]):
+        first = f"epoch {early[0].epoch} of {len(told)} had {early[0].value:.4f} already"
+        yield f"{first}; the last has {values[-1]:.4f}, the target is {run.field('problem', 'target_quality'):g}"
+
+
+def _is_far_above(one: Evaluation, best: float) -> bool:
+    error = math.sqrt(max(best * (1 - best), 0.0) / one.samples)
+    return one.value - best > _GAIN + _ERRORS * error
+
+
+# ----------------------------------------------------------------------------------------------------
+# Throughput, time, images and operations of the result with each other.
+
+
+_RATES_ROUNDING = 1e-9
+
+
+def check_rates(run: Run) -> Iterator[Finding]:
+    """Images are the samples of all epochs, and rates times the time give them and their operations again."""
+    result = run.result
+    if result is None:
+        return
+    images = sum(one.done.samples for one in run.epochs)
+    moments = {moment.key: moment for moment in run.log.moments if moment.key == "run_stop"}
+    begun = next(run.log.named("run_start"))
+    pairs = {
+        "images": (result.images, images),
+        "images a second x seconds": (result.images_per_second * result.seconds, images),
+        "FLOPS x seconds": (result.flops * result.seconds, images * result.flops_per_image),
+    }
+    if len(run.log.trained) == 1:
+        pairs["seconds"] = (result.seconds, moments["run_stop"].clock_s - begun.clock_s)
+    wrong = (
+        f"{what} are {one:.9g} in the result, {other:.9g} by the events"
+        for what, (one, other) in pairs.items()
+        if not math.isclose(one, other, rel_tol=_RATES_ROUNDING)
+    )
+    yield from judged("arithmetic", wrong, fail)
+
+
+# ----------------------------------------------------------------------------------------------------
+# No epoch and no evaluation was faster than the devices of the run can be.
+
+
+_SPEED, _USUAL = "speed", "usual-speed"
+
+
+def check_speed(run: Run) -> Iterator[Finding]:
+    """Rates of all epochs and evaluations with the ceilings that were measured in the run, and with each other."""
+    told = run.log.values(Ceilings, "ceilings")
+    yield from judged("ceilings", ceiling_faults(told, run.field("accelerator", "precision")), fail)
+    if len(told) < len(run.log.companies):
+        what = f"ceilings were measured before {len(told)} of {len(run.log.companies)} starts"
+        yield fail("ceilings", what) if run.log.leaves_evidence else warning("ceilings", f"{what}: an older version")
+    yield from _with_ceiling(run, ceiling(told))
+    rehearsed = run.log.values(ParallelEfficiency, "parallel_efficiency")
+    yield from judged(_USUAL, [*fast_epochs(run.epochs), *fast_steps(run.epochs, rehearsed)], warning)
+    yield from judged(IMPLAUSIBLE, _too_efficient(rehearsed), warning)
+
+
+def _too_efficient(rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
+    """Many ranks that are faster, each for itself, than one alone: then that one was slowed."""
+    for number, one in enumerate(rehearsed, 1):
+        middle = statistics.median(one.efficiencies) if one.efficiencies else 0.0
+        if middle > MOST_EFFICIENCY:
+            what = f"parallel efficiency {middle:.3f} is above {MOST_EFFICIENCY:g}"
+            yield f"start {number}: {what}: the one-rank step may have been slowed"
+
+
+def _with_ceiling(run: Run, most: float | None) -> Iterator[Finding]:
+    counted = run.log.values(Flops, "flops")[-1]
+    rates = [(f"epoch {one.done.epoch}", training_rate(one, counted.per_sample)) for one in run.epochs]
+    rates += [(f"evaluation {one.done.epoch}", evaluation_rate(one, counted.forward)) for one in run.epochs]
+    if not most or not rates:
+        return
+    what, rate = max(rates, key=lambda pair: pair[1])
+    ratio = rate / most
+    evidence = f"{what}, the fastest, ran at {rate:.4g} FLOPS, {ratio:.3g} of the {most:.4g} measured in the same run"
+    if not ratio <= MOST_OF_CEILING:
+        yield fail(_SPEED, f"{evidence}; no convolution exceeds {MOST_OF_CEILING}")
+    elif ratio > 1:
+        yield warning(_SPEED, f"{evidence}; Winograd's convolutions reach up to {MOST_OF_CEILING} in fp32")
+    else:
+        yield note(_SPEED, evidence)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Parameters and operations of a sample are those of the model that the recipe describes.
+
+
+_MODEL = "model"
+_ANALYTIC = "analytic"
+# Forward and both backward products; the gradient of the first layer's input is not needed.
+_LEAST_OF_FORWARD, _MOST_OF_FORWARD = 1.0, 3.0
+_MODEL_ROUNDING = 1e-9
+
+
+def check_model(run: Run) -> Iterator[Finding]:
+    """What the run counted, with a count of the recipe's model; that of a plug-in cannot be made."""
+    counted, model = run.log.values(Flops, "flops")[-1], run.log.values(Model, "model")[-1]
+    yield from judged(_MODEL, _own_faults(counted), fail)
+    dataset = run.log.values(Dataset, "dataset")[-1]
+    # Fields that a recipe of an older version does not have are those of the reference.
+    workload = {**run.rules.get("reference", {}).get("workload", {}), **run.record.tables["workload"]}
+    classes = len(run.rules.get("class_names", [])) or dataset.classes or run.rules.get("classes", 0)
+    height, width = dataset.grid or run.rules.get("grid") or (0, 0)
+    if workload.get("crop_width", 0) > width:
+        yield fail(_MODEL, f"workload.crop_width is {workload['crop_width']}; the images have {width} columns")
+    expected = model_count(str(run.record.tables.get("benchmark")), workload, classes, (height, width))
+    if expected is None:
+        yield skipped(_MODEL, f"a plug-in's model: {counted.per_sample:.6g} FLOPs a sample are the run's own count")
+        return
+    found = {
+        "FLOPs of a sample": (counted.per_sample, expected.training),
+        "FLOPs of its forward pass": (counted.forward, expected.forward),
+        "parameters": (model.parameters, expected.parameters),
+    }
+    wrong = (
+        f"{name} are {told:.12g}; those of the recipe's model {right:.12g}"
+        for name, (told, right) in found.items()
+        if not abs(told - right) <= _MODEL_ROUNDING * right
+    )
+    yield from judged(_MODEL, wrong, fail)
+
+
+def _own_faults(counted: Flops) -> Iterator[str]:
+    if counted.convention != _ANALYTIC:
+        yield f"operations were counted by the convention {counted.convention!r}, expected {_ANALYTIC}"
+    ratio = counted.per_sample / counted.forward if counted.forward else float("inf")
+    if not _LEAST_OF_FORWARD <= ratio <= _MOST_OF_FORWARD + _MODEL_ROUNDING:
+        yield f"training takes {counted.per_sample:.6g} FLOPs a sample, {ratio:.4g} of forward; expected up to 3"

@@ -1,0 +1,201 @@
+"""What changed the processes of a run from outside: variables and libraries that change arithmetic, clocks or code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpcai500.methodology.events import (
+    Ceilings,
+    Communication,
+    CommunicationRow,
+    Company,
+    Moment,
+    Replicas,
+    Steps,
+    StepsRow,
+)
+from hpcai500.results.verification.context import Run, judged
+from hpcai500.results.verification.facts import Facts, nodes, values
+from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
+from hpcai500.system.software import effects, tuning
+
+# ----------------------------------------------------------------------------------------------------
+# Who trained: as many ranks on as many hosts as the recipe asks for, in everything that tells of them.
+
+
+_NAME, _REPLICAS = "ranks", "replicas"
+
+
+def check_company(run: Run) -> Iterator[Finding]:
+    """Ranks, nodes and hosts of recipe, events and system."""
+    faults = [*_recipe_faults(run)]
+    for session in run.log.sessions:
+        faults += _session_faults(session)
+    yield from judged(_NAME, [*faults, *_system_faults(run), *_device_faults(run)], fail)
+    yield from judged(_NAME, _device_oddities(run), warning)
+
+
+def check_replicas(run: Run) -> Iterator[Finding]:
+    """The evidence of synchronous SGD: after each epoch, all ranks held the same weights, and new ones."""
+    told = run.log.values(Replicas, "replicas")
+    missing = sorted(run.passes.keys() - {one.epoch for one in told})
+    if missing:
+        what = f"epoch {missing[0]}: no word of the replicas ({len(missing)} of {len(run.passes)} epochs)"
+        yield fail(_REPLICAS, what) if run.log.leaves_evidence else warning(_REPLICAS, f"{what}: an older version")
+    yield from judged(_REPLICAS, _replica_faults(told), fail)
+
+
+def _recipe_faults(run: Run) -> Iterator[str]:
+    started = next(run.log.named("run_start")).told(Company)
+    if started.world_size != run.world_size:
+        yield f"started on {started.world_size} ranks; the recipe asks for {run.world_size}"
+    if started.nodes != run.field("hardware", "nodes"):
+        yield f"started on {started.nodes} nodes; the recipe asks for {run.field('hardware', 'nodes')}"
+
+
+def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
+    """What one process tells of its ranks."""
+    company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
+    if company is None:
+        return
+    size, hosts = company.world_size, company.hosts
+    if hosts and (len(set(hosts)) != len(hosts) or len(hosts) != company.nodes):
+        yield f"{company.nodes} nodes with the hosts {', '.join(hosts[:8])}"
+    for moment in session:
+        match moment.key:
+            case "ceilings" if moment.told(Ceilings).ranks != size:
+                yield f"ceilings of {moment.told(Ceilings).ranks} ranks, {size} trained"
+            case "replicas" if moment.told(Replicas).ranks != size:
+                yield f"replicas of {moment.told(Replicas).ranks} ranks, {size} trained"
+            case "steps":
+                yield from _row_faults("steps", moment.told(Steps).ranks, company)
+            case "communication":
+                yield from _row_faults("communication", moment.told(Communication).ranks, company)
+
+
+def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow], company: Company) -> Iterator[str]:
+    """Each rank is told of once, on one of the hosts, and each host has some."""
+    ranks = sorted(row.rank for row in rows)
+    if ranks != list(range(company.world_size)):
+        yield f"{key} tells of {len(ranks)} ranks, {company.world_size} trained"
+    found = {row.host for row in rows}
+    if company.hosts and found != set(company.hosts):
+        odd = sorted(found ^ set(company.hosts))
+        yield f"{key} and the run's start differ in the hosts {', '.join(odd[:8])}"
+
+
+def _described(run: Run) -> Iterator[tuple[Company, Sequence[Facts]]]:
+    """Of each process that trained, its ranks and the nodes that it described."""
+    for session, company in zip(run.log.trained, run.log.companies, strict=True):
+        for event in run.record.events[session[0].line - 1 : session[-1].line]:
+            if event["key"] == "system":
+                yield company, nodes(replace(run.record, system=event["value"]))
+
+
+def _system_faults(run: Run) -> Iterator[str]:
+    """The nodes that a process described are the hosts that it had."""
+    for company, described in _described(run):
+        names, hosts = sorted(str(node.get("host")) for node in described), sorted(company.hosts)
+        if hosts and names != hosts:
+            told = f"the system has {', '.join(names[:8]) or 'no node'}"
+            yield f"{told}; the ranks were on {', '.join(hosts[:8])}"
+
+
+def _device_faults(run: Run) -> Iterator[str]:
+    """Each rank of a node has its own device; a device is in one node."""
+    if run.field("accelerator", "device") != "cuda":
+        return
+    for company, described in _described(run):
+        owners: dict[str, list[str]] = {}
+        for node in described:
+            host, devices = str(node.get("host")), node.get("accelerators") or []
+            if not devices:
+                yield f"{host} has no accelerator, and the recipe's device is cuda"
+            for device in devices:
+                if device.get("uuid") is not None:
+                    owners.setdefault(str(device["uuid"]), []).append(host)
+            # A launcher may show each rank its own device alone: one is all that rank 0 of a node then sees.
+            if 1 < len(devices) < company.world_size // company.nodes:
+                yield f"{host} has {len(devices)} accelerators for more ranks than that"
+        for uuid, hosts in owners.items():
+            if len(hosts) > 1:
+                yield f"one accelerator is told of {len(hosts)} times, on {', '.join(dict.fromkeys(hosts))}: {uuid}"
+
+
+def _device_oddities(run: Run) -> Iterator[str]:
+    ranks = run.field("hardware", "accelerators_per_node")
+    if run.field("accelerator", "device") == "cuda" and ranks > 1:
+        alone = {
+            str(node.get("host")): None
+            for _, described in _described(run)
+            for node in described
+            if len(node.get("accelerators") or []) == 1
+        }
+        for host in alone:
+            yield f"{host} tells of one accelerator for {ranks} ranks: each was shown its own alone, or they shared it"
+
+
+def _replica_faults(told: Sequence[Replicas]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for one in told:
+        if (one.digest is None) != (one.ranks == 1):
+            yield f"epoch {one.epoch}: {one.ranks} ranks and {'no' if one.digest is None else 'a'} digest"
+        if one.digest is not None:
+            before = seen.setdefault(one.digest, one.epoch)
+            if before != one.epoch:
+                yield f"epochs {before} and {one.epoch} end with the same weights ({one.digest})"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What changed the processes of a run from outside: variables and libraries that change arithmetic, clocks or code.
+
+
+_ENVIRONMENT = "environment"
+_MOST_HOSTS = 4
+# Nearly every cluster sets it; it can put another library in the place of any that is loaded by name.
+_CHOOSES = "LD_LIBRARY_PATH"
+
+
+def check_environment(run: Run) -> Iterator[Finding]:
+    """Variables and preloaded libraries of each node, at each start; `evidence` asks whether they are told at all."""
+    silent: list[str] = []
+    told: dict[str, list[str]] = {}
+    tuned: set[str] = set()
+    chosen = False
+    for value in values(run.record, "system"):
+        for node in nodes(replace(run.record, system=value)):
+            host = str(node.get("host"))
+            if "environment" not in node or "preloaded" not in node:
+                silent.append(host)
+                continue
+            for what in _told(node["environment"], node["preloaded"]):
+                told.setdefault(what, []).append(host)
+            tuned |= tuning(node["environment"])
+            chosen |= _CHOOSES in node["environment"]
+    yield from judged(_ENVIRONMENT, [f"{what} on {_named(hosts)}" for what, hosts in told.items()], warning)
+    if silent:
+        yield skipped(_ENVIRONMENT, f"{_named(silent)} does not tell its variables and preloaded libraries")
+    elif not told:
+        others = f"; variables that tune: {', '.join(sorted(tuned))}" if tuned else ""
+        libraries = f"; {_CHOOSES} chooses libraries" if chosen else ""
+        yield note(
+            _ENVIRONMENT,
+            f"no library is preloaded, no known variable changes arithmetic, clocks or code{libraries}{others}",
+        )
+
+
+def _told(environment: Mapping[str, Any], preloaded: Any) -> list[str]:
+    found = [f"{name}={environment[name]}, which {effect}," for name, effect in effects(environment).items()]
+    if preloaded is None:
+        found.append("unknown which libraries were preloaded")
+    elif preloaded:
+        found.append(f"{', '.join(preloaded)}, loaded before Python's own libraries,")
+    return found
+
+
+def _named(hosts: list[str]) -> str:
+    names = list(dict.fromkeys(hosts))
+    more = f" and {len(names) - _MOST_HOSTS} more" if len(names) > _MOST_HOSTS else ""
+    return ", ".join(names[:_MOST_HOSTS]) + more

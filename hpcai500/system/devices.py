@@ -1,0 +1,388 @@
+"""Kernel modules that devices and fast paths between them need, with their versions."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from hpcai500.errors import EnvironmentLacksError
+from hpcai500.interpreter import module_command
+from hpcai500.system.accelerator import find_traces
+from hpcai500.system.looking import Absent, Host, Part, read, read_number
+
+# ----------------------------------------------------------------------------------------------------
+# The PCI Express link of a device: how wide and fast it is, and could be.
+
+
+# Bytes a second and lane in each direction, after encoding (8b/10b, then 128b/130b, then FLITs), by transfers a second.
+_LANE_BYTES = {2.5: 250e6, 5.0: 500e6, 8.0: 8e9 / 8 * 128 / 130, 16.0: 16e9 / 8 * 128 / 130, 32.0: 32e9 / 8 * 128 / 130,
+               64.0: 64e9 / 8 * 242 / 256}  # fmt: skip
+PCI_DEVICES = Path("sys/bus/pci/devices")
+_GENERATIONS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+
+
+def pci_facts(root: Path, address: str | None) -> dict[str, Any]:
+    """`pci` (address) and `pcie` (link) of the device at `address`, such as `0000:81:00.0`; None where it has none."""
+    if address is None or not re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address):
+        return {"pci": None, "pcie": None}
+    folder = root / PCI_DEVICES / address
+    width, widest = read_number(folder / "current_link_width"), read_number(folder / "max_link_width")
+    speed, fastest = (_transfers(read(folder / f"{name}_link_speed")) for name in ("current", "max"))
+    known = any(value is not None for value in (width, widest, speed, fastest))
+    link = {
+        "width": width,
+        "max_width": widest,
+        "transfers_per_second": speed,
+        "max_transfers_per_second": fastest,
+        "bytes_per_second": link_bytes(fastest, width),
+    }
+    return {"pci": address, "pcie": link if known else None}
+
+
+def numa_of(device: Path) -> int | None:
+    """The NUMA node of the device whose folder this is; None where the firmware does not say (-1)."""
+    node = read_number(device / "numa_node")
+    return node if node is not None and node >= 0 else None
+
+
+def link_bytes(transfers_per_second: float | None, width: int | None) -> float | None:
+    """What a link of `width` lanes carries in one direction; speeds sink while a device idles, widths do not."""
+    lane = _LANE_BYTES.get(transfers_per_second / 1e9) if transfers_per_second else None
+    return lane * width if lane and width else None
+
+
+def generation_bytes(generation: int | None, width: int | None) -> float | None:
+    """The same by generation of PCI Express, as NVML tells it."""
+    gigatransfers = _GENERATIONS.get(generation) if generation else None
+    return link_bytes(gigatransfers * 1e9, width) if gigatransfers else None
+
+
+def _transfers(text: str | None) -> float | None:
+    """`16.0 GT/s PCIe`."""
+    found = re.match(r"([\d.]+) GT/s", text or "")
+    return float(found.group(1)) * 1e9 if found else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The accelerators of a node and the ways between them, by NVML.
+
+
+# Without the persistence daemon, a node of eight devices needs some seconds to wake them.
+_PATIENCE_SECONDS = 20.0
+# Windows' subsystem for Linux shows devices by this one alone.
+_WSL = Path("dev/dxg")
+
+
+def describe_devices(host: Host) -> Part:
+    """`devices` (those of the node, whichever this process may use), `device_links` and `device_software`."""
+    unknown: dict[str, Any] = {"devices": None, "device_links": None, "device_software": None}
+    traces = find_traces(host.root)
+    if not traces.any and not (host.root / _WSL).exists():
+        return Part({**unknown, "devices": []})
+    answer = host.ask(module_command("system.nvml_probe"), _PATIENCE_SECONDS)
+    if answer.text is None:
+        what = f"accelerators ({traces.words or _WSL})"
+        return Part(unknown, absent=[Absent(what, "NVML (of NVIDIA's driver)", answer.reason or "")])
+    found = json.loads(answer.text)
+    for device in found["devices"]:
+        device["numa_node"] = numa_of(host.root / PCI_DEVICES / device["pci"]) if device["pci"] else None
+    values = {
+        "devices": found["devices"],
+        "device_links": found["links"] if len(found["devices"]) > 1 else None,
+        "device_software": {name: found[name] for name in ("driver", "cuda", "nvml")},
+    }
+    return Part(values, {"nvml": json.dumps(found, indent=1)})
+
+
+def capture_matrix(host: Host) -> Part:
+    """The matrix as NVIDIA's own tool prints it, network adapters included, for the record."""
+    if not find_traces(host.root).any:
+        return Part({})
+    answer = host.ask(["nvidia-smi", "topo", "-m"], _PATIENCE_SECONDS)
+    return Part({}, {"nvidia-smi topo -m": answer.text} if answer.text else {})
+
+
+# ----------------------------------------------------------------------------------------------------
+# NVIDIA's management library, through its own Python binding (nvidia-ml-py, imported as pynvml): opened and closed.
+#
+# NVML answers in this process, so a driver that hangs hangs the caller: who cannot wait asks in a process of its own,
+# as `describe/devices.py` does.
+
+
+class Nvml(Protocol):
+    """The module pynvml, or what stands for it in a test: its functions and constants, by their own names.
+
+    Attributes:
+        NVMLError: what its functions raise where a device or driver cannot answer.
+    """
+
+    NVMLError: type[Exception]
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
+def load_binding() -> Nvml:
+    """The module pynvml; importing it loads no library yet.
+
+    Raises:
+        EnvironmentLacksError: it is not installed.
+    """
+    try:
+        # Some 7,000 lines: only who asks for devices pays for them.
+        return cast("Nvml", importlib.import_module("pynvml"))
+    except ImportError as error:
+        raise EnvironmentLacksError("NVML's binding is not installed: pip install nvidia-ml-py") from error
+
+
+def ask_nvml(nvml: Nvml, function: str, *arguments: Any) -> Any:
+    """What `function` answers; None where this device, driver or binding cannot tell."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+@contextmanager
+def open_nvml(binding: Nvml | None = None) -> Iterator[Nvml]:
+    """NVML, ready for questions until the block ends. Blocks may lie in each other: the library counts.
+
+    Args:
+        binding: the module pynvml; None imports it.
+
+    Raises:
+        EnvironmentLacksError: no binding, no driver, or a driver that does not work; the message says which.
+    """
+    nvml = load_binding() if binding is None else binding
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise EnvironmentLacksError(f"NVML does not answer ({error}): see `nvidia-smi` on this host") from error
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
+
+
+# ----------------------------------------------------------------------------------------------------
+# NVLinks of devices, and the matrix of how each reaches each, in the words of `nvidia-smi topo -m`.
+
+
+# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: of each active link, in one direction.
+_SPEED_FIELD = 90
+_SWITCH = 2
+_MEGA = 1e6
+# nvmlGpuTopologyLevel_t. PIX: one PCIe switch; PXB: several; PHB: a host bridge; NODE: bridges of one NUMA node; SYS:
+# across sockets.
+_LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+
+
+@dataclass(frozen=True)
+class Links:
+    """NVLinks of one device.
+
+    Attributes:
+        total: that it has; 0 for a device without.
+        active: that work.
+        version: of the protocol, as NVML counts.
+        link_bytes_per_second: of each, in one direction.
+        switched: that lead to a switch.
+        peers: how many lead to which device, by its PCI address as NVML writes it.
+    """
+
+    total: int
+    active: int
+    version: int | None = None
+    link_bytes_per_second: float | None = None
+    switched: int = 0
+    peers: tuple[tuple[str, int], ...] = ()
+
+    def document(self) -> dict[str, Any] | None:
+        """For the record; None for a device without NVLink."""
+        if not self.total:
+            return None
+        speed = self.link_bytes_per_second
+        return {
+            "links": self.total,
+            "active": self.active,
+            "version": self.version,
+            "link_bytes_per_second": speed,
+            "bytes_per_second": speed * self.active if speed else None,
+            "to_switches": self.switched,
+        }
+
+
+def links_of(nvml: Nvml, handle: Any) -> Links:
+    """The NVLinks of a device."""
+    states = {
+        link: state
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS)
+        # No such link, or none at all: no state.
+        if (state := ask_nvml(nvml, "nvmlDeviceGetNvLinkState", handle, link)) is not None
+    }
+    active = [link for link, state in states.items() if state]
+    if not active:
+        return Links(len(states), 0)
+    kinds = [ask_nvml(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) for link in active]
+    far = [ask_nvml(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link) for link in active]
+    ends = Counter(_text(end.busId) for end, kind in zip(far, kinds, strict=True) if end and kind != _SWITCH)
+    return Links(
+        len(states),
+        len(active),
+        ask_nvml(nvml, "nvmlDeviceGetNvLinkVersion", handle, active[0]),
+        _speed(nvml, handle),
+        kinds.count(_SWITCH),
+        tuple(sorted(ends.items())),
+    )
+
+
+def topology(nvml: Nvml, handles: Sequence[Any], links: Sequence[Links]) -> list[list[str | None]]:
+    """Row by row how device reaches device: `X` itself, `NV4` by four NVLinks, else the way by PCIe and sockets."""
+    addresses = [ask_nvml(nvml, "nvmlDeviceGetPciInfo", handle) for handle in handles]
+    names = [_text(address.busId) if address else "" for address in addresses]
+
+    def way(one: int, other: int) -> str | None:
+        if one == other:
+            return "X"
+        direct = dict(links[one].peers).get(names[other], 0)
+        count = direct or min(links[one].switched, links[other].switched)
+        if count:
+            return f"NV{count}"
+        return _LEVELS.get(ask_nvml(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[other]))
+
+    return [[way(one, other) for other in range(len(handles))] for one in range(len(handles))]
+
+
+def _speed(nvml: Nvml, handle: Any) -> float | None:
+    values = ask_nvml(nvml, "nvmlDeviceGetFieldValues", handle, [_SPEED_FIELD])
+    # Each value has its own result; 0 is success.
+    if not values or values[0].nvmlReturn != 0 or not values[0].value.uiVal:
+        return None
+    return float(values[0].value.uiVal) * _MEGA
+
+
+def _text(bus: str | bytes) -> str:
+    return (bus.decode() if isinstance(bus, bytes) else bus).lower()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What NVML says of the devices of a node: pure questions to a module that is open.
+
+
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_MILLI = 1e-3
+
+# A question to one device, by the name of NVML's function; None where it does not answer.
+Ask = Callable[..., Any]
+
+
+def read_nvml(nvml: Nvml) -> dict[str, Any]:
+    """Driver, devices and what lies between them; what a device or driver does not tell is None."""
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    links = [links_of(nvml, handle) for handle in handles]
+    cuda = ask_nvml(nvml, "nvmlSystemGetCudaDriverVersion")
+    return {
+        "driver": ask_nvml(nvml, "nvmlSystemGetDriverVersion"),
+        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+        "nvml": ask_nvml(nvml, "nvmlSystemGetNVMLVersion"),
+        "devices": [_device(nvml, index, handle, links[index]) for index, handle in enumerate(handles)],
+        "links": topology(nvml, handles, links),
+    }
+
+
+def _device(nvml: Nvml, index: int, handle: Any, links: Links) -> dict[str, Any]:
+    def ask(function: str, *arguments: Any) -> Any:
+        return ask_nvml(nvml, function, handle, *arguments)
+
+    memory, capability = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetCudaComputeCapability")
+    pci, mig, ecc = ask("nvmlDeviceGetPciInfo"), ask("nvmlDeviceGetMigMode"), ask("nvmlDeviceGetEccMode")
+    return {
+        "index": index,
+        "name": ask("nvmlDeviceGetName"),
+        "uuid": ask("nvmlDeviceGetUUID"),
+        "pci": pci_address(pci.busId) if pci is not None else None,
+        "compute_capability": ".".join(map(str, capability)) if capability else None,
+        "cores": ask("nvmlDeviceGetNumGpuCores"),
+        "memory_bytes": memory.total if memory is not None else None,
+        "memory_bus_bits": ask("nvmlDeviceGetMemoryBusWidth"),
+        "firmware": ask("nvmlDeviceGetVbiosVersion"),
+        **_clocks(nvml, ask),
+        **_power(ask),
+        "persistence": _enabled(ask("nvmlDeviceGetPersistenceMode")),
+        "ecc": _enabled(ecc[0]) if ecc else None,
+        "mig": _enabled(mig[0]) if mig else None,
+        "compute_mode": _COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
+        "pcie": _pcie(ask),
+        "nvlink": links.document(),
+    }
+
+
+def _clocks(nvml: Nvml, ask: Ask) -> dict[str, float | None]:
+    """In Hz: the highest, and what applications are held to."""
+    kinds = {"sm": nvml.NVML_CLOCK_SM, "memory": nvml.NVML_CLOCK_MEM}
+    found = {f"max_{name}_hz": ask("nvmlDeviceGetMaxClockInfo", kind) for name, kind in kinds.items()}
+    found |= {f"application_{name}_hz": ask("nvmlDeviceGetApplicationsClock", kind) for name, kind in kinds.items()}
+    return {name: value * _MEGA if value is not None else None for name, value in found.items()}
+
+
+def _power(ask: Ask) -> dict[str, float | None]:
+    """In watts: the limit that counts, the maker's own, and what it may be set to."""
+    low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
+    found = {
+        "power_limit_watts": ask("nvmlDeviceGetEnforcedPowerLimit"),
+        "default_power_limit_watts": ask("nvmlDeviceGetPowerManagementDefaultLimit"),
+        "least_power_limit_watts": low,
+        "most_power_limit_watts": high,
+    }
+    return {name: value * _MILLI if value is not None else None for name, value in found.items()}
+
+
+def _pcie(ask: Ask) -> dict[str, Any]:
+    generation, width = ask("nvmlDeviceGetMaxPcieLinkGeneration"), ask("nvmlDeviceGetCurrPcieLinkWidth")
+    return {
+        "generation": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "max_generation": generation,
+        "width": width,
+        "max_width": ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        "bytes_per_second": generation_bytes(generation, width),
+    }
+
+
+def pci_address(bus: str | bytes) -> str:
+    """NVML's `00000000:81:00.0` as the kernel writes it: `0000:81:00.0`."""
+    text = (bus.decode() if isinstance(bus, bytes) else bus).lower()
+    domain, _, rest = text.partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def _enabled(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Kernel modules that devices and fast paths between them need, with their versions.
+
+
+# NVIDIA's driver, memory of devices seen by adapters (GPUDirect RDMA), copies by the processor, adapters, file systems.
+_MODULES = (
+    "nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv", "nvidia_fs", "mlx5_core", "mlx5_ib", "ib_core",
+    "hfi1", "efa", "irdma", "bnxt_en", "ice", "i40e", "ixgbe", "ena", "cxi_ss1", "knem", "xpmem", "lustre", "nfs",
+    "ceph", "mmfs26", "beegfs", "wekafsio",
+)  # fmt: skip
+
+
+def describe_drivers(host: Host) -> Part:
+    """`driver`: the version of NVIDIA's, and modules that are loaded."""
+    return Part({"driver": {"nvidia": find_traces(host.root).kernel_module, "modules": modules(host.root)}})
+
+
+def modules(root: Path) -> dict[str, str]:
+    """Versions by name of the modules that are loaded; `loaded` where one has no version of its own."""
+    folder = root / "sys/module"
+    return {name: read(folder / name / "version") or "loaded" for name in _MODULES if (folder / name).is_dir()}

@@ -1,0 +1,251 @@
+"""Several looks at once, none of which can hold up the rest: a file system or a driver that hangs is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+# ----------------------------------------------------------------------------------------------------
+# The system's own tools: asked with a limit of time, so that one that hangs is said and hangs nobody.
+
+
+# lscpu takes 10 ms, lstopo 100 ms, ibstat 50 ms. One that takes so long as this hangs on a driver.
+PATIENCE_SECONDS = 5.0
+# What is kept of a tool's output: whole for all but hwloc's XML of large nodes.
+LONGEST_RAW_BYTES = 64 * 1024
+# Users' PATH often lacks where tools of administrators lie.
+_ADMINISTRATORS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+# What names one machine, card or cable among its like stays at the site: rows of dmidecode and ibstat, hwloc's XML.
+_IDENTITY = r"(?:Serial|UUID|GUID|GID|Asset|Address)"
+_ROWS = re.compile(rf"^(\s*[^:\n]*{_IDENTITY}[^:\n]*:).*$", re.MULTILINE | re.IGNORECASE)
+_INFOS = re.compile(rf'(<info name="[^"]*{_IDENTITY}[^"]*" value=")[^"]*', re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool printed.
+
+    Attributes:
+        text: its standard output; None where it did not answer.
+        reason: why not: `not installed`, or its last words.
+    """
+
+    text: str | None = None
+    reason: str | None = None
+
+
+def ask(command: Sequence[str], patience_seconds: float = PATIENCE_SECONDS) -> Answer:
+    """What `command` prints, in the C locale."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_ADMINISTRATORS])
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        return Answer(reason="not installed")
+    try:
+        started = _start(program, command[1:], path)
+    except OSError as error:
+        # Built for another machine, or on a file system that may not be run from.
+        return Answer(reason=f"{program} cannot be started: {error.strerror}")
+    with started as process:
+        try:
+            output, errors = process.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            _give_up(process)
+            return Answer(reason=f"did not answer within {patience_seconds:g} s")
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        return Answer(reason=last[0])
+    return Answer(text=output.decode(errors="replace"))
+
+
+def _start(program: str, arguments: Sequence[str], path: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [program, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PATH": path, "LC_ALL": "C"},
+        # A group of its own: what it starts ends with it.
+        start_new_session=True,
+    )
+
+
+def _give_up(process: subprocess.Popen[bytes]) -> None:
+    """End it without waiting: a process that waits for a driver does not even end when it is killed."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.2)
+    # Leaving `with` would wait for it. Nobody reads its output any more either.
+    process.returncode = process.returncode if process.returncode is not None else -signal.SIGKILL
+
+
+def anonymous(text: str) -> str:
+    """`text` of a tool without serial numbers, addresses and the like."""
+    return _INFOS.sub(r"\1[left out]", _ROWS.sub(r"\1 [left out]", text))
+
+
+def bounded(text: str, most_bytes: int = LONGEST_RAW_BYTES) -> str:
+    """`text`, or as many of its first lines as fit, and how much was left out."""
+    content = text.encode()
+    if len(content) <= most_bytes:
+        return text
+    kept = content[: content.rfind(b"\n", 0, most_bytes) + 1] or content[:most_bytes]
+    return f"{kept.decode(errors='ignore')}[cut here: {len(content) - len(kept)} of {len(content)} bytes left out]\n"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What one look at a node found, what no tool told, and where it looked.
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Something that stayed unknown.
+
+    Attributes:
+        what: in words.
+        tool: who would tell it.
+        reason: why it did not.
+    """
+
+    what: str
+    tool: str
+    reason: str
+
+    def document(self) -> dict[str, str]:
+        """For the record."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one look found.
+
+    Attributes:
+        values: keys of the node's document; None is unknown.
+        raw: what tools printed, by their name.
+        absent: what stayed unknown.
+    """
+
+    values: Mapping[str, Any]
+    raw: Mapping[str, str] = field(default_factory=dict)
+    absent: Sequence[Absent] = ()
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where looks go; a test gives the files and the tools' output of another machine.
+
+    Attributes:
+        root: `/`.
+        environment: variables of this process.
+        ask: runs a tool: its tokens, and how many seconds it may take.
+    """
+
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    ask: Callable[..., Answer] = ask
+
+
+# ----------------------------------------------------------------------------------------------------
+# Small files of /proc and /sys: absent, unreadable or refusing to be read, what they would say is unknown.
+
+
+def read(path: Path) -> str | None:
+    """Content of `path` without the white space around it; None where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def read_number(path: Path) -> int | None:
+    """The whole number in `path`; None where there is none."""
+    text = read(path)
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+
+def link_name(path: Path) -> str | None:
+    """Last part of what the link `path` leads to: the name of a driver, the address of a device."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
+
+
+def folders(parent: Path, pattern: str) -> list[Path]:
+    """What matches `pattern` in `parent`, numbers in their order: node2 comes before node10."""
+    return sorted(
+        parent.glob(pattern), key=lambda path: [int(part) if part.isdecimal() else part for part in _parts(path)]
+    )
+
+
+def _parts(path: Path) -> list[str]:
+    return re.split(r"(\d+)", path.name)
+
+
+def chosen(text: str | None) -> str | None:
+    """`always [madvise] never` -> `madvise`."""
+    return text[text.index("[") + 1 : text.index("]")] if text and "[" in text else text
+
+
+def bytes_of(text: str) -> int | None:
+    """`32K`, `1.5 MiB`, `512 kB`, `16 GB` (as lscpu, meminfo and dmidecode write powers of two) in bytes."""
+    found = re.fullmatch(r"([\d.]+)\s*([KMGTP]?)i?B?", text.strip(), re.IGNORECASE)
+    if found is None:
+        return None
+    power = " KMGTP".index(found.group(2).upper() or " ")
+    return round(float(found.group(1)) * float(1024**power))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Several looks at once, none of which can hold up the rest: a file system or a driver that hangs is left behind.
+
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Look(Generic[Found]):
+    """One look's end.
+
+    Attributes:
+        found: None where it failed.
+        reason: why it failed.
+        seconds: how long it took.
+    """
+
+    found: Found | None
+    reason: str | None
+    seconds: float
+
+
+def together(looks: Mapping[str, Callable[[], Found]], patience_seconds: float) -> dict[str, Look[Found]]:
+    """Run all of `looks`, each in a thread, and wait for them `patience_seconds` at most; in their order."""
+    ended: dict[str, Look[Found]] = {}
+    started = time.monotonic()
+
+    def run(name: str, look: Callable[[], Found]) -> None:
+        try:
+            done = Look(look(), None, time.monotonic() - started)
+        except Exception as error:  # noqa: BLE001 - who describes a machine must not end a run on it: it is said
+            done = Look(None, f"{type(error).__name__}: {error}", time.monotonic() - started)
+        ended[name] = done
+
+    # A daemon does not keep the process from ending.
+    threads = [threading.Thread(target=run, args=one, daemon=True, name=f"look-{one[0]}") for one in looks.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, started + patience_seconds - time.monotonic()))
+    late = Look[Found](None, f"did not answer within {patience_seconds:g} s", patience_seconds)
+    return {name: ended.get(name, late) for name in looks}

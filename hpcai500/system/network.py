@@ -1,0 +1,203 @@
+"""Network interfaces of this host, and the one that leads to the other hosts of a job."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcai500.system.devices import numa_of, pci_facts
+from hpcai500.system.looking import Absent, Host, Part, anonymous, folders, link_name, read, read_number
+
+# ----------------------------------------------------------------------------------------------------
+# Network devices and their speed: interfaces as the kernel knows them, InfiniBand adapters by ibstat or the kernel.
+
+
+# Linux's ARP hardware types (if_arp.h) by what people call them.
+_KINDS = {"1": "ethernet", "32": "infiniband", "772": "loopback"}
+_MEGA, _GIGA = 10**6, 10**9
+
+
+def describe_network(host: Host) -> Part:
+    """`network` (interfaces) and `infiniband` (ports of adapters)."""
+    interfaces, ports = network_interfaces(host.root), infiniband_ports(host.root)
+    raw, absent = {}, []
+    if ports:
+        answer = host.ask(["ibstat"])
+        if answer.text:
+            raw["ibstat"] = anonymous(answer.text)
+            ports = merged(parse_ibstat(answer.text), ports)
+        else:
+            absent.append(Absent("InfiniBand by its own tool", "ibstat (infiniband-diags)", answer.reason or ""))
+    unknown = [one["name"] for one in interfaces if one["is_physical"] and one["bits_per_second"] is None]
+    if unknown:
+        why = "the driver tells no speed, or the link is down"
+        absent.append(Absent(f"speed of {', '.join(unknown)}", "ethtool DEVICE (as root), or the switch", why))
+    return Part({"network": interfaces, "infiniband": ports}, raw, absent)
+
+
+def network_interfaces(root: Path) -> list[dict[str, Any]]:
+    """Interfaces but loopback; speeds in bits a second."""
+    return [
+        _interface(folder, root)
+        for folder in folders(root / "sys/class/net", "*")
+        if folder.is_dir() and read(folder / "type") != "772"
+    ]
+
+
+def _interface(folder: Path, root: Path) -> dict[str, Any]:
+    speed, device = read_number(folder / "speed"), folder / "device"
+    return {
+        "name": folder.name,
+        "kind": _KINDS.get(read(folder / "type") or "", "other"),
+        "is_physical": device.exists(),
+        "bits_per_second": speed * _MEGA if speed is not None and speed > 0 else None,
+        "state": read(folder / "operstate"),
+        "mtu_bytes": read_number(folder / "mtu"),
+        "duplex": read(folder / "duplex"),
+        "driver": link_name(device / "driver"),
+        "numa_node": numa_of(device),
+        "over": sorted(path.name.removeprefix("lower_") for path in folder.glob("lower_*")),
+        **pci_facts(root, device.resolve().name if device.exists() else None),
+    }
+
+
+def infiniband_ports(root: Path) -> list[dict[str, Any]]:
+    """Each port of each adapter of the RDMA class: InfiniBand, RoCE, Omni-Path."""
+    found = []
+    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+        adapter = port.parents[1]
+        device = adapter / "device"
+        found.append(
+            {
+                "name": f"{adapter.name}/{port.name}",
+                "adapter": read(adapter / "hca_type"),
+                "board": read(adapter / "board_id"),
+                "firmware": read(adapter / "fw_ver"),
+                "bits_per_second": parse_rate(read(port / "rate")),
+                "rate": read(port / "rate"),
+                "state": _word(read(port / "state")),
+                "physical_state": _word(read(port / "phys_state")),
+                "link_layer": read(port / "link_layer"),
+                "numa_node": numa_of(device),
+                **pci_facts(root, device.resolve().name if device.exists() else None),
+            }
+        )
+    return found
+
+
+def parse_ibstat(text: str) -> list[dict[str, Any]]:
+    """Ports that `ibstat` lists, with the same keys; `Rate: 200` is Gb/s."""
+    found: list[dict[str, Any]] = []
+    adapter: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(":")
+        if heading := re.fullmatch(r"CA '([^']+)'", line.strip()):
+            name, adapter = heading.group(1), {}
+        elif heading := re.fullmatch(r"Port (\d+):", line.strip()):
+            found.append(_port(f"{name}/{heading.group(1)}", adapter))
+        elif found and found[-1]["name"].startswith(f"{name}/"):
+            _add_port_fact(found[-1], key, value.strip())
+        else:
+            adapter[key] = value.strip()
+    return found
+
+
+def _port(name: str, adapter: dict[str, str]) -> dict[str, Any]:
+    return {"name": name, "adapter": adapter.get("CA type"), "firmware": adapter.get("Firmware version")}
+
+
+def _add_port_fact(port: dict[str, Any], key: str, value: str) -> None:
+    names = {"State": "state", "Physical state": "physical_state", "Link layer": "link_layer"}
+    if key in names:
+        port[names[key]] = value
+    elif key == "Rate":
+        port["bits_per_second"] = parse_rate(f"{value} Gb/sec")
+
+
+def merged(told: list[dict[str, Any]], seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What ibstat told, with what only the kernel knows of the same ports."""
+    of_kernel = {port["name"]: port for port in seen}
+    ports = {port["name"]: {**of_kernel.get(port["name"], {}), **port} for port in told}
+    return list({**of_kernel, **ports}.values())
+
+
+def parse_rate(text: str | None) -> int | None:
+    """`200 Gb/sec (4X HDR)` in bits a second."""
+    found = re.match(r"([\d.]+) Gb/sec", text or "")
+    return round(float(found.group(1)) * _GIGA) if found else None
+
+
+def _word(text: str | None) -> str | None:
+    """`4: ACTIVE` -> `Active`, as ibstat writes it; `5: LinkUp` stays."""
+    word = text.partition(": ")[2] if text else None
+    return word.capitalize() if word and word.isupper() else word
+
+
+# ----------------------------------------------------------------------------------------------------
+# How fast the network interfaces of this host say that they are.
+
+
+_BITS = 8
+
+
+def link_rates(root: Path = Path("/")) -> dict[str, float]:
+    """Bytes a second of each interface that is up, one way; an adapter's port is `mlx5_0/1`, as in measure.network.
+
+    What is made of others (bonds, bridges) is left out, and so is what does not know its speed (most virtual machines).
+    """
+    devices = [one for one in network_interfaces(root) if one["state"] in ("up", "unknown") and not one["over"]]
+    ports = [port for port in infiniband_ports(root) if port["state"] == "Active"]
+    return {one["name"]: one["bits_per_second"] / _BITS for one in [*devices, *ports] if one["bits_per_second"]}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Network interfaces of this host, and the one that leads to the other hosts of a job.
+
+
+# <linux/sockios.h>: the IPv4 address of an interface.
+_SIOCGIFADDR = 0x8915
+# torch's Gloo: by default it takes what the host name stands for, which on Debian is a loopback address.
+_CHOICE = "GLOO_SOCKET_IFNAME"
+
+
+def interface_addresses() -> dict[str, str]:
+    """IPv4 address of each interface that has one."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts: Sequence[str]) -> None:
+    """Have Gloo use the interface by which the hosts of the job reached rank 0, unless the user has said which.
+
+    Args:
+        own_address: of this end of this rank's connection to rank 0.
+        seen_of_root: for each rank, the address under which it reached rank 0.
+        rank: this one.
+        hosts: host name of each rank.
+    """
+    elsewhere = [address for address, host in zip(seen_of_root, hosts, strict=True) if host != hosts[0]]
+    if not elsewhere or _CHOICE in os.environ:
+        return
+    # Rank 0's host may reach itself by a loopback address.
+    address = elsewhere[0] if hosts[rank] == hosts[0] else own_address
+    if name := _name_of(address, interface_addresses()):
+        os.environ[_CHOICE] = name
+
+
+def _name_of(address: str, addresses: Mapping[str, str]) -> str | None:
+    plain = address.removeprefix("::ffff:")
+    return next((name for name, its in addresses.items() if its == plain and not plain.startswith("127.")), None)

@@ -1,0 +1,539 @@
+"""Power of this node: who can tell it (NVML, RAPL, IPMI, a meter's file), and a sampler that asks (docs/power.md)."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, get_args
+
+from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
+from hpcai500.methodology.power import unwrapped
+from hpcai500.system.devices import Nvml, open_nvml
+
+# ----------------------------------------------------------------------------------------------------
+# Power of this node: who can tell it (NVML, RAPL, IPMI, a meter's file), and a sampler that asks (docs/power.md).
+
+
+# ----------------------------------------------------------------------------------------------------
+# What tells the power of this node, whatever it is.
+
+
+# What is measured: devices of a node (accelerators, processors), the whole node, or all that a distribution unit feeds.
+Scope = Literal["device", "node", "pdu"]
+
+
+class ReadingError(RunError):
+    """A source gave no reading this time; it may the next time."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a source tells at a moment.
+
+    Attributes:
+        watts: power of each device, by name; None before it can be known. One nameless device is the node itself.
+        joules: what all devices have used since the count began; 0 begins a new count. None where nothing counts.
+    """
+
+    watts: Mapping[str, float | None] = field(default_factory=dict)
+    joules: float | None = None
+
+    @property
+    def total_watts(self) -> float | None:
+        """Power of all devices together."""
+        known = [value for value in self.watts.values() if value is not None]
+        return sum(known) if known and len(known) == len(self.watts) else None
+
+
+class PowerSource(Protocol):
+    """Tells the power of this node, or of its devices.
+
+    Attributes:
+        name: `nvml`, `rapl`, `ipmi`.
+        scope: what is measured.
+        covers: the same in words, for people.
+        devices: names of what is measured, if that has parts; the keys of `Reading.watts`.
+        interval_seconds: how often it is worth asking; a second at most.
+        patience_seconds: how long it may take to answer.
+    """
+
+    name: str
+    scope: Scope
+    covers: str
+    devices: tuple[str, ...]
+    interval_seconds: float
+    patience_seconds: float
+
+    def read(self) -> Reading:
+        """Ask now.
+
+        Raises:
+            ReadingError: no answer this time.
+        """
+
+    def close(self) -> None:
+        """Let go of whatever was opened."""
+
+
+def machine_seconds() -> float:
+    """The machine's clock: it never jumps, and runs on while the machine sleeps; the same as in the record's events."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the user wants power to be read from: `--power auto|none|nvml|rapl|ipmi|csv:FILE[,offset=S][,scope=…]`.
+
+
+Kind = Literal["auto", "none", "nvml", "rapl", "ipmi", "csv"]
+# In a meter's file name, what stands for the host.
+HOST = "%h"
+_METER: Kind = "csv"
+_OPTION = re.compile(r",(offset|scope)=([^,]*)$")
+_USE = "expected auto, none, nvml, rapl, ipmi, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device]"
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A file that a meter writes, with the columns time and watts.
+
+    Attributes:
+        pattern: its path, also one with `*`, `?` and `[…]` for several files; `%h` stands for the name of the host.
+        offset_seconds: what is added to the meter's times to get those of this machine.
+        scope: what it measures.
+    """
+
+    pattern: str
+    offset_seconds: float = 0.0
+    scope: Scope = "node"
+
+    @property
+    def is_one_for_all(self) -> bool:
+        """Whether all nodes share it."""
+        return HOST not in self.pattern
+
+    def of(self, host: str) -> str:
+        """The pattern on `host`."""
+        return self.pattern.replace(HOST, host)
+
+
+@dataclass(frozen=True)
+class PowerChoice:
+    """A kind of source; `meter` if it is a meter's file."""
+
+    kind: Kind
+    meter: Meter | None = None
+
+    def __str__(self) -> str:
+        """As on a command line."""
+        if self.meter is None:
+            return self.kind
+        return f"csv:{self.meter.pattern},offset={self.meter.offset_seconds!r},scope={self.meter.scope}"
+
+    def from_anywhere(self) -> PowerChoice:
+        """The same for a process that may work in another folder."""
+        if self.meter is None:
+            return self
+        return replace(self, meter=replace(self.meter, pattern=str(Path(self.meter.pattern).absolute())))
+
+
+AUTO = PowerChoice("auto")
+
+
+def parse_power(text: str) -> PowerChoice:
+    """What `text` asks for.
+
+    Raises:
+        UsageError: it is none of the words above.
+    """
+    kind, colon, rest = text.partition(":")
+    if kind == _METER and colon:
+        return PowerChoice(_METER, _parse_meter(text, rest))
+    if colon or kind == _METER or kind not in get_args(Kind):
+        raise UsageError(f"--power {text}: {_USE}")
+    return PowerChoice(cast("Kind", kind))
+
+
+def _parse_meter(text: str, rest: str) -> Meter:
+    options: dict[str, str] = {}
+    # From the end: a file's name may hold commas.
+    while found := _OPTION.search(rest):
+        if found.group(1) in options:
+            raise UsageError(f"--power {text}: {found.group(1)} is given twice")
+        options[found.group(1)] = found.group(2)
+        rest = rest[: found.start()]
+    if unknown := re.search(r",(\w+)=[^,/]*$", rest):
+        raise UsageError(f"--power {text}: {unknown.group(1)}: no such option of a meter; {_USE}")
+    if not rest:
+        raise UsageError(f"--power {text}: {_USE}")
+    scope = options.get("scope", "node")
+    if scope not in get_args(Scope):
+        raise UsageError(f"--power {text}: scope: expected {', '.join(get_args(Scope))}, got {scope}")
+    return Meter(rest, _seconds(text, options.get("offset", "0")), cast("Scope", scope))
+
+
+def _seconds(text: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"--power {text}: offset: expected seconds, for example -3.5, got {number}")
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------
+# A count of joules over several counters, some of which start at 0 again when they are full.
+
+
+class EnergyCount:
+    """Adds up what counters have counted since the first look at them.
+
+    Args:
+        sizes: joules at which each counter, by device, starts at 0 again; None for one that never does.
+        longest_pause_seconds: after a longer one, a counter may have turned over more than once: the count begins anew.
+    """
+
+    def __init__(self, sizes: Mapping[str, float | None], longest_pause_seconds: float = math.inf) -> None:
+        self._sizes = sizes
+        self._longest_pause_seconds = longest_pause_seconds
+        self._before: tuple[float, Mapping[str, float]] | None = None
+        self._joules = 0.0
+
+    def look(self, now_s: float, joules: Mapping[str, float]) -> Reading:
+        """What has been counted, when the counters stand at `joules` at the moment `now_s`.
+
+        The power of each device is the mean since the last look; unknown at the first, when the count begins at 0.
+        """
+        before, self._before = self._before, (now_s, joules)
+        used = self._used(before, now_s, joules)
+        if used is None or before is None:
+            self._joules = 0.0
+            return Reading(dict.fromkeys(joules), 0.0)
+        self._joules += math.fsum(used.values())
+        seconds = now_s - before[0]
+        return Reading({device: value / seconds for device, value in used.items()}, self._joules)
+
+    def _used(
+        self, before: tuple[float, Mapping[str, float]] | None, now_s: float, joules: Mapping[str, float]
+    ) -> dict[str, float] | None:
+        if before is None or not 0 < now_s - before[0] <= self._longest_pause_seconds:
+            return None
+        used = {name: unwrapped(before[1][name], value, self._sizes[name]) for name, value in joules.items()}
+        known = {name: value for name, value in used.items() if value is not None}
+        return known if len(known) == len(used) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The power of the whole node, from its management controller (IPMI's DCMI extension, by ipmitool).
+
+
+TOOL = "ipmitool"
+_WATTS = re.compile(r"^\s*Instantaneous power reading:\s*(\d+)\s*Watts", re.MULTILINE)
+_STATE = re.compile(r"^\s*Power reading state is:\s*(\S+)", re.MULTILINE)
+
+
+class IpmiSource:
+    """`ipmitool dcmi power reading`, each time in a process of its own: a controller that hangs ends with it.
+
+    Args:
+        environment: whose PATH leads to the tool.
+        patience_seconds: after so long the process is killed.
+
+    Raises:
+        EnvironmentLacksError: no ipmitool, or no answer that is a power.
+    """
+
+    name = "ipmi"
+    scope: Scope = "node"
+    covers = "the whole node"
+    devices: tuple[str, ...] = ()
+    # A controller measures once a second or less often.
+    interval_seconds = 1.0
+
+    def __init__(self, environment: Mapping[str, str], patience_seconds: float = 5.0) -> None:
+        self.patience_seconds = patience_seconds
+        self._environment = environment
+        tool = shutil.which(TOOL, path=environment.get("PATH", ""))
+        if tool is None:
+            raise EnvironmentLacksError(f"IPMI: {TOOL} is not installed")
+        self._command = [tool, "dcmi", "power", "reading"]
+        try:
+            self.read()
+        except ReadingError as error:
+            raise EnvironmentLacksError(str(error)) from error
+
+    def read(self) -> Reading:
+        """The power of the node as its controller tells it."""
+        try:
+            answer = subprocess.run(
+                self._command,
+                env=dict(self._environment),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=self.patience_seconds,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ReadingError(f"IPMI: no answer within {self.patience_seconds:g} s") from error
+        except OSError as error:
+            raise ReadingError(f"IPMI: {TOOL} cannot be started: {error}") from error
+        if answer.returncode != 0:
+            said = (answer.stderr.strip() or answer.stdout.strip()).splitlines() or [f"exit code {answer.returncode}"]
+            raise ReadingError(f"IPMI: {said[0]}")
+        return Reading({"": parse_reading(answer.stdout)})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def parse_reading(text: str) -> float:
+    """Watts, from what `ipmitool dcmi power reading` prints.
+
+    Raises:
+        ReadingError: it says none, or that it does not measure.
+    """
+    found, state = _WATTS.search(text), _STATE.search(text)
+    if found is None:
+        raise ReadingError("IPMI: the answer has no line 'Instantaneous power reading'")
+    if state and state.group(1) != "activated":
+        raise ReadingError(f"IPMI: power reading is {state.group(1)}")
+    # Controllers without a sensor answer 0, and a node that runs this uses more.
+    if int(found.group(1)) == 0:
+        raise ReadingError("IPMI: the controller reads 0 W")
+    return float(found.group(1))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The power of NVIDIA's accelerators, from their management library.
+
+
+class NvmlSource:
+    """All accelerators of the node that the driver shows: power in mW, and energy in mJ where they count it.
+
+    A cgroup hides those of other jobs; `CUDA_VISIBLE_DEVICES` hides none from this library.
+
+    Devices count their energy since Volta; a count misses nothing between two samples.
+
+    Raises:
+        EnvironmentLacksError: no driver, no device, or one that does not tell its power.
+    """
+
+    name = "nvml"
+    scope: Scope = "device"
+    interval_seconds = 0.5
+    patience_seconds = 5.0
+
+    def __init__(self, binding: Nvml | None = None) -> None:
+        with ExitStack() as stack:
+            self._nvml = stack.enter_context(open_nvml(binding))
+            try:
+                count = self._nvml.nvmlDeviceGetCount()
+                self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+                for handle in self._handles:
+                    self._nvml.nvmlDeviceGetPowerUsage(handle)
+            except self._nvml.NVMLError as error:
+                raise EnvironmentLacksError(f"NVML: a device does not tell its power ({error})") from error
+            if not count:
+                raise EnvironmentLacksError("NVML: no device")
+            self._stack = stack.pop_all()
+        self.devices = tuple(f"gpu{index}" for index in range(count))
+        self.covers = f"{count} accelerator{'s' if count > 1 else ''}"
+        self._count = EnergyCount(dict.fromkeys(self.devices)) if self._can_count() else None
+
+    def read(self) -> Reading:
+        """Power of each device, and the energy that all have used since the first reading."""
+        try:
+            watts = self._ask(self._nvml.nvmlDeviceGetPowerUsage)
+            joules = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption) if self._count else {}
+        except self._nvml.NVMLError as error:
+            raise ReadingError(f"NVML: {error}") from error
+        counted = self._count.look(machine_seconds(), joules).joules if self._count else None
+        return Reading(watts, counted)
+
+    def close(self) -> None:
+        """Let go of the library."""
+        self._stack.close()
+
+    def _can_count(self) -> bool:
+        try:
+            self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        except self._nvml.NVMLError:
+            return False
+        return True
+
+    def _ask(self, question: Any) -> dict[str, float]:
+        """The answer of each device, in thousandths of a unit."""
+        return {name: question(handle) / 1000 for name, handle in zip(self.devices, self._handles, strict=True)}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The energy of processors and memory, from the counters that Linux shows (Running Average Power Limit).
+
+
+POWERCAP = Path("/sys/class/powercap")
+# No package draws more: a counter cannot turn over twice within the time that this takes to fill it.
+_MOST_WATTS = 1000.0
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One counter.
+
+    Attributes:
+        name: `package-0`, or `package-0 dram`.
+        file: its energy in microjoules.
+        size_joules: at which it starts at 0 again.
+    """
+
+    name: str
+    file: Path
+    size_joules: float
+
+
+class RaplSource:
+    """Packages and their memory.
+
+    A package's sub-domains (core, uncore) are parts of it and not counted again; its memory is beside it. The domain of
+    the platform (psys) holds packages, and is left out too.
+
+    Raises:
+        EnvironmentLacksError: the kernel shows no counters, or this user may not read them.
+    """
+
+    name = "rapl"
+    scope: Scope = "device"
+    # The counters tick every millisecond; what they count between two looks is not lost.
+    interval_seconds = 0.5
+    patience_seconds = 5.0
+
+    def __init__(self, powercap: Path = POWERCAP) -> None:
+        self._domains = find_domains(powercap)
+        self.devices = tuple(domain.name for domain in self._domains)
+        has_memory = any(name.endswith("dram") for name in self.devices)
+        self.covers = "processors and memory" if has_memory else "processors without memory"
+        sizes = {domain.name: domain.size_joules for domain in self._domains}
+        self._count = EnergyCount(sizes, min(sizes.values()) / _MOST_WATTS)
+        try:
+            self._read()
+        except PermissionError as error:
+            raise EnvironmentLacksError(
+                f"RAPL: {error.filename}: only root may read it: ask for `chmod a+r {powercap}/intel-rapl:*/energy_uj`"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise EnvironmentLacksError(f"RAPL: {error}") from error
+
+    def read(self) -> Reading:
+        """The energy that all have used since the first reading, and the mean power of each since the last."""
+        try:
+            return self._count.look(machine_seconds(), self._read())
+        except (OSError, ValueError) as error:
+            raise ReadingError(f"RAPL: {error}") from error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _read(self) -> dict[str, float]:
+        return {domain.name: int(domain.file.read_text()) / 1e6 for domain in self._domains}
+
+
+def find_domains(powercap: Path = POWERCAP) -> list[Domain]:
+    """The counters below `powercap` that together count everything once.
+
+    Raises:
+        EnvironmentLacksError: there are none.
+    """
+    found = []
+    # intel-rapl:0 is a zone of its own, intel-rapl:0:1 a part of it; AMD's processors are there by the same name.
+    # intel-rapl-mmio:0 is another way to the same package.
+    for zone in sorted(powercap.glob("intel-rapl:*"), key=lambda path: path.name):
+        _, *numbers = zone.name.split(":")
+        name = _zone_name(zone)
+        if len(numbers) == 1 and name.startswith("package"):
+            found.append(_domain(name, zone))
+        elif len(numbers) == 2 and name == "dram":
+            parent = _zone_name(zone.with_name(f"intel-rapl:{numbers[0]}"))
+            found.append(_domain(f"{parent} dram", zone))
+    if not found:
+        raise EnvironmentLacksError(f"RAPL: {powercap} has no counters (no such processor, or a virtual machine)")
+    return found
+
+
+def _zone_name(zone: Path) -> str:
+    """Empty where the kernel, or a container that hides it, does not say."""
+    try:
+        return (zone / "name").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _domain(name: str, zone: Path) -> Domain:
+    try:
+        size = int((zone / "max_energy_range_uj").read_text()) / 1e6
+    except (OSError, ValueError) as error:
+        raise EnvironmentLacksError(f"RAPL: {zone}: the range of the counter cannot be read: {error}") from error
+    return Domain(name, zone / "energy_uj", size)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which sources of power can be read on this node, and why the others cannot.
+
+
+Opener = Callable[[], PowerSource]
+# The widest scope first.
+NAMES = ("ipmi", "nvml", "rapl")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What `find_sources` found.
+
+    Attributes:
+        sources: those that tell a power, opened, by name, the widest scope first. Whoever takes one closes the others.
+        missing: why each of the others does not.
+    """
+
+    sources: Mapping[str, PowerSource] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """Why there is none."""
+        return "; ".join(self.missing.values())
+
+    def take(self, name: str | None) -> PowerSource | None:
+        """The source `name`, if it is here; all others are closed."""
+        for other, source in self.sources.items():
+            if other != name:
+                source.close()
+        return self.sources.get(name) if name else None
+
+
+def openers(environment: Mapping[str, str] = os.environ) -> dict[str, Opener]:
+    """How each source is opened on this node, by name."""
+    return {"ipmi": lambda: IpmiSource(environment), "nvml": NvmlSource, "rapl": RaplSource}
+
+
+def automatic_names(*, on_gpu: bool) -> tuple[str, ...]:
+    """What `--power auto` looks for: accelerators that a run does not use tell nothing of it."""
+    return NAMES if on_gpu else tuple(name for name in NAMES if name != "nvml")
+
+
+def find_sources(names: Sequence[str], how: Mapping[str, Opener]) -> Found:
+    """Open each of `names` that can be read here."""
+    sources, missing = {}, {}
+    for name in names:
+        try:
+            sources[name] = how[name]()
+        except EnvironmentLacksError as error:
+            missing[name] = str(error)
+    return Found(sources, missing)

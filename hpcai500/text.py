@@ -1,0 +1,236 @@
+"""Numbers as people read them, always with their unit. Unknown is said, never shown as 0."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from hpcai500.streams import spelt_out
+
+# ----------------------------------------------------------------------------------------------------
+# Columns of text for a terminal.
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    """Each row as a line; columns are as wide as their widest cell, those in `right` end at one edge."""
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            _padded(cell, width, to_right=index in right)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def _padded(cell: str, width: int, *, to_right: bool) -> str:
+    room = " " * (width - _width(cell))
+    return room + cell if to_right else cell + room
+
+
+def _width(text: str) -> int:
+    """Places that a terminal gives to `text`: two to each letter of Chinese, Japanese or Korean, none to an accent."""
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Numbers and columns as people read them.
+
+
+def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) -> list[str]:
+    """Return lines: `rows` in columns under `title` (indented; "" for neither); none without rows.
+
+    With a `header`, columns are aligned to the right, as numbers are, but for the first and the last.
+    """
+    if not rows:
+        return []
+    lines = [[spelt_out(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    columns = list(zip(*lines, strict=True))
+    for number, column in enumerate(columns):
+        width = max(map(len, column))
+        to_right = header and 0 < number < len(columns) - 1
+        columns[number] = tuple(cell.rjust(width) if to_right else cell.ljust(width) for cell in column)
+    indent = "  " if title else ""
+    text = [indent + "  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    return [title, *text] if title else text
+
+
+def size(count_bytes: int) -> str:
+    """Return bytes in GB, or in MB where that is less than one."""
+    return f"{count_bytes / 1e9:.3g} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.3g} MB"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Amounts as people read them, in the text of `hpcai500 system`.
+
+
+UNKNOWN = "unknown"
+
+
+def binary(size: float | None) -> str:
+    """`32 KiB`, `1.5 TiB`: memory and caches."""
+    return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def decimal(amount: float | None, unit: str) -> str:
+    """`200 Gb/s`, `2.4 GHz`: rates, frequencies, disks."""
+    return _scaled(amount, 1000, tuple(f"{prefix}{unit}" for prefix in ("", "k", "M", "G", "T", "P")))
+
+
+def _scaled(amount: float | None, base: int, units: tuple[str, ...]) -> str:
+    if amount is None:
+        return UNKNOWN
+    for unit in units[:-1]:
+        # What would be shown as 1000 or more is of the next unit.
+        if abs(amount) < min(base, 999.5):
+            return f"{amount:.3g} {unit}"
+        amount /= base
+    return f"{amount:.3g} {units[-1]}"
+
+
+def counted(things: Iterable[str]) -> list[str]:
+    """`8 x NVIDIA H100`: like things together, in the order of the first of each."""
+    return [f"{count} x {thing}" for thing, count in Counter(things).items()]
+
+
+def known(*parts: str | None) -> str:
+    """The parts that are known, with commas."""
+    return ", ".join(part for part in parts if part and UNKNOWN not in part) or UNKNOWN
+
+
+def switched(value: bool | None) -> str | None:
+    """`on`, `off`; None is unknown."""
+    return None if value is None else "on" if value else "off"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Numbers as people read them, always with their unit. Unknown is said, never shown as 0.
+
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+# No sentence of a record is cut below this; a record that somebody has blown up is.
+_MOST_LETTERS = 600
+# Printable ASCII is the bulk of any page; of the rest, spelt_out knows what is hidden.
+_HIDDEN = re.compile("[^\\n\\t\\xa0\\x20-\\x7e]+")
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a finite number (a record may hold anything)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(value: object) -> float | None:
+    """`value` if it is a finite number."""
+    return float(value) if isinstance(value, int | float) and is_number(value) else None
+
+
+def quantity(value: object, unit: str) -> str:
+    """`28e9, "FLOPS"` -> `28 GFLOPS`."""
+    known = number(value)
+    return UNKNOWN if known is None else scaled(known, unit)
+
+
+def share(value: object) -> str:
+    """`0.125` -> `12.5 %`."""
+    known = number(value)
+    return UNKNOWN if known is None else f"{known:.1%}".replace("%", " %")
+
+
+def plain(value: object, form: str = ".4g") -> str:
+    """A number without a unit."""
+    known = number(value)
+    return UNKNOWN if known is None else format(known, form)
+
+
+def count(value: object, one: str, many: str | None = None) -> str:
+    """`1, "node"` -> `1 node`; `12000, "rank"` -> `12,000 ranks`."""
+    known = number(value)
+    if known is None:
+        return f"{UNKNOWN} number of {many or one + 's'}"
+    return f"{known:,.0f} {one if known == 1 else many or one + 's'}"
+
+
+def duration(seconds: object) -> str:
+    """As people say it: `13.2 ms`, `115.9 s`, `12 min 3 s`, `3 h 12 min`, `2.3 days`."""
+    known = number(seconds)
+    if known is None:
+        return UNKNOWN
+    size = abs(known)
+    if size < 2 * _MINUTE:
+        return _short_duration(known)
+    if size < 2 * _HOUR:
+        minutes, rest = divmod(round(known), 60)
+        return f"{minutes} min {rest} s"
+    if size < 2 * _DAY:
+        hours, rest = divmod(round(known / _MINUTE), 60)
+        return f"{hours} h {rest} min"
+    return f"{known / _DAY:.1f} days"
+
+
+def _short_duration(seconds: float) -> str:
+    if seconds == 0:
+        return "0 s"
+    if abs(seconds) < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) < 1 else f"{seconds:.1f} s"
+
+
+def moment(time_ms: object) -> str:
+    """A wall-clock time in UTC, from milliseconds since 1970."""
+    known = number(time_ms)
+    if known is None or not 0 <= known < 2.5e14:
+        return UNKNOWN
+    return datetime.fromtimestamp(known / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def short(text: object, letters: int = _MOST_LETTERS) -> str:
+    """`text` in one line of bounded length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= letters else f"{line[: letters - 1]}…"
+
+
+def legible(text: str) -> str:
+    r"""`text` for a page, a drawing or an XML file, with what no reader sees spelt out (`\x1b`, `\u202e`, `\u200b`).
+
+    Lines, tabs and spaces that do not break stay as they are: pages need them, and they hide nothing.
+    """
+    return text if text.isprintable() else _HIDDEN.sub(lambda found: spelt_out(found[0]), text)
+
+
+def listed(value: Any) -> str:
+    """A value of a recipe or a document in one line."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return short(", ".join(listed(one) for one in value)) if value else "none"
+    return short(value)
+
+
+def table(value: object) -> Mapping[str, Any]:
+    """`value` if it is a table, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def tables(value: object) -> list[Mapping[str, Any]]:
+    """The tables in `value` if it is a list, else none."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def scaled(value: float, unit: str) -> str:
+    """`24299077632, "FLOP"` -> `24.3 GFLOP`: for people only, never for machines."""
+    for factor, prefix in PREFIXES:
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

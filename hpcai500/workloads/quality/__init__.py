@@ -1,1 +1,0 @@
-"""Quality metrics (layer 9)."""
