@@ -1,7 +1,7 @@
-"""The one door to Matplotlib: a figure looks as our code says, whatever `matplotlibrc` lies in the current folder.
+"""Figures as files: every figure of ours is drawn here, with Matplotlib's own defaults.
 
-Matplotlib reads that file when it is imported, before that of the user. A stranger's could make a line of a figure
-invisible, or start TeX. So each figure is drawn from the values that Matplotlib comes with.
+Matplotlib reads a `matplotlibrc` in the current folder when it is imported, before that of the user. A stranger's could
+make a line of a figure invisible, or start TeX. The same numbers give the same files.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# ----------------------------------------------------------------------------------------------------
-# The one door to Matplotlib: a figure looks as our code says, whatever `matplotlibrc` lies in the current folder.
-#
-# Matplotlib reads that file when it is imported, before that of the user. A stranger's could make a line of a figure
-# invisible, or start TeX. So each figure is drawn from the values that Matplotlib comes with.
-
-
-# Without a date and random names in it, the picture of the same numbers is the same file. Text stays text: it can be
+# No date and no random names, so that the picture of the same numbers is the same file. Text stays text, which can be
 # searched, copied and read aloud.
 _OURS: dict[Any, Any] = {"svg.hashsalt": "hpcai500", "svg.fonttype": "none"}
 _METADATA = {"svg": {"Date": None}}
@@ -36,21 +29,17 @@ _METADATA = {"svg": {"Date": None}}
 def drawn(
     draw: Callable[[Figure], None], size: tuple[float, float], dots_per_inch: int, kinds: Sequence[str]
 ) -> dict[str, bytes]:
-    """What `draw` puts on an empty figure, as a file of each of `kinds`, `svg` or `png`.
+    """What `draw` puts on an empty figure of `size` (width, height in inches), as a file of each kind, `svg` or `png`.
 
-    Args:
-        draw: fills the figure; what it needs of Matplotlib it imports itself, inside.
-        size: width and height in inches.
-        dots_per_inch: of what has dots.
-        kinds: of files.
+    `draw` imports what it needs of Matplotlib itself, inside.
     """
-    # Only who draws needs it, and it takes longer to load than all the rest.
+    # Imported here, as it takes longer to load than all the rest.
     from matplotlib import rc_context, rcParamsDefault
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     files = {}
-    # The backend opens windows, and we have none: its default is not even a name.
+    # Not the backend, which opens windows: its default is no name.
     settings: dict[Any, Any] = {name: value for name, value in rcParamsDefault.items() if name != "backend"}
     with rc_context({**settings, **_OURS}):
         figure = Figure(figsize=size, layout="constrained")
@@ -63,30 +52,23 @@ def drawn(
     return files
 
 
-# ----------------------------------------------------------------------------------------------------
-# A drawing as files: an SVG for pages and papers, a PNG for everything else.
-
-
 _DOTS_PER_INCH = 150
 
 
 def figure_files(draw: Callable[[Figure], None], name: str, size: tuple[float, float]) -> dict[str, bytes]:
-    """What `draw` puts on an empty figure, as the files `NAME.svg` and `NAME.png`; the same numbers, the same files.
+    """What `draw` puts on an empty figure, as `NAME.svg`, for pages and papers, and `NAME.png`, for everything else.
 
-    Args:
-        draw: fills the figure; what it needs of Matplotlib it imports itself, inside.
-        name: of the files, without their kind.
-        size: width and height in inches.
+    `draw` and `size` are as in `drawn`.
     """
     with scratch(os.environ, Path.cwd()):
         files = drawn(draw, size, _DOTS_PER_INCH, ("svg", "png"))
-    # A PNG shows a box for what has no picture; an SVG would hand it on.
+    # A PNG shows a box for an invisible character; an SVG would pass it on.
     files["svg"] = legible(files["svg"].decode()).encode()
     return {f"{name}.{kind}": content for kind, content in files.items()}
 
 
 def write_figures(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Put `files` (name: content) into `folder`, which is made if need be; returns their paths.
+    """Write `files` (name: content) into `folder`, which is made if need be; returns their paths.
 
     Raises:
         UsageError: they cannot be written there.

@@ -3,7 +3,7 @@
 The codes follow what acceptance harnesses expect: 0 pass, 1 the run failed, 2 wrong answer, 5 correct but too slow;
 64 and 69 are `EX_USAGE` and `EX_UNAVAILABLE` of sysexits.h.
 
-A message says what was wrong, where, and what to do about it, in one line. Who has found several mistakes gives a line
+A message says what was wrong, where, and what to do about it, in one line. An error with several mistakes has a line
 for each: `RecipeError(*lines)`.
 """
 
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a harness reads after a command has ended."""
+    """Exit codes of all commands."""
 
     PASS = 0
     RUN_FAILED = 1
@@ -30,11 +30,10 @@ class HpcAi500Error(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What the error says: a line for each mistake."""
+        """The message: a line for each mistake."""
         return tuple(map(str, self.args or ("",)))
 
     def __str__(self) -> str:
-        """All of it in one line, for whoever has only one."""
         return "; ".join(self.lines)
 
 
@@ -43,7 +42,7 @@ class RunError(HpcAi500Error):
 
 
 class CommunicationError(RunError):
-    """A collective failed: another rank has ended or cannot be reached. Which one, the monitor knows."""
+    """A collective failed: another rank has ended or cannot be reached. The monitor knows which one."""
 
 
 class StoppedError(RunError):
@@ -51,16 +50,16 @@ class StoppedError(RunError):
 
 
 class OutOfTimeError(RunError):
-    """Something did not end within the time that it may take."""
+    """Something did not end within its time limit."""
 
 
-# In the message of a `NotFiniteError` that blames the device of one rank, or those of one host, after `… alone, host
-# NAME, …`. A member's batch script looks for it, and leaves that host out.
+# Is in the message of a `NotFiniteError` that blames the device of one rank, or those of one host, after `… alone, host
+# NAME, …`. The batch script of an ensemble's member looks for it, and leaves that host out.
 FAULTY_DEVICE = "so the device may be faulty"
 
 
 class NotFiniteError(RunError):
-    """Training has come to a number that is not finite; all its ranks know, and end alike."""
+    """Training has come to a number that is not finite; all its ranks end alike."""
 
 
 class WrongAnswerError(HpcAi500Error):
@@ -94,7 +93,7 @@ class EnvironmentLacksError(HpcAi500Error):
 
 
 def error_kind(code: int) -> type[HpcAi500Error]:
-    """The class of what a process of ours ended by, from its exit code."""
+    """The class of the error that ended a process of ours, from its exit code."""
     kinds: dict[int, type[HpcAi500Error]] = {
         ExitCode.WRONG_ANSWER: WrongAnswerError,
         ExitCode.USAGE: UsageError,

@@ -1,6 +1,9 @@
-"""Files that are whole or absent: nothing that this package writes is ever seen half-written.
+"""Files that are whole or absent, and where temporary files go.
 
-And whether something is there, asked so that a folder that may not be searched is an answer and no error.
+What is written here is never seen half-written, also after a kill or a crash. Output lies in --out or the working
+directory, and nowhere else: what libraries cache (torch what it compiled, as soon as it counts operations; Matplotlib a
+list of fonts) goes into a temporary folder. That is removed at the end, after an error, Ctrl-C or SIGTERM; where the
+process was killed, the next one on the same host removes it.
 """
 
 from __future__ import annotations
@@ -26,13 +29,11 @@ from weakref import WeakSet
 from hpcai500.errors import EnvironmentLacksError, UsageError
 
 # ----------------------------------------------------------------------------------------------------
-# Files that are whole or absent: nothing that this package writes is ever seen half-written.
-#
-# And whether something is there, asked so that a folder that may not be searched is an answer and no error.
+# Paths, and atomic writes that survive a power failure.
 
 
 def is_there(path: Path) -> bool:
-    """Whether this user can see `path`; not so below a folder that may not be searched (Path.exists raises there)."""
+    """Whether this user can see `path`; false below a folder that may not be searched, where Path.exists raises."""
     try:
         return path.exists()
     except PermissionError:
@@ -40,12 +41,11 @@ def is_there(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether this user can see `path`, and it is a folder."""
     return is_there(path) and path.is_dir()
 
 
 def expand_variables(text: str, environment: Mapping[str, str]) -> str:
-    """`text` with its $VARIABLES and ${VARIABLES} as `environment` has them.
+    """`text` with $VARIABLES and ${VARIABLES} replaced by their values.
 
     Raises:
         UsageError: one of them is not set, or empty: a path without it would be another folder.
@@ -89,10 +89,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_atomically_by(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """The same with what `write` puts into the stream that it is given: for content too large to hold twice.
+    """`write_atomically` of what `write` puts into a stream, for content that is too large to hold twice.
 
     Raises:
-        OSError: as above, or as `write` does.
+        OSError: as `write_atomically`, or as `write` does.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -110,8 +110,8 @@ def write_atomically_by(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 def allocate(path: Path, size_bytes: int) -> None:
     """Make `path` own at least `size_bytes` of its disk, so that writing into it cannot fail for want of space.
 
-    What the file holds is kept. File systems that cannot allocate are written to instead, which is what the C library
-    does for a descriptor that it may read and write.
+    What the file holds is kept. On file systems that cannot allocate, the C library writes into the file instead, for
+    which it needs a descriptor that it may read and write.
 
     Raises:
         OSError: the disk is full; the file is then removed.
@@ -126,19 +126,18 @@ def allocate(path: Path, size_bytes: int) -> None:
         os.close(descriptor)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Files that can be made again: complete or absent when the writer is killed, and cheap by the thousand.
-
-
 def write_unsynced(path: Path, content: bytes, scratch: Path | None = None) -> None:
-    """Write `content` (bytes) under a temporary name in `scratch` (default: beside `path`), then rename it into place.
+    """Write a file that can be made again: whole or absent after a kill, not after a power failure.
 
-    Unlike `hpcai500.files.write_atomically` it does not wait for the disk, which would make 3,500 images a matter of
-    minutes on some file systems. Any number of processes, also of different nodes, may write the same path at once;
-    one of them wins whole. Raises OSError when the folder cannot be written, and leaves nothing behind.
+    It is written under a temporary name in `scratch` (by default beside `path`), then renamed. Unlike
+    `write_atomically` this does not wait for the disk, which for 3,500 images takes minutes on some file systems. Any
+    number of processes, also of different nodes, may write the same path at once: the file of one of them stays.
+
+    Raises:
+        OSError: the folder cannot be written; nothing is left behind.
     """
     temporary = (scratch or path.parent) / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part"
-    # os.open applies the umask; tempfile would make a shared set's files readable by their owner only.
+    # os.open applies the umask; files of tempfile could be read by their owner only.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -150,36 +149,31 @@ def write_unsynced(path: Path, content: bytes, scratch: Path | None = None) -> N
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where temporary files go, also in systems that can hardly be written to, such as an image without binds.
-#
-# Output lies in --out or the working directory, and nowhere else: what libraries keep for themselves (torch a cache of
-# what it compiled, as soon as it counts operations; Matplotlib a list of fonts) goes into a folder that is removed: at
-# the end, after an error, Ctrl-C or SIGTERM, and, where the process was killed, by the next one on the same host.
+# Temporary folders, also where little can be written, such as in an image without binds.
 
 
 VARIABLE = "TMPDIR"
-# Memory comes last: process pools need it anyway, and it is scarce.
+# /dev/shm comes last: it is memory, which is scarce.
 _USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders to try, each for a folder with a name of its own
-# Who sets one of these keeps what is in it from run to run.
+# A user who sets one of these keeps the cache from run to run.
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "MPLCONFIGDIR": "matplotlib"}
-# Between making a folder and holding it, nobody else may take it for an abandoned one.
+# A folder is this old before it can be taken for an abandoned one: it is locked a moment after it was made.
 _YOUNG_SECONDS = 60.0
 
 
 class _Folder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that is held by a lock for as long as this process lives."""
+    """A temporary folder that this process holds by a lock for as long as it lives."""
 
     def __init__(self, parent: str) -> None:
         _remove_abandoned(Path(parent))
         super().__init__(prefix=f"{_prefix()}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
         self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
-        # Where folders cannot be locked, nobody else can lock them either, and so nobody removes this one.
+        # Where folders cannot be locked, no other process can lock this one, and so none removes it.
         with contextlib.suppress(OSError):
             fcntl.flock(self._held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         _open_folders.add(self)
 
     def cleanup(self) -> None:
-        """Remove it, and all in it."""
         super().cleanup()
         _open_folders.discard(self)
         with contextlib.suppress(OSError):  # a second time
@@ -192,12 +186,10 @@ _open_folders: WeakSet[_Folder] = WeakSet()
 def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.TemporaryDirectory[str]:
     """A new folder in the first place that can be written: $TMPDIR, /tmp, /var/tmp, /dev/shm, `work`.
 
-    Args:
-        environment: where TMPDIR may be.
-        work: a folder of the user's, which need not be there yet.
+    `work` is a folder of the user's, which need not exist yet.
 
     Raises:
-        EnvironmentLacksError: none can; with what helps.
+        EnvironmentLacksError: none can be written.
     """
     tried = []
     for folder in _candidates(environment, work):
@@ -213,9 +205,9 @@ def scratch_folder(environment: Mapping[str, str], work: Path) -> tempfile.Tempo
 
 @contextmanager
 def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]:
-    """A folder for temporary files while the context is open, which libraries keep their caches in.
+    """A temporary folder while the context is open; caches of libraries go there, too.
 
-    Enter it before they are imported: `environment`, which they read then, is changed meanwhile.
+    Enter it before these libraries are imported: they read `environment`, which is changed for as long.
 
     Raises:
         EnvironmentLacksError: as scratch_folder.
@@ -238,32 +230,30 @@ def scratch(environment: MutableMapping[str, str], work: Path) -> Iterator[Path]
 
 
 def in_scratch(path: str) -> bool:
-    """Whether `path` lies in a folder of this process, which nobody else has filled."""
+    """Whether `path` lies in a temporary folder of this process."""
     return any(path.startswith(f"{folder.name}/") for folder in list(_open_folders))
 
 
 def remove_scratch() -> None:
-    """Remove the folders of this process now: for whoever ends it by os._exit, which unwinds nothing."""
+    """Remove the temporary folders of this process now, before os._exit, which unwinds nothing."""
     for folder in list(_open_folders):
         shutil.rmtree(folder.name, ignore_errors=True)
 
 
 def remove_scratch_of(process: int, environment: Mapping[str, str], work: Path) -> None:
-    """Remove what the process of this number, which was killed and is gone, has left.
+    """Remove the temporary folders of a child process on this host that was killed.
 
-    Args:
-        process: a child of this process, on this host.
-        environment, work: as it had them.
+    `environment` and `work` are those that the child had.
     """
     for parent in _candidates(environment, work):
         _remove(Path(parent).glob(f"{_prefix()}{process}-*"), 0.0)
 
 
 def unwind_on_termination() -> bool:
-    """Let SIGTERM, which ends a process where it stands, unwind it as Ctrl-C does, so that temporary files go.
+    """Let SIGTERM unwind this process, as Ctrl-C does, so that its temporary files are removed.
 
-    Not where somebody has a use for the signal already, nor in a thread, where Python cannot do it; returns whether
-    this call did it.
+    Returns false, and does nothing, where the signal has a handler already, and outside of the main thread, where
+    Python cannot set one.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _unwind)
@@ -272,7 +262,7 @@ def unwind_on_termination() -> bool:
 
 
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:
-    # A second one, as of a scheduler in a hurry, would stop the unwinding half-way.
+    # A second SIGTERM of an impatient scheduler would stop the unwinding half-way.
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -282,14 +272,14 @@ def _prefix() -> str:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove what killed processes of this user and host have left; of others it cannot be known whether they live."""
+    """Remove what killed processes of this user and host have left; those of other hosts may still be alive."""
     _remove(parent.glob(f"{_prefix()}*"), _YOUNG_SECONDS)
 
 
 def _remove(folders: Iterable[Path], least_seconds: float) -> None:
-    """Remove those of `folders` that are this user's, that nobody holds, and that are as old as `least_seconds`."""
+    """Remove those of `folders` that are this user's, at least `least_seconds` old, and locked by no process."""
     for folder in folders:
-        # It may go at any moment, or be no folder.
+        # Another process may remove it at any moment, and it may be no folder.
         with contextlib.suppress(OSError):
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -304,24 +294,24 @@ def _remove(folders: Iterable[Path], least_seconds: float) -> None:
 def with_temporary_folder(environment: Mapping[str, str], work: Path) -> dict[str, str]:
     """`environment` with a TMPDIR that can be written, for programs that insist on one, such as MPI's launchers.
 
-    As it was where nothing can be written: the program then says what it lacks.
+    Unchanged where no folder can be written.
     """
     folder = writable_folder(environment, work)
     return {**environment, **(_temporary(environment, folder) if folder else {})}
 
 
 def writable_folder(environment: Mapping[str, str], work: Path) -> str | None:
-    """The folder that scratch_folder would make its own in, or None."""
+    """The folder in which scratch_folder would make one, or None."""
     return next((folder for folder in _candidates(environment, work) if _can_write(folder)), None)
 
 
 def can_be_made(path: Path) -> bool:
-    """Whether the folder `path`, or all that is missing of it, can be made and written by this user."""
+    """Whether this user can write the folder `path`, or can make it."""
     return _can_write(str(nearest(path)))
 
 
 def _temporary(environment: Mapping[str, str], folder: str) -> dict[str, str]:
-    """TMPDIR as `folder`, unless what would be taken without it can be written."""
+    """TMPDIR = `folder`, or nothing where the default folder can be written."""
     return {} if _can_write(environment.get(VARIABLE) or _USUAL[0]) else {VARIABLE: folder}
 
 

@@ -1,6 +1,6 @@
-"""What checks found: lines of JSON in a file, which one half appends to and the other one reads.
+"""What checks found: lines of JSON in a file, which the job appends to and the command reads.
 
-A line before each check says that it begins, so that a check that crashes its process is known by its name.
+A line before each check says that it begins, so that a check that crashes its process can be named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BEGINS = "begins"
 
 
 class CannotBeChecked(Exception):  # noqa: N818 - nothing went wrong
-    """What a check needs cannot be here; the text says what. It is shown as skipped, never as passed."""
+    """What a check needs is not here; the text says what. The check is shown as skipped, never as passed."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,9 @@ class Finding:
     """The end of one check.
 
     Attributes:
-        name: what was checked.
         status: `skip` where it cannot be checked here.
         detail: what was seen, or what is wrong, and the fix.
-        seconds: how long it took.
-        exit_code: what a command with this finding alone ends with.
+        exit_code: of a command that has this finding alone.
     """
 
     name: str
@@ -43,11 +41,10 @@ class Finding:
     exit_code: int = ExitCode.PASS
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
     def line(self) -> str:
-        """For people: what failed or was skipped says why."""
+        """A line for people, with the reason of what failed or was skipped."""
         why = "" if self.status == "pass" else f": {self.detail}"
         return f"self-test: {self.status} {self.name} ({self.seconds:.1f} s){why}"
 
@@ -60,9 +57,9 @@ class FindingsLog:
         self._told = told
 
     def check(self, name: str, body: Callable[[], str]) -> Finding:
-        """Run one check, whose text is what it saw, and write how it ended.
+        """Run one check, whose `body` returns what it saw, and write how it ended.
 
-        An error of ours is a failure with its own exit code (2 for a wrong answer), any other one with 1.
+        An error of ours is a failure with its own exit code (2 for a wrong answer), any other error one with 1.
         """
         self._append({_BEGINS: name})
         started = time.perf_counter()
@@ -82,7 +79,7 @@ class FindingsLog:
 
 @contextmanager
 def _judged(name: str) -> Iterator[list[Finding]]:
-    """The list gets the finding for what is raised within."""
+    """Yield a list; what is raised within is appended to it as a finding."""
     ended: list[Finding] = []
     try:
         yield ended
@@ -97,19 +94,14 @@ def _judged(name: str) -> Iterator[list[Finding]]:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a file of findings says.
-
-    Attributes:
-        ended: checks that ended, in order.
-        running: the check that had begun and not ended.
-    """
+    """The checks of a file that have ended, in order, and the name of the one that has begun and not ended."""
 
     ended: tuple[Finding, ...]
     running: str | None
 
 
 def read_findings(path: Path) -> Findings:
-    """What `path` holds by now; nothing if it is not there yet. A last line without its end is not read."""
+    """What `path` holds by now; nothing if it is not there yet. A last line without its line end is not read."""
     content = path.read_text(encoding="utf-8") if path.is_file() else ""
     ended: list[Finding] = []
     running: str | None = None

@@ -1,6 +1,7 @@
-"""Which rank this process is, as whoever started it says in the environment. Shared by both halves.
+"""Which rank this process is, by the variables that its launcher has set; and lists of hosts and ranks.
 
-docs/launching.md ("How a rank finds its place") has the order and its reasons for users.
+docs/launching.md ("How a rank finds its place") has the order of the variables and its reasons. The command line and
+the job both use this module, which imports no torch.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from typing import Literal
 from hpcai500.errors import UsageError
 
 # ----------------------------------------------------------------------------------------------------
-# Lists of hosts: Slurm's compressed ones, `n[01-03,7],login`, as names; lists of ranks, folded for people.
+# Lists of hosts and ranks.
 
 
 _NUMBERS = re.compile(r"\[([\d,-]+)\]")
-# A list is written by the scheduler; this only keeps a damaged one from filling the memory.
+# Keeps a damaged list from filling the memory.
 _MOST_HOSTS = 1_000_000
-# Every other rank of a thousand would fill a screen.
+# Keeps a message short: every other rank of a thousand would fill a screen.
 _MOST_RUNS = 8
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The hosts of `text`, in order: `n[1-2,07],a` is n1, n2, n07, a.
+    """The hosts of a list as Slurm writes it, in order: `n[1-2,07],a` is n1, n2, n07, a.
 
-    Forms that this does not know are asked of `scontrol show hostnames`.
+    Other forms are left to `scontrol show hostnames`.
 
     Raises:
         UsageError: neither understands it.
@@ -100,22 +101,20 @@ def is_first_of_host(rank: int, hosts: Sequence[str]) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which rank this process is, as whoever started it says in the environment. Shared by both halves.
-#
-# docs/launching.md ("How a rank finds its place") has the order and its reasons for users.
+# The place of this process.
 
 
 Launcher = Literal["none", "hpcai500", "torchrun", "horovodrun", "mpirun", "srun"]
 
-# Set by our own launcher for the ranks that it starts.
+# Both are set by our own launcher for the ranks that it starts.
 LAUNCHER = "HPCAI500_LAUNCHER"
 LISTEN_FD = "HPCAI500_LISTEN_FD"
 # Set by --oversubscribe, or by the user: more ranks than cores may run on a host.
 OVERSUBSCRIBE = "HPCAI500_OVERSUBSCRIBE"
-# Set for the jobs that run one after the other under one launcher: each meets at a port of its own.
+# Set for jobs that run one after the other under one launcher: each has a rendezvous port of its own.
 RENDEZVOUS = "HPCAI500_RENDEZVOUS"
-# A job on one host meets at a port that all its ranks compute alike: below Linux's ephemeral ports (32768 up), from
-# which the kernel hands out, above the registered ones that are much in use.
+# The rendezvous port, which all ranks of a job compute alike, is taken from these: below Linux's ephemeral ports (from
+# 32768), which the kernel hands out, and above the registered ports that are much in use.
 _FIRST_PORT, _PORTS = 20_000, 10_000
 
 Environment = Mapping[str, str]
@@ -126,12 +125,11 @@ class Placement:
     """The place of one process in its job.
 
     Attributes:
-        rank: 0 to size - 1.
-        size: processes of the job, as the launcher says. A communicator of another size means that the two do not know
-            each other: so many copies of one job.
+        size: processes of the job, as the launcher says. Where a communicator has another size, the two do not know
+            each other: these are `size` copies of one job.
         local_rank: position among the processes of this host, from 0.
-        local_size: how many processes this host has; None where the launcher does not say.
-        launcher: who started the process; `torchrun` also for RANK and WORLD_SIZE that were set by hand.
+        local_size: processes of this host; None where the launcher does not say.
+        launcher: `torchrun` also where RANK and WORLD_SIZE were set by hand.
         rendezvous: `host:port` where rank 0 listens; None where that cannot be known (MASTER_ADDR tells it).
         listen_fd: on rank 0, the socket that already listens there; None where rank 0 has to bind it.
     """
@@ -146,13 +144,12 @@ class Placement:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the job is this one process."""
         return self.size == 1
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """What one set of variables says. `job` names the job and is equal on all its ranks."""
+    """What one set of variables says. `job` identifies the job and is equal on all its ranks."""
 
     launcher: Launcher
     rank_variable: str
@@ -165,9 +162,9 @@ class _Claim:
 
 
 def find_placement(environment: Environment) -> Placement:
-    """The place that `environment` gives to this process; alone if it says nothing.
+    """The place that `environment` gives to this process, which is alone if nothing is set.
 
-    The first of these that is there counts: RANK and WORLD_SIZE (torchrun, or our own launcher), HOROVOD_RANK
+    The first of these that is set counts: RANK and WORLD_SIZE (torchrun, or our own launcher), HOROVOD_RANK
     (horovodrun --gloo), OMPI_COMM_WORLD_RANK (Open MPI's mpirun), PMIX_RANK (srun --mpi=pmix; the size is the Slurm
     step's), PMI_RANK (MPICH's and Intel's mpirun, srun --mpi=pmi2), SLURM_PROCID of a step (any other srun). A batch
     script is no step: it is one process, however many tasks it may start.
@@ -201,9 +198,10 @@ def find_placement(environment: Environment) -> Placement:
 
 
 def without_placement(environment: Environment) -> dict[str, str]:
-    """`environment` without anything that gives a process a place: for starting a job of its own from here.
+    """`environment` without the variables that give a process its place, for starting another job from here.
 
-    What Slurm says about a step stays: mpirun finds its hosts by it, and one task never contradicts the ranks in it.
+    Those of a Slurm step stay: mpirun finds its hosts by them, and a step of one task never contradicts the ranks that
+    are started in it.
     """
     ours = re.compile(
         r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_.*|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|"
@@ -235,7 +233,7 @@ def _from_open_mpi(environment: Environment) -> _Claim | None:
 
 def _from_pmix(environment: Environment) -> _Claim | None:
     rank = _whole(environment, "PMIX_RANK")
-    # Open MPI's mpirun sets it too, and tells more in its own variables.
+    # Open MPI's mpirun sets it too, and says more in variables of its own.
     if rank is None or "OMPI_COMM_WORLD_RANK" in environment:
         return None
     step = _from_slurm_step(environment)
@@ -252,7 +250,7 @@ def _from_pmi(environment: Environment) -> _Claim | None:
     if rank is None or size is None:
         return None
     step = _from_slurm_step(environment)
-    # Hydra (MPICH, Intel MPI) starts one proxy a node, with srun where there is Slurm: the step is then the proxies'.
+    # Hydra (MPICH, Intel MPI) starts one proxy a node, under Slurm by srun: the tasks of that step are the proxies.
     hydra = _whole(environment, "MPI_LOCALRANKID")
     if hydra is None and step is not None:
         return _Claim("srun", "PMI_RANK", rank, "PMI_SIZE", size, step.local_rank, step.local_size, step.job)
@@ -307,11 +305,11 @@ def _tasks_here(environment: Environment) -> int | None:
 
 
 def _rendezvous(environment: Environment, taken: _Claim) -> str | None:
-    """Where rank 0 listens: MASTER_ADDR, this host if there is no other, or the first host of the Slurm step."""
+    """Where rank 0 listens: MASTER_ADDR, else this host if all ranks are here, else the Slurm step's first host."""
     if told := environment.get(RENDEZVOUS):
         return told
     given = _whole(environment, "MASTER_PORT")
-    # torchrun's own process already listens at MASTER_PORT.
+    # With torchrun, its own process listens at MASTER_PORT.
     if given is None or _is_elastic(environment):
         port = _FIRST_PORT + zlib.crc32("\n".join(taken.job).encode()) % _PORTS
     else:
@@ -338,14 +336,14 @@ def _check_range(claim: _Claim) -> None:
 
 
 def _check_agreement(taken: _Claim, other: _Claim, *, by_hand: bool) -> None:
-    """Nested launchers may count differently: a torchrun, or a daemon of MPI, for each task of Slurm."""
+    """Refuse two sources that cannot both be true; nested launchers (a torchrun a task) may count differently."""
     if taken.size == 1 < other.size:
         raise UsageError(
             f"{taken.size_variable}=1, but {other.size_variable}={other.size}: this would be {other.size} copies of a "
             f"run of one rank each; start it by one launcher alone, and unset {taken.rank_variable} and "
             f"{taken.size_variable} if they are left from an earlier job"
         )
-    # RANK that no torchrun has set is easily one value for all.
+    # RANK set by hand easily has one value in all processes.
     if by_hand and (taken.size < other.size or (taken.size == other.size and taken.rank != other.rank)):
         raise UsageError(
             f"{taken.rank_variable}={taken.rank} and {taken.size_variable}={taken.size}, but "
@@ -355,7 +353,7 @@ def _check_agreement(taken: _Claim, other: _Claim, *, by_hand: bool) -> None:
 
 
 def _check_half_pair(environment: Environment, claims: list[_Claim]) -> None:
-    """RANK or WORLD_SIZE without the other must not contradict what counts instead."""
+    """Refuse RANK or WORLD_SIZE without the other, unless it agrees with what counts instead."""
     rank, size = _whole(environment, "RANK"), _whole(environment, "WORLD_SIZE")
     if (rank is None) == (size is None):
         return
@@ -383,5 +381,5 @@ def _whole(environment: Environment, name: str) -> int | None:
 
 
 def _values(environment: Environment, *names: str) -> tuple[str, ...]:
-    """What tells one job from another: these variables, and whose it is."""
+    """The values of these variables and of USER, which tell one job from another."""
     return tuple(environment.get(name, "") for name in ("USER", *names))

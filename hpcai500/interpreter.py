@@ -1,10 +1,11 @@
 """How our Python interpreters start: with installed code only.
 
 Python also imports what lies in the current folder (`-m`, `-c`), in folders that its environment names (PYTHONPATH and
-others), and in the user's home. A file `pydantic.py` beside a submission would so become a part of who verifies it. So
-every interpreter that we start is started by `python_command`, and the command line begins with `isolate`.
+others), and in the user's home. A file `pydantic.py` beside a submission would thus run in the process that verifies
+it. So every interpreter that we start is started by `python_command`, and the command line begins with `isolate`.
 
-Until `isolate` is called, only what Python itself has loaded may be imported: anything else may be found elsewhere.
+Until `isolate` is called, only modules that Python itself has loaded may be imported: any other may come from such a
+folder.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PACKAGE = os.path.dirname(__file__)  # noqa: PTH120 - pathlib is not loaded yet
-# Lists the variables of packages and of OpenSSL that `isolate` removed; somebody may need one.
+# Names the variables of packages and of OpenSSL that `isolate` removed, for a user who needs one.
 NOT_HEEDED = "HPCAI500_NOT_HEEDED"
 _LEAD_TO_PACKAGES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
-# By each of these Python loads other code, runs code that it would not run, or leaves assertions out. (The categories
+# Each of these makes Python load other code, run code that it would not run, or leave assertions out. (The categories
 # of PYTHONWARNINGS are imported.)
 GIVE_CODE = (
     *(*_LEAD_TO_PACKAGES, "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONINSPECT"),
     *("PYTHONBREAKPOINT", "PYTHONWARNINGS", "PYTHONOPTIMIZE"),
 )
-# By each of these libcrypto, which Python's hashes load, loads libraries.
+# Each of these makes libcrypto, which Python's hashes load, load libraries.
 GIVE_LIBRARIES = ("OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES")
-# Lists of folders, with what separates them beside `:`. An empty entry and a relative one are the current folder, or
-# lie in it.
+# Lists of folders, with the separator that they allow beside `:`. An empty entry is the current folder, and a relative
+# one lies in it.
 _FOLDERS = {"PATH": ":", "LD_LIBRARY_PATH": ";"}
-# -E ignores the variables that do no harm, too. These are the ones that people set.
+# -E also ignores harmless variables. These are the ones that people set, as options.
 _OPTIONS = {
     "PYTHONUNBUFFERED": ("-u",),
     "PYTHONDONTWRITEBYTECODE": ("-B",),
@@ -44,7 +45,7 @@ _OPTIONS = {
 def python_command() -> list[str]:
     """The tokens that start this Python without the current folder, its variables and the user's packages.
 
-    The user's packages (`~/.local`) are heeded where this package is one of them.
+    The user's packages (`~/.local`) count where this package is one of them.
     """
     options = [option for name, words in _OPTIONS.items() if os.environ.get(name) for option in words]
     return [sys.executable, "-P", "-E", *([] if _is_in_user_site() else ["-s"]), *options]
@@ -56,10 +57,10 @@ def module_command(module: str, *arguments: str | Path) -> list[str]:
 
 
 def isolate() -> None:
-    """Start this process again, by the same command and once, where it may import code that is not installed.
+    """Start this process again, once, by the same command, if it could import code that is not installed.
 
-    From then on its environment is `without_code`. Where this very package would not be found again, the process ends
-    with a line that says so.
+    From then on its environment is `without_code`. If this package would not be found again, the process ends with a
+    line that says so.
     """
     environment = without_code(os.environ)
     is_isolated = sys.flags.safe_path and sys.flags.ignore_environment
@@ -78,8 +79,8 @@ def isolate() -> None:
 
 
 def without_code(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without what gives Python or libcrypto code, and without the current folder in lists of folders."""
-    # Where this package was installed by PYTHONUSERBASE, the variable says where.
+    """`environment` without variables that give Python or libcrypto code, and without the current folder in lists."""
+    # Where this package lies in the folder of PYTHONUSERBASE, the variable must stay.
     heeded = ("PYTHONUSERBASE",) if _is_in_user_site() else ()
     give = [name for name in (*GIVE_CODE, *GIVE_LIBRARIES) if name not in heeded]
     lost = [name for name in give if environment.get(name)]
@@ -87,14 +88,14 @@ def without_code(environment: Mapping[str, str]) -> dict[str, str]:
     for name, separator in _FOLDERS.items():
         listed = kept.pop(name, "").replace(separator, ":").split(":")
         folders = [folder for folder in listed if folder.startswith("/")]
-        # An empty list is the current folder, too.
+        # An empty list would be the current folder, too.
         kept |= {name: ":".join(folders)} if folders else {}
     missed = [name for name in (*_LEAD_TO_PACKAGES, *GIVE_LIBRARIES) if name in lost]
     return {**kept, NOT_HEEDED: ", ".join(missed)} if missed else kept
 
 
 def _may_be_lost() -> bool:
-    """Whether what `isolate` takes away leads to this package, which may be installed besides."""
+    """Whether this package lies in a folder that `isolate` takes away; it may be installed as well."""
     entries = [sys.path[0], *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     try:
         return os.path.dirname(_PACKAGE) in map(os.path.abspath, entries)  # noqa: PTH120 - as above
@@ -103,7 +104,7 @@ def _may_be_lost() -> bool:
 
 
 def _is_found_again(environment: Mapping[str, str]) -> bool:
-    """Whether a Python as `isolate` starts it finds this very package; asked of one."""
+    """Whether a Python as `isolate` starts it finds this very package, by starting one."""
     code = (
         "import importlib.util, os, sys; found = importlib.util.find_spec('hpcai500'); "
         "sys.exit(not found or os.path.realpath(os.path.dirname(found.origin)) != os.path.realpath(sys.argv[1]))"

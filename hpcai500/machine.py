@@ -1,4 +1,9 @@
-"""What a machine can reach, for the models of it: rooflines, the cost model, `hpcai500 doctor`."""
+"""What a machine can reach: its ceilings and links, for rooflines, the cost model and `hpcai500 doctor`.
+
+A machine comes from a TOML file that people write, from one that is shipped, or from the JSON that `hpcai500 micro`
+has measured. docs/roofline.md says what each number means and how a file is written. Rates are plain numbers: FLOPS,
+bytes a second.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,7 @@ from hpcai500.recipe import recipes_folder
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
-# A machine by its ceilings: from a data sheet, a paper or our own measurements, for models of what it can reach.
-#
-# docs/roofline.md says what each number means and how a file is written. All rates are plain numbers: FLOPS, bytes a
-# second.
+# A machine by its ceilings.
 
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,7 +33,6 @@ class Level(_Table):
     """One roofline model: V2.0 equation 3 (a node) or 5 (the whole system).
 
     Attributes:
-        accelerators: that the FLOPS of this model are for.
         peak_flops: by precision (`fp32`, `mixed`, ...): the data sheet's, of all accelerators together.
         ceilings: measured FLOPS of all accelerators together, by name (`GEMM mixed`, `CONV fp32`, ...).
         bandwidths: bytes a second through ONE link, by name: an accelerator's `NVLink` or `memory`, a node's
@@ -52,7 +53,7 @@ class Level(_Table):
         return self
 
     def of(self, accelerators: int) -> Level:
-        """The model of so many of the accelerators: each has its share of the FLOPS, and each link what it had."""
+        """The model of so many accelerators: FLOPS are scaled to their number, the bandwidth of a link stays."""
         share = accelerators / self.accelerators
         return self.model_copy(
             update={
@@ -76,13 +77,11 @@ class PaperPoint(_Table):
     Attributes:
         name: for the figure.
         benchmark: `ic` or `ewa`.
-        model: which of the models it belongs to.
-        accelerators: that it ran on.
         precision: key of `peak_flops`.
-        compression: type in which gradients travelled; `none` and another of one workload are joined by an arrow.
-        topology: that summed the gradients, where it is known.
+        compression: type in which gradients travelled; a figure joins `none` and another of one workload by an arrow.
+        topology: of the sums of gradients, where it is known.
         flops: attained by all accelerators together.
-        coi: FLOPs of all accelerators for each byte through one link, as it travelled.
+        coi: FLOPs of all accelerators for each byte, as it travelled, through one link.
         source: where it was published, or how it was derived.
     """
 
@@ -103,17 +102,15 @@ class Machine(_Table):
 
     Attributes:
         name: for titles.
-        source: who says so: a paper's section, a data sheet, `hpcai500 micro`.
-        nodes: how many.
-        accelerators_per_node: in each (on CPUs: ranks of a node).
+        source: where the numbers come from: a paper's section, a data sheet, `hpcai500 micro`.
+        accelerators_per_node: on CPUs, ranks of a node.
         node: the single-node model (V2.0 section 6.2).
         system: the distributed model (V2.0 section 6.3); None where there is one node.
         node_link: between ranks of a node, where the cost model needs it.
         network: between nodes.
-        negotiation_seconds: that each step on several nodes takes longer, by benchmark, where the communication library
-            has its ranks agree on what they sum.
+        negotiation_seconds: what each step on several nodes takes longer, by benchmark, where the communication library
+            lets its ranks agree on what they sum.
         watts_per_node: mean power under training, where it is known.
-        points: workloads that were published for it.
     """
 
     name: str
@@ -130,7 +127,7 @@ class Machine(_Table):
 
 
 # ----------------------------------------------------------------------------------------------------
-# A machine from what `hpcai500 micro` measured on it (docs/micro.md has the numbers' names).
+# A machine from the JSON of `hpcai500 micro` (docs/micro.md has the names of its numbers).
 
 
 _KERNELS = {"gemm": "GEMM", "conv": "CONV"}
@@ -138,8 +135,6 @@ _BETWEEN_ACCELERATORS, _BETWEEN_NODES, _BETWEEN_ALL = "allreduce node", "allredu
 
 
 class _Fitted(BaseModel):
-    """Latency and bandwidth of an all-reduce."""
-
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     latency_seconds: float
@@ -147,7 +142,7 @@ class _Fitted(BaseModel):
 
 
 class _Measured(BaseModel):
-    """One number of `hpcai500 micro --json`, as far as it is needed here."""
+    """One number of `hpcai500 micro --json`, with the fields that are needed here."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -193,7 +188,7 @@ def measured_machine(text: str, name: str) -> Machine:
 
 
 def _size(found: dict[str, _Measured], name: str) -> tuple[int, int]:
-    """Nodes and accelerators a node of the job: those of the kernels, or the most that anything was measured with."""
+    """Nodes, and accelerators a node, of the job: those of the kernels, else the most of any measurement."""
     kernels = {one: (m.nodes, m.accelerators) for one, m in found.items() if one.split(" ")[0] in _KERNELS}
     if len(set(kernels.values())) > 1:
         raise UsageError(f"{name}: {' and '.join(kernels)} are of different numbers of ranks: measure them in one job")
@@ -207,7 +202,7 @@ def _size(found: dict[str, _Measured], name: str) -> tuple[int, int]:
 
 
 def _node(found: dict[str, _Measured], nodes: int, per_node: int) -> Level:
-    # `copy` is of all ranks of a node together; links are those of one accelerator.
+    # `copy` is the rate of all ranks of a node; links are those of one accelerator.
     bandwidths = {"memory": found["copy"].value / per_node} if "copy" in found else {}
     return Level(
         accelerators=per_node,
@@ -244,7 +239,7 @@ def _bandwidths(found: dict[str, _Measured], names: dict[str, str]) -> dict[str,
 
 def _link(found: dict[str, _Measured], name: str) -> Link | None:
     fitted = found[name].link if name in found else None
-    # Where messages are large, noise may fit a latency a little below nothing.
+    # Noise may fit a latency slightly below 0.
     return (
         Link(latency_seconds=max(0.0, fitted.latency_seconds), bytes_per_second=fitted.bytes_per_second)
         if fitted
@@ -253,7 +248,7 @@ def _link(found: dict[str, _Measured], name: str) -> Link | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Machines as files: a TOML file that people write, or the JSON file that `hpcai500 micro` wrote.
+# Machine files, TOML or JSON.
 
 
 # Tables that only the other kind of file in recipes/sites has (launch/site.py); both have one named [node].
@@ -280,13 +275,13 @@ def find_machine(name_or_path: str | Path) -> Path:
 
 
 def shipped_machines() -> list[str]:
-    """Short names of the machines that come with hpcai500; site files, which lie beside them, are none."""
+    """Short names of the machines that come with hpcai500, without the site files that lie beside them."""
     files = sorted((recipes_folder() / "sites").glob("*.toml"))
     return [path.stem for path in files if is_machine(parse_tables(read_source(path, UsageError), UsageError))]
 
 
 def is_machine(tables: dict[str, Any]) -> bool:
-    """Whether a TOML file's tables are meant to be a machine's, right or wrong: a site file has none of these."""
+    """Whether a TOML file's tables are meant to be a machine's, valid or not, and not a site's."""
     return bool(tables.keys() & (Machine.model_fields.keys() - {"node"})) and not tables.keys() & _OF_SITES
 
 
@@ -294,7 +289,7 @@ def load_machine(name_or_path: str | Path) -> Machine:
     """The machine of a TOML file, of a shipped name, or of the JSON file that `hpcai500 micro -o FILE` wrote.
 
     Raises:
-        UsageError: there is no such file, or it is something else; with file, line, key and what is allowed.
+        UsageError: there is no such file, or it is something else.
     """
     return machine_of(read_source(find_machine(name_or_path), UsageError))
 
@@ -322,13 +317,13 @@ def parse_machine(source: Source) -> Machine:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the ceilings of a machine are those of a run on it.
+# Comparing a machine with a run.
 
 
 def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None:
-    """Why ceilings of `machine` say nothing of a run with that many ranks a node, and the fix; None where they do.
+    """Why ceilings of `machine` do not apply to a run with that many ranks a node, and the fix; None where they do.
 
-    Half of the ranks of a CPU may have all of its cores. The recipe's `device` is `cpu` or `cuda`.
+    On a CPU the numbers of ranks must be equal: fewer ranks may still have all of its cores.
     """
     ours = machine.accelerators_per_node
     if device == "cpu" and ranks_per_node != ours:
@@ -339,7 +334,3 @@ def why_not_of(machine: Machine, device: str, ranks_per_node: int) -> str | None
     if device != "cpu" and ranks_per_node > ours:
         return f"{ranks_per_node} accelerators a node; {machine.name} has {ours}"
     return None
-
-
-# ----------------------------------------------------------------------------------------------------
-# What a machine can reach, for the models of it: rooflines, the cost model, `hpcai500 doctor`.

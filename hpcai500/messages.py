@@ -1,6 +1,8 @@
 """Messages between the processes of one job, as lines of JSON over TCP, and how strangers are kept away from them.
 
-Shared by both halves: the copies of one command (`launch.copies`) and the monitors of one job (`comm.liveness`).
+Used by the copies of one command (`launch.copies`) and by the monitors of one job (`comm.liveness`). A stranger that
+connects can neither crash a process nor hold it up: time, bytes and connections are bounded, and every message is
+checked for types, lengths and ranges.
 """
 
 from __future__ import annotations
@@ -19,23 +21,23 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from hpcai500.errors import EnvironmentLacksError
 
-# Whoever has connected has so long, and so many bytes, for the one message that says who it is.
+# A process that connects has so long, and so many bytes, for the one message that says who it is.
 _HELLO_SECONDS = 10.0
 _LONGEST_HELLO = 1024
 _AT_ONCE = 65536
 _ACCEPTED_AT_ONCE = 64
-# How many more than the expected ones may be heard at a time, and files that the rest of the process may have open.
+# Connections beyond the expected ones that may be open at a time, and files that the rest of the process may have open.
 _MOST_STRANGERS = 256
 _OTHER_FILES = 512
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class MessageError(Exception):
-    """What came over a connection is none of the messages that may come there."""
+    """What came over a connection is not one of the messages that are expected there."""
 
 
 class Message(BaseModel):
-    """A message. A field has its very type: 1.0 is no whole number. Fields of later versions are passed over."""
+    """A message. Types are strict (1.0 is no whole number); fields of later versions are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
@@ -47,7 +49,7 @@ def parse(line: bytes, messages: TypeAdapter[M]) -> M:
     """The message in `line`, one of `messages`, with types, lengths and ranges as declared there.
 
     Raises:
-        MessageError: it is anything else, whatever the bytes are.
+        MessageError: it is anything else; no bytes raise another error.
     """
     try:
         return messages.validate_json(line)
@@ -58,17 +60,15 @@ def parse(line: bytes, messages: TypeAdapter[M]) -> M:
 
 
 def line_of(message: Message) -> bytes:
-    """`message` as it is sent."""
+    """The line of `message`, with its line end."""
     return message.model_dump_json().encode() + b"\n"
 
 
 class Connection(Generic[M]):
     """A TCP connection that carries messages and never blocks. Used by one thread.
 
-    Attributes:
-        stream: the socket.
-        open: whether the other side is still there, as far as TCP knows.
-        longest_line: bytes of the longest message that may come.
+    `open` says whether the other side is still there, as far as TCP knows; messages that come may have `longest_line`
+    bytes.
     """
 
     def __init__(self, stream: socket.socket, messages: TypeAdapter[M], longest_line: int = _LONGEST_HELLO) -> None:
@@ -81,31 +81,30 @@ class Connection(Generic[M]):
         self._outgoing = b""
 
     def fileno(self) -> int:
-        """For selectors."""
         return self.stream.fileno()
 
     def send(self, message: Message) -> None:
-        """Send `message`; what the network does not take now goes out with the next call of `flush`."""
+        """Send `message`; what the network does not take now is sent by the next call of `flush`."""
         self._outgoing += line_of(message)
         self.flush()
 
     def flush(self) -> bool:
-        """Send what is left to send; returns whether nothing is left."""
+        """Send what is waiting; returns whether nothing is left."""
         while self._outgoing and self.open:
             try:
                 self._outgoing = self._outgoing[self.stream.send(self._outgoing) :]
             except BlockingIOError:
                 return False
             except OSError:
-                # What it said before it went is still to be read: reading finds the end, and decides what it means.
+                # The other side is gone. What it sent before is still to be read; `receive` finds the end.
                 self._outgoing = b""
         return True
 
     def receive(self) -> list[M]:
-        """What has come; afterwards `open` tells whether more may.
+        """The messages that have come; afterwards `open` tells whether more may come.
 
         Raises:
-            MessageError: it is no message, or a line is too long.
+            MessageError: a line is no message, or too long.
         """
         while self.open:
             try:
@@ -124,12 +123,11 @@ class Connection(Generic[M]):
         return [parse(line, self._messages) for line in lines]
 
     def finish(self) -> None:
-        """Say that nothing more will be sent. What the other side still sends can be read."""
+        """Tell the other side that nothing more will be sent; what it still sends can be read."""
         with contextlib.suppress(OSError):
             self.stream.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Leave."""
         self.open = False
         self.stream.close()
 
@@ -137,16 +135,15 @@ class Connection(Generic[M]):
 class Reception(Generic[M]):
     """Takes in the processes that are expected at a listening socket, and hangs up on whatever else connects.
 
-    All are heard at the same time, so that none waits for another. Whoever has connected has ten seconds, 1 KiB and
-    one message to be taken. Where too many have connected, those that have been silent for longest go.
+    All are served at the same time, so that none waits for another. A process that connects has ten seconds, 1 KiB and
+    one message to be taken. Where too many have connected, those that have been silent for longest are closed.
 
     Args:
-        listener: the socket; it is closed by `close`.
-        messages: what may be said.
+        listener: is closed by `close`.
         size: how many processes may come at the same time.
         greet: called with each connection when it is made; what it returns is handed to `take`.
-        take: called with a connection, what `greet` returned, and the one message that came; returns whether the
-            connection is its own from now on.
+        take: called with a connection, what `greet` returned, and the message that came; returns whether it takes the
+            connection over.
     """
 
     def __init__(
@@ -162,13 +159,13 @@ class Reception(Generic[M]):
         listener.setblocking(False)
         self._listener, self._messages, self._most = listener, messages, size + _MOST_STRANGERS
         self._greet, self._take = greet, take
-        # In the order in which they came: what `greet` returned, and until when they may be silent.
+        # In the order of arrival: what `greet` returned, and until when they may be silent.
         self._strangers: dict[Connection[M], tuple[str, float]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
     def serve(self, seconds: float) -> None:
-        """Wait until somebody connects or says something, `seconds` at most, and see to it.
+        """Wait, for `seconds` at most, until a process connects or sends something, and handle it.
 
         Raises:
             EnvironmentLacksError: this process may open no more files.
@@ -177,14 +174,14 @@ class Reception(Generic[M]):
         for key, _ in self._selector.select(max(0.0, min(seconds, first - time.monotonic()))):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.data in self._strangers:  # it may have had to go for one that came since
+            elif key.data in self._strangers:  # not closed meanwhile, to make room for one that came since
                 self._hear(key.data)
         now = time.monotonic()
         for stranger in [each for each, (_, until) in self._strangers.items() if until <= now]:
             self._forget(stranger).close()
 
     def close(self) -> None:
-        """Hang up on all that were not taken, and stop listening."""
+        """Close all connections that were not taken, and stop listening."""
         for stranger in list(self._strangers):
             self._forget(stranger).close()
         self._selector.close()
@@ -198,7 +195,7 @@ class Reception(Generic[M]):
                 return
             except OSError as error:
                 if error.errno not in _NO_ROOM:
-                    continue  # an error of that connection, which has ended already
+                    continue  # an error of this one connection, which has ended already
                 if not self._strangers:
                     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
                     raise EnvironmentLacksError(
@@ -235,7 +232,7 @@ class Reception(Generic[M]):
 
 
 def _allow_files(count: int) -> None:
-    """Raise the soft limit of open files, which is 1024 by default, as far as the hard limit allows."""
+    """Raise the soft limit of open files (1024 by default) to `count`, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,6 +1,7 @@
-"""Benchmarks of other packages: what a plug-in gives (`Plugin`), how it is found, when it is loaded: docs/plugins.md.
+"""Benchmarks of other packages: what a plug-in gives (`Plugin`), how it is found, checked and loaded (docs/plugins.md).
 
-Shared by both halves: nothing here imports torch, and neither may the module that a plug-in's entry point names.
+A plug-in is an object that an entry point of the group `hpcai500.workloads` names. The command line and the job both
+use this module, so nothing here imports torch, and neither may the module that the entry point names.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a plug-in is: one object that an entry point of the group `hpcai500.workloads` names.
+# What a plug-in is.
 
 
-# What averages the softmax outputs of an ensemble's members, as in Image Classification: the vote `mean`.
+# Averages the softmax outputs of an ensemble's members, as Image Classification does (the vote `mean`).
 MEAN_VOTER = "hpcai500.workloads.voting:classes_voter"
 
 
@@ -42,12 +43,11 @@ class Plugin:
     only: the command line runs where there is no torch. So the module of this object must not import torch.
 
     Attributes:
-        recipe: what its recipes hold: a subclass of `hpcai500.layers.Recipe` with the benchmark's own layer 7
-            (`workload`), and where it needs one, layer 9 (`problem`). Its class variables `votes` and `strata` say what
-            an ensemble of it may choose.
-        recipes: folder of its recipes: `reference.toml`; if there is one, `smoke.toml`, which runs where nothing else
-            is asked for; `ensemble.toml`; any others.
-        workload: builds the workload (`hpcai500.workloads.base.WorkloadFactory`): `(recipe, data, place) -> Workload`.
+        recipe: a subclass of `hpcai500.layers.Recipe` with the benchmark's own layer 7 (`workload`), and where it needs
+            one, layer 9 (`problem`). Its class variables `votes` and `strata` say what an ensemble of it may choose.
+        recipes: folder of its recipes: `reference.toml`; where they exist, `smoke.toml`, the default of runs without
+            data, and `ensemble.toml`; any others.
+        workload: `(recipe, data, place) -> Workload`, a `hpcai500.workloads.base.WorkloadFactory`.
         voter: `(recipe, samples) -> hpcai500.workloads.voting.Voter`: makes one prediction of those of an
             ensemble's members; without it, softmax outputs are averaged.
         model: `(recipe, classes) -> (model, example inputs)`, without data: for `hpcai500 flops` and `scale --predict`.
@@ -66,15 +66,9 @@ class Plugin:
     check_data: str | None = None
 
     def functions(self) -> dict[str, str]:
-        """Its functions that are named: field -> `module:function`."""
+        """The functions that it has: field -> `module:function`."""
         named = {name: getattr(self, name) for name in ("workload", "voter", "model", "make_data", "check_data")}
         return {name: text for name, text in named.items() if text is not None}
-
-
-# ----------------------------------------------------------------------------------------------------
-# Benchmarks of other packages: what a plug-in gives (`Plugin`), how it is found, when it is loaded: docs/plugins.md.
-#
-# Shared by both halves: nothing here imports torch, and neither may the module that a plug-in's entry point names.
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -82,7 +76,7 @@ class Plugin:
 
 
 GROUP = "hpcai500.workloads"
-# Commands and benchmarks of hpcai500 itself: no plug-in of such a name would ever be reached. A test compares.
+# Commands and benchmarks of hpcai500 itself, which would hide a plug-in of such a name. A test compares the list.
 TAKEN = frozenset(
     (
         *("ic", "ewa", "score", "rules", "report", "compare", "timeline", "export", "submit", "verify", "replicate"),
@@ -96,15 +90,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Found:
-    """An entry point of a plug-in.
+    """An entry point of a plug-in; its name is that of the benchmark.
 
     Attributes:
-        name: of the entry point, and so of the benchmark.
         package: the distribution that has it, as pip knows it.
-        version: of the distribution.
         summary: what the distribution says of itself, in a line; may be empty.
-        entry: what it names: `module:attribute`.
-        problem: why nothing of it can be used, and what to do; None where nothing is known against it.
+        problem: why it cannot be used, and what to do; None where nothing is known against it.
     """
 
     name: str
@@ -121,13 +112,13 @@ class Found:
 
 
 def installed_plugins() -> tuple[Found, ...]:
-    """Every plug-in that is installed, by name; those that cannot be used too. Costs some milliseconds."""
+    """Every installed plug-in, by name, also those that cannot be used. Takes some milliseconds."""
     found = sorted((_found(entry) for entry in _entries()), key=lambda one: (one.name, one.package))
     return tuple(_with_problem(one, found) for one in found)
 
 
 def find_plugin(name: str) -> Found | None:
-    """The plug-in of the benchmark `name`, or None; of several with this name, the first, whose `problem` says so."""
+    """The plug-in of the benchmark `name`, or None; of several, the first, whose `problem` names the others."""
     return None if name in TAKEN else next((one for one in installed_plugins() if one.name == name), None)
 
 
@@ -169,7 +160,7 @@ def _with_problem(one: Found, everyone: Iterable[Found]) -> Found:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which code a plug-in is: its files by hash, so that a record says what ran and a change between runs is seen.
+# Which code a plug-in has: a hash of it in records shows a change between runs.
 
 
 _CODE = (".py", *EXTENSION_SUFFIXES)
@@ -182,13 +173,13 @@ def plugin_facts(name: str) -> dict[str, Any] | None:
 
 
 def facts_of(found: Found) -> dict[str, Any]:
-    """What records tell of a plug-in; its code is None where it cannot be found."""
+    """What records say of a plug-in; `code_sha256` is None where its code cannot be found."""
     facts = {"name": found.name, "package": found.package, "version": found.version}
     return {**facts, "code_sha256": code_hash(found)}
 
 
 def code_hash(found: Found) -> str | None:
-    """SHA-256 (hex) over names and contents of the code, Python and compiled, of its top-level package, if found."""
+    """SHA-256 (hex) over names and contents of all code, Python and compiled, of its top-level package, if found."""
     try:
         spec = find_spec(found.entry.module.partition(".")[0])
     except (ImportError, ValueError, AttributeError):
@@ -217,7 +208,7 @@ def _files(spec: ModuleSpec) -> Iterator[tuple[str, Path]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Plug-ins in use: loaded when their name is first met, checked, and told in one line where they are broken.
+# Loading plug-ins: when their name is first used, with checks.
 
 
 Function = Literal["workload", "voter", "model", "make_data", "check_data"]
@@ -231,13 +222,13 @@ def load_plugin(name: str) -> Plugin | None:
     """The plug-in of the benchmark `name`; None where none of this name is installed.
 
     Raises:
-        EnvironmentLacksError: it is installed and cannot be used; which package that is, why, and what to do.
+        EnvironmentLacksError: it is installed and cannot be used.
     """
     return _loaded(name, tuple(sys.path))
 
 
 def function_of(name: str, field: Function) -> Callable[..., Any]:
-    """What the plug-in of the benchmark `name` has as `field`, imported now; in the job only.
+    """Import the function that the plug-in of the benchmark `name` has as `field`; in the job only.
 
     Raises:
         EnvironmentLacksError: there is no such plug-in, it has no such function, or that cannot be imported.
@@ -262,7 +253,7 @@ def function_of(name: str, field: Function) -> Callable[..., Any]:
 
 
 def usable_plugins() -> Iterator[tuple[Found, Plugin]]:
-    """All that can be loaded; what is broken is left out: whoever uses it is told."""
+    """All plug-ins that can be loaded. Broken ones are left out: an error tells of them when they are used."""
     for found in installed_plugins():
         try:
             plugin = load_plugin(found.name)
@@ -274,7 +265,7 @@ def usable_plugins() -> Iterator[tuple[Found, Plugin]]:
 
 @cache
 def _loaded(name: str, path: tuple[str, ...]) -> Plugin | None:
-    del path  # where plug-ins are looked for: another path may have others
+    del path  # part of the cache's key: on another path there may be other plug-ins
     found = find_plugin(name)
     if found is None:
         return None
@@ -296,7 +287,7 @@ def _loaded(name: str, path: tuple[str, ...]) -> Plugin | None:
 
 
 def _problems(found: Found, plugin: Plugin) -> Iterator[str]:
-    """What is wrong with the fields of a plug-in, which nothing has checked yet: dataclasses take any value."""
+    """What is wrong with the fields of a plug-in; its dataclass takes any value."""
     if not (isinstance(plugin.recipe, type) and issubclass(plugin.recipe, Recipe)):
         yield f"recipe: expected a subclass of hpcai500.layers.Recipe, got {plugin.recipe!r}"
     if not isinstance(plugin.recipes, Path) or not (plugin.recipes / "reference.toml").is_file():
@@ -309,7 +300,7 @@ def _problems(found: Found, plugin: Plugin) -> Iterator[str]:
         if match is None:
             yield f"{field}: expected module:function, got {text!r}"
         elif match[1].partition(".")[0] not in (package, _OURS):
-            # Records name the hash of that package: code from elsewhere would change unseen.
+            # Records hold the hash of that package only: code from elsewhere would change unseen.
             yield f"{field}: expected a function of {package} or hpcai500, got {text}"
 
 
@@ -323,11 +314,11 @@ def _in_words(error: BaseException) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which benchmarks there are here: those of hpcai500, and those that plug-ins bring.
+# The benchmarks of hpcai500 and of plug-ins.
 
 
 def recipe_type(benchmark: str) -> type[Recipe] | None:
-    """What a recipe of `benchmark` may hold; None for a name that neither hpcai500 nor an installed plug-in has.
+    """The class of a recipe of `benchmark`; None for a name that neither hpcai500 nor an installed plug-in has.
 
     Raises:
         EnvironmentLacksError: it is of a plug-in that cannot be used.
@@ -339,19 +330,15 @@ def recipe_type(benchmark: str) -> type[Recipe] | None:
 
 
 def known_benchmarks() -> list[str]:
-    """Names of the benchmarks here: those of hpcai500, then those of plug-ins."""
+    """Names of the benchmarks of hpcai500, then of those of plug-ins."""
     return list(dict.fromkeys([*RECIPE_TYPES, *(one.name for one in installed_plugins())]))
 
 
 def require_benchmark(name: str, what: str) -> None:
-    """Refuse a name that no benchmark here has.
-
-    Args:
-        name: as it was given.
-        what: the command or option, which begins the message.
+    """Refuse a name that no benchmark here has; the message begins with `what`, the command or option.
 
     Raises:
-        UsageError: it is none.
+        UsageError: there is no such benchmark.
         EnvironmentLacksError: it is of a plug-in that cannot be used.
     """
     if recipe_type(name) is None:

@@ -19,7 +19,7 @@ PLAIN_INTERVAL_SECONDS = 5.0
 
 
 class Progress(Protocol):
-    """Something that is told how many items were finished since it was told last. Callable from any thread."""
+    """Counts finished items. Callable from any thread."""
 
     def advance(self, n: int = 1) -> None:
         """Count `n` more finished items."""
@@ -30,13 +30,12 @@ Tracker = Callable[[int, str, str], AbstractContextManager[Progress]]
 
 
 class _Silent:
-    def advance(self, n: int = 1) -> None:
-        """Count nothing, show nothing."""
+    def advance(self, n: int = 1) -> None: ...
 
 
 @contextmanager
 def silent(total: int, description: str, unit: str) -> Iterator[Progress]:
-    """Show nothing: the default where a library function is called by code."""
+    """Show nothing: the tracker of functions that are called by code."""
     del total, description, unit
     yield _Silent()
 
@@ -45,11 +44,9 @@ def silent(total: int, description: str, unit: str) -> Iterator[Progress]:
 def track(total: int, description: str, unit: str, doing: Callable[[], str] | None = None) -> Iterator[Progress]:
     """Show on stderr how many of `total` items are done, their rate and the seconds left.
 
-    `unit` is the items' plural noun ("images"). Nothing is printed for a task that ends before the first interval
-    where stderr is no terminal.
-
-    `doing` says what is done now, for items that take long and differ: it is shown instead of rate and seconds left,
-    also while no item ends.
+    `unit` is the items' plural noun ("images"). Where stderr is no terminal, nothing is printed for a task that ends
+    before the first interval. `doing` says what is done now, for items that take long and differ: it is shown instead
+    of rate and seconds left, also while no item ends.
     """
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         with _live_bar(total, description, unit, doing) as bar:
@@ -63,7 +60,7 @@ def track(total: int, description: str, unit: str, doing: Callable[[], str] | No
 
 
 class PlainLines:
-    """Prints one line an interval, and a last one if any was printed before."""
+    """Prints one line each interval, and a last one if any was printed before."""
 
     def __init__(
         self,

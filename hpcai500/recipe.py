@@ -1,4 +1,8 @@
-"""Recipes: load, override, check, hash, compare. A recipe file is a difference from its benchmark's reference."""
+"""Recipes and editions: load, override, check, hash and compare recipes, and the rules that judge them.
+
+A recipe file is a difference from its benchmark's reference. An edition's rules are one TOML file, which only this
+module reads.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from hpcai500.plugins import known_benchmarks, load_plugin, not_known, recipe_ty
 from hpcai500.toml_source import Source, explain, merged, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
-# The published rules as data: one TOML file an edition, read here and nowhere else.
+# Editions.
 
 
 _EDITIONS = Path(__file__).parent / "editions"
@@ -34,7 +38,7 @@ def editions() -> list[str]:
 
 @cache
 def load_edition(name: str) -> dict[str, Any]:
-    """The rules of edition `name`: those of its file, over those of the edition that it extends.
+    """The rules of edition `name`: its file, merged over the edition that it extends.
 
     Raises:
         RecipeError: there is no such edition.
@@ -52,13 +56,13 @@ def benchmark_rules(edition: str, benchmark: str) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Recipes: load, override, check, hash, compare. A recipe file is a difference from its benchmark's reference.
+# Recipes.
 
 
 _PACKAGE = Path(__file__).parent
-# The table that makes a recipe one of an ensemble, and the file that states all of it.
+# The table that makes a recipe one of an ensemble, and the stem of the file that states all fields of it.
 ENSEMBLE = "ensemble"
-# What a plug-in's reference recipe states itself; for the rest it begins with the reference of `ic`.
+# A plug-in's reference must state these tables itself; all others begin as in the reference of `ic`.
 _OWN_TABLES = ("benchmark", "edition", "problem", "workload")
 
 
@@ -100,23 +104,20 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def shipped_recipes() -> list[str]:
-    """Short names of the recipes that come with hpcai500 and with its plug-ins.
-
-    What else lies in their folder (site files) is none.
-    """
+    """Short names of the recipes that come with hpcai500 and with plug-ins, without the site files beside them."""
     folders = {name: recipes_folder() / name for name in RECIPE_TYPES}
     folders |= {found.name: plugin.recipes for found, plugin in usable_plugins()}
     return sorted(f"{name}/{path.stem}" for name, folder in folders.items() for path in folder.glob("*.toml"))
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a recipe file came with hpcai500 or a plug-in: who is named `ic/smoke` finds it on any node."""
+    """Whether a recipe file came with hpcai500 or a plug-in, so that its short name works on any node."""
     folders = chain([recipes_folder()], (plugin.recipes for _, plugin in usable_plugins()))
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 
 
 def default_recipe(benchmark: str, *, has_data: bool) -> str:
-    """What a command runs that names none: the reference with the data set, otherwise a small run on made data.
+    """The default recipe of a command: the reference if there is data, else `smoke`, a small run on synthetic data.
 
     A plug-in without `smoke.toml` has the reference for both.
     """
@@ -128,13 +129,12 @@ def default_recipe(benchmark: str, *, has_data: bool) -> str:
 def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | None = None) -> Recipe:
     """The resolved recipe: the benchmark's reference, changed by the file `name`, changed by `overrides`.
 
-    A recipe with the table [ensemble], or with an override in it, has the benchmark's `ensemble.toml` for what it does
-    not say there.
+    `name` is a TOML file or the short name of a shipped recipe. Where the file or an override has the table
+    [ensemble], the benchmark's `ensemble.toml` gives the fields that are missing there.
 
     Args:
-        name: a TOML file, or the short name of a shipped recipe.
         overrides: `table.key=value` each, as given to `--set`; the value is TOML, or a bare string.
-        edition: of the rules, instead of the one that the file names.
+        edition: instead of the one that the file names.
 
     Raises:
         RecipeError: with file, line, table, key and the allowed values, a line for each mistake.
@@ -162,7 +162,7 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = (), edition: str | 
 def ensemble_reference(benchmark: str) -> dict[str, Any]:
     """The table [ensemble] of the benchmark's `ensemble.toml`.
 
-    What a plug-in does not say there is as in that of `ic`; it votes in the first of the ways that it knows.
+    For a plug-in, fields that it does not state are those of `ic`, and vote and strata the first that it allows.
     """
     plugin = load_plugin(benchmark)
     if plugin is None:
@@ -174,12 +174,11 @@ def ensemble_reference(benchmark: str) -> dict[str, Any]:
 
 
 def reference_recipe(benchmark: str) -> Recipe:
-    """The reference recipe of `benchmark`."""
     return load_recipe(f"{benchmark}/reference")
 
 
 def parse_resolved(text: str, name: str) -> Recipe:
-    """A recipe from resolved TOML `text` (a record's `recipe.toml`): nothing is filled in from anywhere."""
+    """A recipe from resolved TOML `text` (a record's `recipe.toml`), which states every field."""
     source = Source(name, text)
     return _validate(parse_tables(source, RecipeError), source)
 
@@ -212,7 +211,7 @@ def differences(recipe: Recipe, reference: Recipe) -> list[Difference]:
 
 
 def _reference_tables(benchmark: str) -> dict[str, Any]:
-    """The benchmark's reference; a plug-in's begins with that of `ic`: layers gain fields that it cannot know."""
+    """The benchmark's reference; a plug-in's is over that of `ic`, as layers gain fields that it cannot know."""
     reference = _shipped(benchmark, "reference")
     if benchmark in RECIPE_TYPES:
         return reference
@@ -259,7 +258,7 @@ def _validate(tables: Mapping[str, Any], source: Source) -> Recipe:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Recipes as plain tables, field by field: also of versions whose fields this one does not know.
+# Recipes as plain tables, also of versions with fields that this one does not know.
 
 
 @dataclass(frozen=True)
@@ -272,7 +271,7 @@ class Field:
 
 
 def every_field(tables: Mapping[str, Any]) -> list[Field]:
-    """All values of a recipe, from layer 9 down; a value that is no table comes by its own name, in layer 0."""
+    """All values of a recipe, from layer 9 down to 0."""
     fields = [
         Field(LAYER_NUMBERS.get(table, 0), f"{table}.{key}" if key else table, value)
         for table, values in tables.items()
@@ -282,7 +281,7 @@ def every_field(tables: Mapping[str, Any]) -> list[Field]:
 
 
 def table_differences(tables: Mapping[str, Any], reference: Mapping[str, Any]) -> list[Difference]:
-    """Fields in which a recipe differs from `reference`, from layer 9 down; a field that one lacks is None there."""
+    """Fields in which a recipe differs from `reference`, from layer 9 down; a field that one lacks counts as None."""
     ours, theirs = ({field.name: field for field in every_field(one)} for one in (tables, reference))
     found = [
         Difference(field.layer, name, _value(theirs, name), _value(ours, name))
@@ -297,14 +296,14 @@ def _value(fields: Mapping[str, Field], name: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All that an edition rules for one benchmark, in plain tables: numbers, what each level may change, the reference.
+# The rulebook of one benchmark.
 
 
 def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
-    """The rules of `benchmark` under `edition`, with `levels` and the tables of the `reference` recipe beside them.
+    """The rules of `benchmark` under `edition`, with its `levels` and the tables of the `reference` recipe added.
 
-    Empty for a plug-in's benchmark, which no edition knows. Where the recipe on this machine is not the one that the
-    edition pins, there is no `reference`, and `reference_error` says so: nothing is judged by a changed measure.
+    Empty for a plug-in's benchmark, which no edition knows. Where the reference on this machine has not the hash that
+    the edition pins, `reference_error` says so in place of `reference`, so that no result is judged by a changed one.
 
     Raises:
         RecipeError: there is no such edition, or its reference recipe is missing or cannot be read.
@@ -321,7 +320,7 @@ def rulebook(edition: str, benchmark: str) -> dict[str, Any]:
         table = ensemble_reference(benchmark)
         expected[find_recipe(f"{benchmark}/{ENSEMBLE}")] = rules["ensemble_sha256"], tables_hash(table)
         reference[ENSEMBLE] = table
-        # One model alone states nothing of an ensemble.
+        # A recipe of one model lacks the table.
         joined += [f"{ENSEMBLE}.{key}" for key in table]
     changed = next((path for path, (pinned, found) in expected.items() if pinned != found), None)
     if changed is not None:

@@ -11,8 +11,9 @@
         power/           HOST.csv: power samples of each node
         DONE | ERROR     written last
 
-This module reads; `record_writer` writes. A record is read as plain tables, so that a recipe of today is still scored
-when later versions know more fields.
+A record is read as plain tables, so that a recipe of today can still be scored when later versions know more fields.
+The writer has each event on disk before it goes on, locks the record against other processes, and can close it with
+the reason even when the disk is full.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from hpcai500.streams import say
 from hpcai500.toml_source import parse_toml
 
 # ----------------------------------------------------------------------------------------------------
-# Lines of JSON, each with the hash of the line before: a log in which nothing can be changed, added or removed unseen.
+# The log: lines of JSON, each with the hash of the line before.
 #
-# Records and campaigns are such logs. Whoever holds the hash of the last line holds all of them.
+# The hash of the last line vouches for all lines. Records and campaigns are such logs.
 
 
 FIRST_PREVIOUS = "0" * 64
@@ -58,12 +59,12 @@ Event = dict[str, Any]
 
 
 def line_hash(line: bytes) -> str:
-    """SHA-256 (hex) of one event line without its line end: what the next line carries as `prev`."""
+    """SHA-256 (hex) of an event line without its line end, which the next line carries as `prev`."""
     return hashlib.sha256(line).hexdigest()
 
 
 def last_hash(content: bytes) -> str:
-    """The hash of the last line of a log, whole or torn; where there is none, what the first line carries as `prev`."""
+    """The hash of the last line of a log, whole or torn; `FIRST_PREVIOUS` where there is none."""
     last = content.rstrip(b"\n").rsplit(b"\n", 1)[-1]
     return line_hash(last) if last else FIRST_PREVIOUS
 
@@ -74,7 +75,7 @@ def new_event(previous: str, sequence: int, key: str, value: Any = None) -> Even
         "prev": previous,
         "seq": sequence,
         "time_ms": time.time_ns() // 1_000_000,
-        # Unlike CLOCK_MONOTONIC it goes on while the machine is suspended: a clock that sleeps can be gamed.
+        # CLOCK_MONOTONIC stops while the machine is suspended, which would make a run look faster.
         "clock_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 6),
         "key": key,
         "value": value,
@@ -96,11 +97,8 @@ def parse_events(
 ) -> tuple[list[Event], int]:
     """Events of a log, their chain checked, and the number of bytes of a last line that was cut off by a crash.
 
-    Args:
-        content: the log, or what follows its first `lines_before` lines.
-        name: of the log, for messages.
-        previous: hash of the line before `content`.
-        lines_before: how many lines come before it.
+    `content` is the log, or what follows its first `lines_before` lines, the last of which has the hash `previous`.
+    `name` is for messages.
 
     Raises:
         RecordError: a line is not an event, or does not carry the hash of the line before it.
@@ -132,21 +130,7 @@ def _parse_event(line: bytes, place: str) -> Event:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The run record: a folder of facts, chained by hashes, that is scored and verified without the machine that made it.
-#
-#     RECORD/
-#         recipe.toml      resolved: every field, nothing implicit
-#         system.json      captured by the job itself
-#         events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
-#         result.json      derived from the above
-#         checkpoints/     atomic; the last one resumes the run
-#         pictures/        what the last evaluation saw, for people
-#         predictions/     of a member of an ensemble: what it says of each sample, for the vote
-#         power/           HOST.csv: power samples of each node
-#         DONE | ERROR     written last
-#
-# This module reads; `record_writer` writes. A record is read as plain tables, so that a recipe of today is still scored
-# when later versions know more fields.
+# Reading a record.
 
 
 Status = Literal["done", "error", "unfinished"]
@@ -157,12 +141,10 @@ class Record:
     """A record as it lies on disk, its chain and its files checked against each other.
 
     Attributes:
-        path: the folder.
         tables: the recipe, as plain tables.
         system: content of `system.json`.
-        events: all events, in order.
         torn_bytes: length of a last line that a crash cut off; it is not among the events.
-        status: how it ended: `done`, `error`, or `unfinished` (it still runs, or was killed).
+        status: `unfinished` where the run goes on, or was killed.
     """
 
     path: Path
@@ -173,7 +155,7 @@ class Record:
     status: Status
 
     def recipe(self) -> Recipe:
-        """The recipe, validated, for going on with the run.
+        """The validated recipe.
 
         Raises:
             RecipeError: this version of hpcai500 cannot run it.
@@ -211,7 +193,7 @@ def read_record(path: Path) -> Record:
     return Record(path, tables, system, tuple(events), torn_bytes, status)
 
 
-# Folders that hold records, by their journal, with the command that tells of them.
+# Folders that hold records, by their journal, with the command that shows them.
 _OTHERS = {
     "campaign.jsonl": "a campaign, which holds records: hpcai500 campaign status {path}",
     "ensemble.jsonl": "an ensemble, whose members' records lie in members/: hpcai500 ensemble status {path}",
@@ -244,7 +226,7 @@ def parse_object(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def _check_finished(path: Path, content: bytes) -> None:
-    """A finished run vouches for its last line, and has not failed."""
+    """DONE must carry the hash of the last event, and stand without ERROR."""
     if (path / "ERROR").exists():
         raise RecordError(f"{path}: holds DONE and ERROR: one of them was put there later")
     if _text(path / "DONE").strip() != last_hash(content):
@@ -252,7 +234,7 @@ def _check_finished(path: Path, content: bytes) -> None:
 
 
 def _check_power_files(path: Path, events: Iterable[Event]) -> None:
-    """The samples that power was integrated from are those of the run."""
+    """The files of power samples must have the hashes that the events name."""
     for event in iterate(events, "power"):
         place = f"{path / 'events.jsonl'}:{event['seq'] + 1}"
         try:
@@ -303,25 +285,29 @@ def _bytes(path: Path) -> bytes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Writes one record: events on disk when they are said, and a folder that says how the run ended, whatever happens.
+# Writing a record.
 
 
-# Given back when the disk is full, so that the record can still be closed with what happened.
+# Space that is given back when the disk is full, so that the reason can still be written.
 _BALLAST_BYTES = 256 * 1024
 _END = "run_error"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# What a run leaves that was killed before its first event; nothing of it is worth keeping.
+# All that a run leaves that was killed before its first event.
 _STILLBORN = {"recipe.toml", "system.json", "events.jsonl", "checkpoints", ".ballast"}
 
 
 class RecordWriter:
-    """Writes one record. Use `create` for a new run, `reopen` for one that goes on."""
+    """Writes one record: `create` begins a new one, `reopen` goes on with one.
+
+    Every event is on disk when `event` returns. One process at a time can write a record (flock); within it, any
+    thread may write events and end the record.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stream = FileIO(path / "events.jsonl", "ab")
         self._sequence, self._previous = 0, FIRST_PREVIOUS
-        # A rank that is lost may be noticed by another thread, which then closes the record.
+        # The monitor's thread closes the record when another rank is lost.
         self._turn = threading.RLock()
         self._failure: str | None = None
         self._is_complete = False
@@ -341,7 +327,7 @@ class RecordWriter:
             (path / "checkpoints").mkdir(exist_ok=True)
             writer = cls(path)
             with writer._ours():
-                # Again, now that nobody else can write: another process may have come first.
+                # Look again under the lock: another process may have come first.
                 require_unused(path)
                 write_atomically(path / "recipe.toml", to_toml(recipe).encode())
             return writer
@@ -360,7 +346,7 @@ class RecordWriter:
         _require_unfinished(record)
         writer = cls(record.path)
         with writer._ours():
-            # Again, now that nobody else can write: another process may have gone on with it in between.
+            # Look again under the lock: another process may have gone on with it in between.
             found = read_record(record.path)
             _require_unfinished(found)
             if found != record:
@@ -387,7 +373,7 @@ class RecordWriter:
         """Append one event, on disk when this returns.
 
         Raises:
-            RunError: the disk is full; the log then ends with its last whole line. Or the run was marked as failed.
+            RunError: the disk is full (the log then ends with its last whole line), or the run was marked as failed.
         """
         with self._turn:
             if self._failure is not None and key != _END:
@@ -399,7 +385,7 @@ class RecordWriter:
             return event
 
     def write_system(self, system: Mapping[str, Any]) -> None:
-        """Write `system.json`, and the same as an event, so that the chain holds it."""
+        """Write `system.json`, and the same as an event, so that the chain vouches for it."""
         self._write("system.json", _pretty(system))
         self.event("system", system)
 
@@ -420,7 +406,7 @@ class RecordWriter:
         self._write_named("trace", f"trace/{name}", content)
 
     def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None:
-        """Write `predictions/KIND.npz` by `write`, and its hash as an event: what a member says of `samples` samples.
+        """Write `predictions/KIND.npz`, a member's predictions for `samples` samples, and its hash as an event.
 
         Raises:
             RunError: the disk is full.
@@ -440,7 +426,7 @@ class RecordWriter:
         """Write `result.json` and mark the run complete; nothing is written after this.
 
         Raises:
-            RunError: the disk is full; `--resume` then only writes what is missing. Or the run was marked as failed.
+            RunError: the disk is full (`--resume` then writes what is missing), or the run was marked as failed.
         """
         with self._turn:
             if self._failure is not None:
@@ -451,9 +437,9 @@ class RecordWriter:
             self._is_complete = True
 
     def fail(self, reason: str) -> None:
-        """Mark the run ended without a result; the first reason stays, and a complete run stays complete.
+        """Mark the run as ended without a result. The first reason stays, and a complete run stays complete.
 
-        Never raises: the reason itself is on its way to the user.
+        Never raises: the reason is about to be shown to the user.
         """
         with self._turn:
             if self._failure is not None or self._is_complete:
@@ -476,7 +462,7 @@ class RecordWriter:
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
-        """Close, and so give the lock back, where what is done inside fails."""
+        """Release the lock if the body fails."""
         try:
             yield
         except BaseException:
@@ -508,7 +494,6 @@ class RecordWriter:
                 (self.path / ".ballast").unlink(missing_ok=True)
 
     def _lock(self) -> None:
-        """Two processes in one record would break its chain."""
         try:
             fcntl.flock(self._stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -517,7 +502,7 @@ class RecordWriter:
                 f"{self.path}: another process is writing this record: wait for it or stop it, then go on with --resume"
             ) from error
         except OSError as error:
-            # A parallel file system may be mounted without locks; then nothing can be said.
+            # Parallel file systems may be mounted without locks: then a second writer goes unnoticed.
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
 
@@ -535,10 +520,10 @@ def _require_unfinished(record: Record) -> None:
 
 
 def require_unused(path: Path) -> None:
-    """Refuse the folder `path` for a new run if it holds anything, a run that was killed before its first event aside.
+    """Make sure that `path` can take a new run: absent, empty, or left by a run killed before its first event.
 
     Raises:
-        RecordError: it does.
+        RecordError: it holds something else.
         OSError: it cannot be listed.
     """
     if not path.exists():
@@ -562,7 +547,7 @@ def is_being_written(path: Path) -> bool:
 
 
 def cannot_write(path: Path, error: OSError, needed_bytes: int | None = None) -> RunError:
-    """The error for a record that cannot be written any more; `needed_bytes` is the size of what did not fit."""
+    """The error for a record that cannot be written; `needed_bytes` is the size of a checkpoint that did not fit."""
     if error.errno in _FULL and not (path / "recipe.toml").is_file():
         return RunError(f"{path}: {error.strerror}, and nothing is begun: free some space, then start it again")
     if error.errno in _FULL:

@@ -1,15 +1,15 @@
-"""How our processes end by a signal: at once, in one line, without a traceback, with their temporary files removed.
+"""How our processes end by a signal: at once, with one line and no traceback, with their temporary files removed.
 
-Two kinds of processes, two ways:
+There are two kinds of processes:
 
-- A command (`hpcai500 …`) raises `Stopped` where it stands (`unwinding_on_signals`), so that whatever it has opened is
-  closed. Until its modules are loaded there is nothing to close, and it ends where it stands.
+- A command (`hpcai500 …`) raises `Stopped` (`unwinding_on_signals`), so that whatever it has opened is closed. Until
+  its modules are loaded there is nothing to close, and it exits at once.
 - A process that computes (`ending_by_signals`) may be in one call of a library for minutes, where Python's handlers do
   not run. A thread waits for the signal instead and ends the process.
 
 A process gets signals from its first instruction on, and Python prints a traceback for a Ctrl-C during its own start.
-So a command starts processes with signals blocked (`hold_signals`); they let them in when they are ready
-(`let_signals_in`), and a signal that came before is not lost.
+So a command starts processes with signals blocked (`hold_signals`), which they unblock when they are ready
+(`let_signals_in`); a signal that came before is not lost.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from hpcai500.files import remove_scratch
 
 # Ctrl-C, a scheduler, a terminal that is closed.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A scheduler's warning before it stops a job. A job's script gives it to all processes by the last one, which ends
-# nobody who has not asked for it.
+# A scheduler's warning before it stops a job. A job's script passes it on to all processes as SIGURG, which by default
+# ends no process.
 _WARNINGS = (signal.SIGUSR1, signal.SIGURG)
 _HELD = (*STOPPING, *_WARNINGS)
-# A terminal's Ctrl-C reaches a process once from the terminal and perhaps once more from whoever passes it on.
+# Ctrl-C reaches a process from the terminal, and perhaps once more from a parent that passes it on.
 TOGETHER_SECONDS = 0.5
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
-# For a command to unwind and to print its verdict. An exception that a handler raises can be lost: Python drops those
-# in destructors and in callbacks of weak references.
+# A command has so long to unwind and to print its verdict. The exception that a handler raises can be lost: Python
+# drops those in destructors and in callbacks of weak references.
 _UNWINDING_SECONDS = 4.0
 
 
 class Stopped(KeyboardInterrupt):
     """A signal has stopped this command.
 
-    Not KeyboardInterrupt itself: where that leaves text which is executed (dataclasses are made that way), Python ends
-    the process by SIGINT, even if the exception is caught later.
+    Not KeyboardInterrupt itself: if that is raised inside `exec` (which makes dataclasses), Python ends the process by
+    SIGINT, even if the exception is caught later.
     """
 
-    # What stopped this command: libraries turn the exception into one of their own, or into an exit code.
+    # Kept here, as libraries turn the exception into one of their own, or into an exit code.
     last: ClassVar[Stopped | None] = None
 
     def __init__(self, number: int) -> None:
@@ -60,7 +60,6 @@ class Stopped(KeyboardInterrupt):
 
 
 def signal_name(number: int) -> str:
-    """As people call it."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
@@ -71,9 +70,9 @@ def why_stopped(error: KeyboardInterrupt) -> str:
 
 @contextmanager
 def unwinding_on_signals() -> Iterator[None]:
-    """A command's way: until `loaded` is called a signal ends this process; from then on it raises `Stopped`.
+    """For a command: until `loaded` is called a signal ends this process; from then on it raises `Stopped`.
 
-    The second signal ends the process at once. A signal that the caller ignores stays ignored (`nohup`).
+    A second signal ends the process at once. A signal that the caller ignores stays ignored (`nohup`).
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -91,7 +90,7 @@ def unwinding_on_signals() -> Iterator[None]:
 
 
 def loaded() -> None:
-    """The command's modules are loaded: from here on signals unwind it."""
+    """Say that the command's modules are loaded: from here on signals unwind it."""
     for number in STOPPING:
         if signal.getsignal(number) is leave:
             signal.signal(number, _unwind)
@@ -99,13 +98,11 @@ def loaded() -> None:
 
 @contextmanager
 def ending_by_signals(last_words: Callable[[int], None] = lambda number: None) -> Iterator[None]:
-    """While it is entered, the first signal ends this process by itself, whatever its main thread is doing.
+    """For a process that computes: the first signal ends it, whatever its main thread is doing.
 
     Nothing is unwound: temporary folders are removed, and the process dies of the signal, which its parent sees. Where
-    somebody else handles a signal within (a run that stops with a checkpoint), it is theirs.
-
-    Args:
-        last_words: called with the number, in a thread of its own, before the process ends.
+    other code sets a handler meanwhile (a run that stops with a checkpoint), the signal is left to it. `last_words` is
+    called with the signal's number, in a thread of its own, before the process ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -114,7 +111,7 @@ def ending_by_signals(last_words: Callable[[int], None] = lambda number: None) -
     os.set_blocking(writing, False)
     before_descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     before = {number: signal.signal(number, _noted) for number in _HELD if _is_default(number)}
-    # A process that is forked shares the pipe: its signals are not ours.
+    # A forked process shares the pipe; its signals must not end this one.
     os.register_at_fork(after_in_child=_forget)
     threading.Thread(target=_end_when_told, args=(reading, last_words), name="signals", daemon=True).start()
     atexit.register(_ignore_signals)
@@ -129,17 +126,17 @@ def ending_by_signals(last_words: Callable[[int], None] = lambda number: None) -
 
 
 def hold_signals() -> None:
-    """Block what stops a process, in a child that is about to become a program of ours."""
+    """Block the signals that stop a process, in a child that is about to become a program of ours."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def let_signals_in() -> None:
-    """Unblock them: this process knows by now what to do."""
+    """Unblock them, once this process handles them."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when `parent`, which started it, ends, also when that was killed."""
+    """Let the kernel kill this process when `parent`, which started it, ends, even if it is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -150,7 +147,7 @@ def _is_default(number: int) -> bool:
 
 
 def leave(number: int, frame: FrameType | None = None) -> NoReturn:
-    """End this process where it stands, and say why."""
+    """Say which signal came, remove temporary folders, and exit at once."""
     os.write(2, f"hpcai500: error: stopped by {signal_name(number)}\n".encode())
     remove_scratch()
     os._exit(ExitCode.RUN_FAILED)
@@ -172,7 +169,7 @@ def _unwind(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """The thread that waits does the rest: Python has told it by the pipe."""
+    """Do nothing: Python has written the number to the pipe, where a thread waits for it."""
 
 
 def _end_when_told(reading: int, last_words: Callable[[int], None]) -> None:
@@ -188,14 +185,14 @@ def _end_when_told(reading: int, last_words: Callable[[int], None]) -> None:
 
 
 def _die_of(number: int) -> None:
-    # Python changes handlers in its main thread only, which may be in a library.
+    # By the C library, as Python changes handlers in its main thread only, which may be busy in a library.
     library = ctypes.CDLL(None)
     library.signal.argtypes = ctypes.c_int, ctypes.c_void_p
     number = signal.SIGUSR1 if number == signal.SIGURG else number
     library.signal(number, None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
-    # The kernel spares the first process of a container.
+    # The kernel does not deliver the signal to the first process of a container.
     os._exit(128 + number)
 
 
@@ -208,6 +205,6 @@ def _forget() -> None:
 
 
 def _ignore_signals() -> None:
-    """Everything is said and written: an impatient Ctrl-C must not turn the end into a traceback."""
+    """At exit all is written: an impatient Ctrl-C must not turn the end into a traceback."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)

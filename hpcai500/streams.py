@@ -1,8 +1,8 @@
-"""What our processes print. Strangers choose names, paths and values in it, and a terminal obeys what it is sent.
+"""What our processes print, made safe for a terminal: names, paths and values in it may be a stranger's.
 
-All of it goes through here: each line is one line, whatever is in it, and what a terminal would obey or hide (control
-characters, changes of the direction of writing, letters without width, bytes that are no text) is spelt out.
-`prepare_streams` does the same for the libraries that print by themselves.
+Whatever a line holds, it is printed as one line, and what a terminal would obey or hide (control characters, changes of
+the direction of writing, letters without width, bytes that are no text) is spelt out. `prepare_streams` does the same
+for libraries that print by themselves.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PREFIX = "hpcai500: "
 
 
 def prepare_streams() -> None:
-    """Make stdout and stderr fit for whatever is written to them. Each process that prints calls it first.
+    """Make stdout and stderr safe for whatever is written to them. Each process that prints calls it first.
 
-    Streams that a caller closed (`hpcai500 … >&-`) lead to nowhere, as a run must not die of its last line. What the
-    encoding of a terminal lacks becomes a `?`. All but new lines that cannot be printed is spelt out, in warnings and
-    tracebacks also those.
+    Streams that the caller closed (`hpcai500 … >&-`) are opened on the null device: a run must not die of its last
+    line. What the encoding of a terminal lacks becomes a `?`. Unprintable characters except new lines are spelt out, in
+    warnings also new lines; tracebacks are indented.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -55,7 +55,7 @@ def show(result: Mapping[str, Any] | Iterable[str], indent: int | None = None) -
 def say(line: str, *, prefix: str = _PREFIX, stream: TextIO | None = None) -> None:
     """Print `line` on stderr, or on `stream`, behind the name of this program."""
     out = sys.stderr if stream is None else stream
-    # In one piece: other threads and processes print there, too.
+    # In one write, as other threads and processes print there, too.
     out.write(f"{spelt_out(f'{prefix}{line}')}\n")
     out.flush()
 
@@ -63,7 +63,7 @@ def say(line: str, *, prefix: str = _PREFIX, stream: TextIO | None = None) -> No
 def tell(error: Exception | str) -> str:
     """Say `error` on stderr, a line for each mistake in it; returns its text.
 
-    Before it comes where it was raised, if HPCAI500_TRACEBACK is set.
+    If HPCAI500_TRACEBACK is set, a traceback comes first.
     """
     if os.environ.get("HPCAI500_TRACEBACK") and sys.exc_info()[0]:
         _show_traceback(*sys.exc_info())
@@ -73,14 +73,14 @@ def tell(error: Exception | str) -> str:
 
 
 def tell_at_once(message: str) -> None:
-    """Say on stderr what ends this process, where its main thread may hang in the middle of a `say`."""
+    """Say on stderr what ends this process, by a bare write: the main thread may hang in the middle of a `say`."""
     os.write(2, f"{spelt_out(f'{_PREFIX}error: {message}')}\n".encode(errors="replace"))
 
 
 def spelt_out(text: object, most: int | None = None) -> str:
-    r"""`text` in one line of printable characters, of no more than `most` letters before they are spelt out.
+    r"""`text` in one line of printable characters; others are written as Python writes them: `\n`, `\x1b`, `\u202e`.
 
-    What cannot be printed is written as Python writes it: `\n`, `\x1b`, `\u202e`.
+    It is cut to `most` letters before these are spelt out.
     """
     shown = str(text)
     if most is not None and len(shown) > most:
@@ -91,14 +91,14 @@ def spelt_out(text: object, most: int | None = None) -> str:
 def beneath(stream: TextIO) -> TextIO:
     """`stream` as it was before `prepare_streams`, for displays that draw by control codes.
 
-    Whoever draws there spells out what is shown, and calls `prepare_streams` again if the display puts a stream of its
-    own in the place of stderr, as those of rich do.
+    The caller spells out what it shows, and calls `prepare_streams` again if the display replaces stderr by a stream of
+    its own, as those of rich do.
     """
     return stream.beneath if isinstance(stream, _Printable) else stream
 
 
 class _Printable:
-    """A stream of text in which lines end, and nothing else moves a cursor. All but writing is as `beneath` has it."""
+    """A text stream that spells out all unprintable characters but new lines; the rest is as in `beneath`."""
 
     def __init__(self, beneath: TextIO) -> None:
         self.beneath = beneath
@@ -119,12 +119,12 @@ class _Printable:
 def _letter(letter: str) -> str:
     if letter.isprintable():
         return letter
-    # The one that json.dumps leaves as it is; JSON knows no \x.
+    # The one that json.dumps does not escape; JSON has no \x.
     return r"\u007f" if letter == "\x7f" else letter.encode("unicode_escape").decode()
 
 
 def _show_traceback(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-    # What the error says may have lines: none of them shall look like one of ours.
+    # Indented, so that no line of the error's text can look like one of ours.
     sys.stderr.write(textwrap.indent("".join(traceback.format_exception(kind, error, trace)), "  "))
 
 

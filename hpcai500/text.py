@@ -1,4 +1,7 @@
-"""Numbers as people read them, always with their unit. Unknown is said, never shown as 0."""
+"""Text for people: numbers with their units, values of any type, and columns for a terminal.
+
+What is unknown is shown as `unknown`, never as 0. Values may come from a record, which may hold anything.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from typing import Any
 from hpcai500.streams import spelt_out
 
 # ----------------------------------------------------------------------------------------------------
-# Columns of text for a terminal.
+# Columns for a terminal.
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """Each row as a line; columns are as wide as their widest cell, those in `right` end at one edge."""
+    """Each row as a line, in columns; those in `right` (from 0) are aligned to the right."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -33,21 +36,17 @@ def _padded(cell: str, width: int, *, to_right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Places that a terminal gives to `text`: two to each letter of Chinese, Japanese or Korean, none to an accent."""
+    """Places that `text` takes on a terminal: two for a wide letter (Chinese, Japanese, Korean), none for an accent."""
     return sum(
         0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         for letter in text
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Numbers and columns as people read them.
-
-
 def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) -> list[str]:
-    """Return lines: `rows` in columns under `title` (indented; "" for neither); none without rows.
+    """Lines with `rows` in columns, indented under `title`; "" gives neither title nor indent. No rows, no lines.
 
-    With a `header`, columns are aligned to the right, as numbers are, but for the first and the last.
+    With a `header`, all columns but the first and the last are aligned to the right, as numbers are.
     """
     if not rows:
         return []
@@ -63,12 +62,12 @@ def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] 
 
 
 def size(count_bytes: int) -> str:
-    """Return bytes in GB, or in MB where that is less than one."""
+    """Bytes in GB, or in MB where that is less than one GB."""
     return f"{count_bytes / 1e9:.3g} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.3g} MB"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Amounts as people read them, in the text of `hpcai500 system`.
+# Amounts in the text of `hpcai500 system`.
 
 
 UNKNOWN = "unknown"
@@ -88,7 +87,7 @@ def _scaled(amount: float | None, base: int, units: tuple[str, ...]) -> str:
     if amount is None:
         return UNKNOWN
     for unit in units[:-1]:
-        # What would be shown as 1000 or more is of the next unit.
+        # What three digits would round to 1000 takes the next unit.
         if abs(amount) < min(base, 999.5):
             return f"{amount:.3g} {unit}"
         amount /= base
@@ -96,12 +95,12 @@ def _scaled(amount: float | None, base: int, units: tuple[str, ...]) -> str:
 
 
 def counted(things: Iterable[str]) -> list[str]:
-    """`8 x NVIDIA H100`: like things together, in the order of the first of each."""
+    """`8 x NVIDIA H100`: equal things counted, in the order of their first."""
     return [f"{count} x {thing}" for thing, count in Counter(things).items()]
 
 
 def known(*parts: str | None) -> str:
-    """The parts that are known, with commas."""
+    """The known parts, joined by commas; `unknown` if there is none."""
     return ", ".join(part for part in parts if part and UNKNOWN not in part) or UNKNOWN
 
 
@@ -111,23 +110,23 @@ def switched(value: bool | None) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Numbers as people read them, always with their unit. Unknown is said, never shown as 0.
+# Values of any type.
 
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-# No sentence of a record is cut below this; a record that somebody has blown up is.
+# Longer than any sentence of an honest record.
 _MOST_LETTERS = 600
-# Printable ASCII is the bulk of any page; of the rest, spelt_out knows what is hidden.
+# All but printable ASCII, the bulk of any page; spelt_out decides which of it is hidden.
 _HIDDEN = re.compile("[^\\n\\t\\xa0\\x20-\\x7e]+")
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a finite number (a record may hold anything)."""
+    """Whether `value` is a finite number; a bool is none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number(value: object) -> float | None:
-    """`value` if it is a finite number."""
+    """`value` as a float if it is a finite number, else None."""
     return float(value) if isinstance(value, int | float) and is_number(value) else None
 
 
@@ -191,15 +190,15 @@ def moment(time_ms: object) -> str:
 
 
 def short(text: object, letters: int = _MOST_LETTERS) -> str:
-    """`text` in one line of bounded length."""
+    """`text` in one line of at most `letters` letters."""
     line = " ".join(str(text).split())
     return line if len(line) <= letters else f"{line[: letters - 1]}…"
 
 
 def legible(text: str) -> str:
-    r"""`text` for a page, a drawing or an XML file, with what no reader sees spelt out (`\x1b`, `\u202e`, `\u200b`).
+    r"""`text` for a page, a drawing or an XML file, with invisible characters spelt out (`\x1b`, `\u202e`, `\u200b`).
 
-    Lines, tabs and spaces that do not break stay as they are: pages need them, and they hide nothing.
+    New lines, tabs and no-break spaces stay as they are: pages need them, and they hide nothing.
     """
     return text if text.isprintable() else _HIDDEN.sub(lambda found: spelt_out(found[0]), text)
 
@@ -229,7 +228,7 @@ PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3,
 
 
 def scaled(value: float, unit: str) -> str:
-    """`24299077632, "FLOP"` -> `24.3 GFLOP`: for people only, never for machines."""
+    """`24299077632, "FLOP"` -> `24.3 GFLOP`."""
     for factor, prefix in PREFIXES:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"

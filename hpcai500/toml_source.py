@@ -1,4 +1,7 @@
-"""TOML files that people write: a mistake in one is told by file, line and key, with what is allowed there."""
+"""TOML files that people write: a mistake is reported by file, line and key, with what is allowed there.
+
+A file may be a stranger's: its size, and what Python's reader would take long for, are bounded before it is parsed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pydantic_core import ErrorDetails
 from hpcai500.errors import HpcAi500Error, UsageError
 from hpcai500.streams import spelt_out
 
-# One way to match each, as lines may be long and a stranger's: blanks are taken off before and after.
+# Each can match in one way only, as lines may be long and a stranger's; blanks around a line are stripped before.
 _HEADER = re.compile(r"""\[{1,2}([\w."'\s-]+)\]""")
 _KEY = re.compile(r"""([\w."'\s-]+)=""")
 MOST_BYTES = 256 * 2**10
@@ -33,34 +36,28 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Source:
-    """Where the text of a file came from, so that an error can name the line.
-
-    Attributes:
-        name: its path.
-        text: what stands in it.
-        overrides: (table, key) of what a `--set` has changed.
-    """
+    """A file's path and text, and the (table, key) pairs that a `--set` has changed: an error can name the line."""
 
     name: str
     text: str
     overrides: frozenset[tuple[str, str]] = frozenset()
 
     def place(self, location: Sequence[str | int]) -> str:
-        """What the user should look at to mend `location`: a `--set`, or file and line."""
+        """Where the user can mend `location`: a `--set`, or file and line."""
         keys = [part for part in location if isinstance(part, str)]
         if not keys and self.overrides:
             named = [f"--set {table}.{key}" for table, key in sorted(self.overrides)]
             more = f", … ({len(named)} in all)" if len(named) > _MOST_NAMED else ""
             return f"{self.name} with {', '.join(named[:_MOST_NAMED])}{more}"
         for table, key in sorted(self.overrides):
-            # An unknown table has no key that could be blamed.
+            # The location of an unknown table has no key.
             if keys[:1] == [table] and keys[1:2] in ([key], []):
                 return f"--set {table}.{key}"
         line = self.line_of(location)
         return f"{self.name}:{line}" if line else self.name
 
     def line_of(self, location: Sequence[str | int]) -> int | None:
-        """Line number (from 1) of `location` = (table, key, …), or of what is nearest above it, or None.
+        """Line number (from 1) of `location` = (table, key, …), or of the nearest table above it, or None.
 
         A number in `location` counts the tables of an array, `[[points]]`, from 0.
         """
@@ -80,7 +77,7 @@ class Source:
             else:
                 continue
             depth = _common(here, wanted)
-            # A table's own line stands for what is missing in it; a key's only for what is in the key.
+            # A table's line stands for what is missing in the table; a key's line only for that key and what is in it.
             if depth > best and (depth == len(wanted) or depth == len(here)):
                 best, found = depth, number
         return found
@@ -92,7 +89,7 @@ def _parts(dotted: str) -> Keys:
 
 
 def _common(one: Sequence[str | int], other: Sequence[str | int]) -> int:
-    """How many keys both begin with."""
+    """How many keys both have in common from the start."""
     return next(
         (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
     )
@@ -131,10 +128,10 @@ def parse_tables(source: Source, kind: type[UsageError]) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes, name: str, kind: type[HpcAi500Error]) -> dict[str, Any]:
-    """The tables of the TOML file `name`, which may be a stranger's: its size is counted before it is read.
+    """The tables of the TOML file `name`, which may be a stranger's.
 
     Raises:
-        HpcAi500Error: of class `kind`; it is not TOML, or larger than any that is written in earnest.
+        HpcAi500Error: of class `kind`; it is not TOML, or larger than `MOST_BYTES`.
     """
     _require_bounded(content, name, kind)
     try:
@@ -169,7 +166,7 @@ def merged(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, An
 
 
 def explain(model: type[BaseModel], source: Source, error: ValidationError) -> list[str]:
-    """What is wrong with the tables of `source`, which are not those of `model`: a line for each mistake."""
+    """What is wrong with the tables of `source`, by the validation error of `model`: a line for each mistake."""
     return [_line(model, source, detail) for detail in error.errors(include_url=False)]
 
 
@@ -177,7 +174,7 @@ def _line(model: type[BaseModel], source: Source, detail: ErrorDetails) -> str:
     location = detail["loc"]
     table, *keys = [str(part) for part in location] or [""]
     name = f"[{table}] {'.'.join(keys)}: " if keys else f"{table}: " if table else ""
-    # Keys and values are a stranger's.
+    # Keys and values may be a stranger's.
     return spelt_out(f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}")
 
 

@@ -1,6 +1,6 @@
 """The in-job driver: a recipe goes in, a record comes out. `python -m hpcai500.train --help`.
 
-This file is thin on purpose: signals are caught, and threads told how to wait, before torch is imported.
+Before torch is imported, handlers of signals are set and OpenMP is told how long idle threads spin.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         power = parse_power(options.power)
         placement = find_placement(os.environ)
         leads = placement.rank == 0
-        # Until the ranks have met there is nothing to keep: a signal ends this one at once.
+        # Until the ranks have met there is nothing to save: a signal ends this one at once.
         with ending_by_signals(), scratch(os.environ, options.out):
             let_threads_spin()
             from hpcai500.engine.job import Beginning, go_on, start  # imports torch
@@ -105,6 +105,6 @@ def _tell(error: Exception | str, code: ExitCode) -> int:
 
 if __name__ == "__main__":
     code = main()
-    # Everything is written: an impatient Ctrl-C must not turn the end into a traceback.
+    # All is written: an impatient Ctrl-C must not turn the end into a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

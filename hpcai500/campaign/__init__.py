@@ -1,1 +1,1 @@
-"""Campaigns: several runs of one recipe, fixed before the first of them, of which none can be left out quietly."""
+"""Campaigns: several runs of one recipe, planned before the first of them, so that none can be left out unseen."""

@@ -1,4 +1,4 @@
-"""What is written into a campaign's journal when an attempt begins, goes on and ends."""
+"""Writes into a campaign's journal that an attempt begins, is resumed, and ends."""
 
 from __future__ import annotations
 
@@ -16,34 +16,27 @@ from hpcai500.record import is_being_written
 
 @dataclass(frozen=True)
 class Invocation:
-    """What runs an attempt, for the journal.
-
-    Attributes:
-        command: the user's words.
-        launcher: who started the ranks.
-        slurm_job_id: of the job that this is in.
-    """
+    """How an attempt was started, for the journal: the user's command, what launched the ranks, and the Slurm job."""
 
     command: Sequence[str]
     launcher: str
     slurm_job_id: str | None
 
     def told(self) -> dict[str, Any]:
-        """As the journal has it."""
         return {"command": list(self.command), "launcher": self.launcher, "slurm_job_id": self.slurm_job_id}
 
 
 def begin_attempt(campaign: Campaign, trial: int, how: Invocation) -> tuple[Campaign, Attempt]:
-    """Write down another attempt at `trial`, and make its folder: from now on, it counts.
+    """Write down another attempt at `trial`, and make its folder. From now on, it counts.
 
     Raises:
-        RecordError: its folder is there already, or cannot be made, or the journal cannot be written.
+        RecordError: its folder is there already or cannot be made, or the journal cannot be written.
     """
     number = len(campaign.attempts_at(trial)) + 1
     record = f"trial-{trial:02d}" + (f"-attempt-{number}" if number > 1 else "")
     folder = campaign.path / record
     try:
-        # Where there are no locks, this still lets only one process through. What a crash has left is empty.
+        # Only one process succeeds here, even without locks. An empty folder is what a crash has left.
         folder.mkdir(exist_ok=folder.is_dir() and not any(folder.iterdir()))
         sync_folder(campaign.path)
     except FileExistsError as error:
@@ -71,11 +64,7 @@ def stop_attempt(
 ) -> tuple[Campaign, Ending]:
     """Write down how an attempt ended, as its record tells.
 
-    Args:
-        campaign: that it belongs to.
-        attempt: which.
-        exit_code: of its job; None where nobody was there to see it end.
-        rules: of the campaign's edition.
+    `exit_code` is that of its job, None where nobody saw it end; `rules` are those of the campaign's edition.
 
     Raises:
         RecordError: the journal cannot be written.
@@ -90,9 +79,9 @@ def stop_attempt(
 
 
 def settle(campaign: Campaign, rules: Mapping[str, Any]) -> Campaign:
-    """Write down the end of attempts that were killed: the journal tells of none, and nobody is at them.
+    """Write down the end of attempts that were killed: the journal tells of no end, but no process runs them any more.
 
-    Where nobody can tell, because the file system has no locks or the folder cannot be written to, nothing is written.
+    Where that cannot be told, because the file system has no locks or the folder is read-only, nothing is written.
     """
     for attempt in campaign.attempts:
         if attempt.status == "running":

@@ -1,4 +1,8 @@
-"""Writes a campaign: the plan before the first run, then a line for all that is begun and all that ends."""
+"""A campaign on disk (V2.0 sections 3.3 and 5.3.2): its plan, and the journal of all attempts that begin and end.
+
+The plan is fixed before the first run. The journal only grows, by one fsynced event at a time, each with the hash of
+the line before it; a line that a crash cut off is removed by the next writer.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,13 @@ from hpcai500.system.software import package_code_hash
 from hpcai500.toml_source import parse_toml
 
 # ----------------------------------------------------------------------------------------------------
-# What a campaign planned and what became of it, as its journal tells (V2.0 sections 3.3 and 5.3.2).
+# The journal's format, and the campaign as it tells it.
 #
 #     CAMPAIGN/
 #         recipe.toml          resolved, with the seed of the first trial
-#         campaign.jsonl       the journal: events in a chain, as a record's
+#         campaign.jsonl       the journal: events in a hash chain, like those of a record
 #         trial-01/            the record of the first attempt at trial 1
-#         trial-01-attempt-2/  the record of another one, where the first did not come to its end
+#         trial-01-attempt-2/  the record of the second one, where the first did not come to its end
 #
 # Keys of the journal, with their values:
 #
@@ -41,9 +45,9 @@ from hpcai500.toml_source import parse_toml
 #     attempt_stop     {trial, attempt, status: done|stopped|failed, exit_code, head, reason}
 #
 # `head` is the hash of the last whole event of the attempt's record (64 zeros where it holds none; null where its
-# folder was gone when the journal was written), so that the journal vouches for it. The record in its turn carries,
-# in `init_start`, {campaign: {id, trial, attempt, head}} with the hash of the line `attempt_start`: neither can be
-# made to fit another one later.
+# folder was gone when the journal was written), so the journal vouches for the record. The record in turn carries, in
+# `init_start`, {campaign: {id, trial, attempt, head}}, with the hash of the line `attempt_start` as `head`. Neither can
+# be made to fit another one later.
 
 
 SCHEMA = "hpcai500-campaign-1"
@@ -53,14 +57,12 @@ RECIPE = "recipe.toml"
 Status = Literal["done", "stopped", "failed", "running"]
 _ENDS: tuple[Status, ...] = ("done", "stopped", "failed")
 _OF_ATTEMPTS = ("attempt_start", "attempt_resume", "attempt_stop")
-# The head of a log without a line.
+# The head of a log that has no line.
 NO_EVENTS = FIRST_PREVIOUS
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One planned run."""
-
     trial: int
     seed: int
 
@@ -70,17 +72,17 @@ class Attempt:
     """One run that was begun.
 
     Attributes:
-        trial: which planned run (from 1).
-        attempt: the how manieth at it (from 1).
+        trial: number of the planned run (from 1).
+        attempt: number of the attempt at this trial (from 1).
         record: name of its folder within the campaign.
-        status: as the journal told last; `running` where it told no end: it runs still, or was killed.
-        commands: what started it and what went on with it, each as tokens.
+        status: the last that the journal told; `running` where it told no end: the run goes on, or was killed.
+        commands: the command that started it and those that resumed it, each as tokens.
         slurm_jobs: ids of the Slurm jobs that it ran in.
         head: hash of the last event of its record, once it ended; NO_EVENTS where it had none, None where its folder
             was gone.
         reason: why it ended without a result.
         start_hash: hash of the journal's line `attempt_start`.
-        started_ms: when it was begun (UNIX time).
+        started_ms: UNIX time.
     """
 
     trial: int
@@ -96,21 +98,19 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """For sentences: `trial 2, attempt 1`."""
+        """As messages call it: `trial 2, attempt 1`."""
         return f"trial {self.trial}, attempt {self.attempt}"
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign as it lies on disk, the chain of its journal checked.
+    """A campaign as it was read from disk; the hash chain of its journal holds.
 
     Attributes:
-        path: its folder.
-        identity: hash of the journal's first line: the plan's.
+        identity: hash of the journal's first line, which holds the plan.
         head: hash of the journal's last line.
         tables: the recipe, as plain tables, with the seed of the first trial.
         start: value of `campaign_start`.
-        trials: the planned runs.
         attempts: all runs that were begun, in order.
         events: the journal.
     """
@@ -126,16 +126,14 @@ class Campaign:
 
     @property
     def benchmark(self) -> str:
-        """Its name."""
         return str(self.start["benchmark"])
 
     @property
     def edition(self) -> str:
-        """Name of the edition of the rules that it was planned under."""
+        """Name of the edition of the rules that the campaign was planned under."""
         return str(self.start["edition"])
 
     def attempts_at(self, trial: int) -> tuple[Attempt, ...]:
-        """All attempts at one planned run."""
         return tuple(attempt for attempt in self.attempts if attempt.trial == trial)
 
     def done(self) -> tuple[Attempt, ...]:
@@ -144,12 +142,10 @@ class Campaign:
         return tuple(sorted(ended, key=lambda attempt: attempt.trial))
 
     def record(self, attempt: Attempt) -> Path:
-        """Folder of the record of an attempt."""
         return self.path / attempt.record
 
 
 def is_campaign(folder: Path) -> bool:
-    """Whether `folder` holds a campaign."""
     return (folder / JOURNAL).is_file()
 
 
@@ -157,7 +153,7 @@ def read_campaign(folder: Path) -> Campaign:
     """Read the campaign in `folder`.
 
     Raises:
-        RecordError: it is none, its journal is broken, or its recipe is not the one that the journal names.
+        RecordError: there is none, its journal is broken, or its recipe is not the one that the journal names.
     """
     path = folder / JOURNAL
     try:
@@ -171,7 +167,7 @@ def read_campaign(folder: Path) -> Campaign:
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
     tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
-    # A line that a crash cut off told nothing that anyone has acted on.
+    # A line that a crash cut off was never acted on: `append_line` returns once the line is on disk.
     whole = content[: content.rfind(b"\n") + 1]
     events, _ = parse_events(whole, str(path))
     if not events or events[0]["key"] != "campaign_start":
@@ -202,9 +198,9 @@ def _campaign(folder: Path, content: bytes, tables: Mapping[str, Any], events: S
 
 
 def _attempts(events: Sequence[Event], lines: Sequence[bytes]) -> Iterator[Attempt]:
-    """All attempts in the order in which they were begun, each with what the journal told of it later."""
+    """All attempts in the order in which they were begun, each with its events in the journal."""
     told: list[list[Event]] = []
-    # Of two attempts with one number, which no honest journal has, what follows is the second one's.
+    # No honest journal has two attempts of one number. Events that follow belong to the second.
     latest: dict[tuple[int, int], list[Event]] = {}
     for event in events:
         if event["key"] not in _OF_ATTEMPTS:
@@ -221,7 +217,7 @@ def _attempts(events: Sequence[Event], lines: Sequence[bytes]) -> Iterator[Attem
 def _attempt(told: Sequence[Event], lines: Sequence[bytes]) -> Attempt:
     value = told[0]["value"]
     runs = [told[0], *iterate(told, "attempt_resume")]
-    # One that was gone on with after it had stopped runs again.
+    # An attempt that was resumed after it had stopped runs again.
     last = told[-1]["value"] if told[-1]["key"] == "attempt_stop" else {}
     head, reason = last.get("head"), last.get("reason")
     return Attempt(
@@ -248,7 +244,7 @@ def _status(stop: Mapping[str, Any]) -> Status:
 
 
 def folder_name(name: Any) -> str:
-    """The name of a record's folder: a journal of anyone's must not name a place outside of its campaign.
+    """The name of a record's folder. A journal may come from a stranger: it must not name a place outside its campaign.
 
     Raises:
         ValueError: it does, or is no name.
@@ -261,14 +257,15 @@ def folder_name(name: Any) -> str:
 # ----------------------------------------------------------------------------------------------------
 # Heads: the hash of each line of a campaign's journal, given to the committee as soon as the line is written.
 #
-# A copy of a campaign has its identity, and journal lines of its own from its first attempt on. Whoever was given the
-# heads of one copy knows it from any other. A head is one line of text; who receives it adds when that was, in UTC:
+# A copy of a campaign has the same identity, but journal lines of its own from its first attempt on, so whoever was
+# given the heads of one copy can tell it from any other. A head is one line of text, to which the receiver adds the
+# time of receipt in UTC:
 #
 #     HPCAI500 HEAD IDENTITY LINE HASH                           as the campaign prints it
 #     HPCAI500 HEAD IDENTITY LINE HASH 2026-11-22T03:00:05Z      as the committee keeps it
 
 
-# Of 80,000 heads: those of a thousand campaigns. They come from strangers, in letters.
+# Room for 80,000 heads, those of a thousand campaigns. They come from strangers, by mail.
 _MOST_BYTES = 2**24
 _MOST_SHOWN = 60
 _LINE = re.compile(r"HPCAI500 HEAD ([0-9a-f]{64}) ([1-9]\d{0,8}) ([0-9a-f]{64})(?: (\S+))?", re.ASCII)
@@ -283,7 +280,7 @@ class Head:
     Attributes:
         campaign: the campaign's identity.
         line: number of the line in the journal (from 1).
-        hash: of that line; it stands for all lines before it, too.
+        hash: of that line; by the chain, it stands for all lines before it, too.
     """
 
     campaign: str
@@ -294,28 +291,28 @@ class Head:
         return f"HPCAI500 HEAD {self.campaign} {self.line} {self.hash}"
 
 
-# When the committee received each head (UNIX time in milliseconds): the first time, where it came more than once.
+# When the committee received each head (UNIX time in milliseconds); the earliest time, where it came more than once.
 GivenHeads = Mapping[Head, int]
 
 
 def heads_of(campaign: Campaign) -> tuple[Head, ...]:
-    """The heads of all lines of the journal but the first, whose hash is the identity."""
+    """The heads of all lines of the journal but the first, whose hash is the campaign's identity."""
     hashes = [*(event["prev"] for event in campaign.events[1:]), campaign.head]
     return tuple(Head(campaign.identity, line, one) for line, one in enumerate(hashes, 1))[1:]
 
 
 def last_head(campaign: Campaign, attempt: Attempt) -> Head:
-    """The head of the last line that is about `attempt`: other attempts may have written since."""
+    """The head of the last line about `attempt`; other attempts may have written since."""
     number = (attempt.trial, attempt.attempt)
     lines = zip(heads_of(campaign), (event["value"] for event in campaign.events[1:]), strict=True)
     return [head for head, value in lines if (value["trial"], value["attempt"]) == number][-1]
 
 
 def read_heads(path: Path) -> GivenHeads:
-    """The heads of a committee's file, of whatever campaigns.
+    """The heads of a committee's file, which may be those of several campaigns.
 
     Raises:
-        UsageError: it cannot be read, is too long, has no head, or has a line that is none.
+        UsageError: it cannot be read, is too long, holds no head, or has a line that is not one.
     """
     if not path.is_file():
         what = "no file" if path.exists() else "no such file"
@@ -357,28 +354,28 @@ def _parse(line: str, place: str) -> tuple[Head, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One process at a time runs a trial: a lock for each, as far as the file system has any.
+# One process at a time runs a trial: a lock for each, where the file system has locks.
 
 
-# `alone`: nobody else is at it, and nobody can come; `taken`: somebody is; `unknown`: locks tell nothing here.
+# `alone`: this process holds the lock; `taken`: another one does; `unknown`: there are no locks here.
 Turn = Literal["alone", "taken", "unknown"]
 
-# For whoever runs all of a campaign: its trials are numbered from 1.
+# The lock of a process that runs the whole campaign; trials are numbered from 1.
 ALL_TRIALS = 0
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def lock_path(campaign: Path, trial: int) -> Path:
-    """File that whoever is at a trial of the campaign in the folder `campaign` holds locked."""
+    """The file that a process locks while it runs a trial of the campaign in the folder `campaign`."""
     return campaign / f".trial-{trial:02d}.lock"
 
 
 @contextmanager
 def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
-    """Try to be the only one at a trial of the campaign in the folder `campaign`, for as long as this is entered.
+    """Try to hold the lock of a trial of the campaign in the folder `campaign`, until this context ends.
 
-    It ends with the process, however that ends. A parallel file system may be mounted without locks, and a folder that
-    cannot be written to has none.
+    The lock ends with the process, however that ends. A parallel file system may be mounted without locks, and a
+    folder that cannot be written to has none.
     """
     path = lock_path(campaign, trial)
     try:
@@ -400,7 +397,7 @@ def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
 def _lock(descriptor: int, path: Path) -> Turn:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever had it before has removed the file since we opened it: ours is locked by nobody who comes later.
+        # The holder before us may have removed the file after we opened it: then our lock keeps nobody out.
         return "alone" if os.fstat(descriptor).st_ino == path.stat().st_ino else "taken"
     except (BlockingIOError, FileNotFoundError):
         return "taken"
@@ -411,7 +408,7 @@ def _lock(descriptor: int, path: Path) -> Turn:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Writes a campaign: the plan before the first run, then a line for all that is begun and all that ends.
+# Writing: the plan once, then one event at a time.
 
 
 def create_campaign(
@@ -422,17 +419,17 @@ def create_campaign(
     ensemble: Mapping[str, Any] | None = None,
     beside: Collection[str] = (),
 ) -> Campaign:
-    """Fix a new campaign in the folder `folder`, which must be empty or absent: its recipe, its runs and their seeds.
+    """Fix a new campaign in `folder`, which must be empty or absent: its recipe, its runs and their seeds.
 
     Trial k has the recipe's seed plus k - 1.
 
     Args:
-        folder: where it lies; its runs come into it.
+        folder: its runs will lie in it as well.
         recipe: resolved, with the seed of the first trial.
         trials: how many runs.
         data: folder of the data set; None where it is made for each run.
-        ensemble: {id, member} where it holds the attempts at a member of one (`ensemble.journal`).
-        beside: names of what may be in the folder already, besides hidden files: locks, and what a crash has left.
+        ensemble: {id, member} where the trials are attempts at a member of an ensemble (`ensemble.journal`).
+        beside: names that may be in the folder already, besides hidden files: locks, and what a crash has left.
 
     Raises:
         RecordError: the folder is not empty or cannot be written.
@@ -468,7 +465,9 @@ def create_campaign(
 
 
 def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
-    """Add one event to the journal of the campaign in `folder`, on disk when this returns; returns it as it is then.
+    """Add one event to the journal of the campaign in `folder`, and return the campaign as it is then.
+
+    The event is on disk when this returns.
 
     Raises:
         RecordError: there is no campaign, or its journal cannot be written.
@@ -478,10 +477,10 @@ def append(folder: Path, key: str, value: Mapping[str, Any]) -> Campaign:
 
 
 def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
-    """Add one event to the chained journal `path`, on disk when this returns; what a crash cut off there is removed.
+    """Add one event to the chained journal `path`; it is on disk when this returns. A cut-off last line is removed.
 
     Raises:
-        RecordError: it is missing, or cannot be written.
+        RecordError: the journal is missing, or cannot be written.
     """
     try:
         with path.open("r+b") as stream, _alone(stream.fileno()):
@@ -499,7 +498,7 @@ def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _alone(descriptor: int) -> Iterator[None]:
-    """Two writers at once would fork the chain. Where the file system has no locks, as for records, we go without."""
+    """Two writers at once would fork the chain. Where the file system has no locks, we go without, as for records."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:

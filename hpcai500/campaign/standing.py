@@ -1,6 +1,7 @@
-"""Whether a campaign may be ranked: all that was planned was run, nothing was left out, and all runs are trials of one.
+"""Whether a campaign may be ranked: all planned runs were run, none was left out, and all are trials of one thing.
 
-Computed from files alone, so that whoever runs a campaign, whoever submits it and whoever checks it come to one answer.
+Computed from files alone, so that whoever runs, submits or checks a campaign comes to the same answer. Whatever a
+record contains becomes a reason against the campaign, not an exception.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from hpcai500.recipe import rulebook, table_differences
 from hpcai500.record import Event, Record, iterate, json_object, last_hash, read_record
 
 # ----------------------------------------------------------------------------------------------------
-# What the record of an attempt tells: how far it came, how it ended, and what it amounts to if it is complete.
+# What the record of an attempt tells: how far it came, how it ended, and its result if it is complete.
 
 
-# What follows `interrupted` at the end of a record: a checkpoint, and the error that says it was stopped.
+# After `interrupted`, a record has a checkpoint and the error that says that it was stopped, but nothing more.
 _LATELY = 4
 FOLDER_MISSING = "its folder is missing: restore it; without it this campaign cannot be ranked"
 FOLDER_WAS_GONE = "its folder was gone before the journal told of its end: this campaign cannot be ranked"
-# What reading events or tables of other types than ours may raise.
+# What reading events or tables of unexpected types may raise.
 ODD = (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, IndexError)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one evaluation found."""
+    """One evaluation: the quality after an epoch (from 1)."""
 
     epoch: int
     metric: str
@@ -42,7 +43,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended, told by its record: what the journal shall say of it."""
+    """How an attempt ended by its record, as the journal shall tell it."""
 
     status: Status
     head: str | None
@@ -55,13 +56,13 @@ class Outcome:
 
     Attributes:
         attempt: as the journal has it.
-        head: hash of the record's last whole event; NO_EVENTS where it has none, None where its folder is not there.
+        head: hash of the record's last whole event; NO_EVENTS where it has none, None where its folder is missing.
         record: None where there is none yet, or it cannot be read.
         error: why it cannot be read, or gives no result although it is complete.
-        epochs: that were trained and evaluated; what a restart has lost is not among them.
-        latest: the last evaluation that anyone has seen, also one that a restart has lost.
+        epochs: how many were trained and evaluated, without those that a restart has lost.
+        latest: the last evaluation, even one that a restart has lost: somebody may have seen it.
         lost: evaluations of epochs that were trained again after a restart.
-        diverged: what was no number any more, if the run came to that.
+        diverged: which value was not finite and where, if the run diverged.
         result: computed from the events; None unless the record is complete.
     """
 
@@ -77,9 +78,9 @@ class Outcome:
 
     @property
     def is_missing(self) -> bool:
-        """Whether its folder is not there, although the journal knows of events in it, or of its absence.
+        """Whether its folder is missing, although the journal knows of events in it, or that it was gone.
 
-        A folder without an event is nothing to miss: some ways of copying leave it behind.
+        A folder without an event is not missed: some ways of copying leave it behind.
         """
         return (
             self.head is None
@@ -90,7 +91,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float | None:
-        """How long it ran: by its result, or from the clock's start to the last event."""
+        """How long it ran: by its result, or from the clock's start to the last event; None before that."""
         if self.result:
             return self.result.seconds
         events = self.record.events if self.record else ()
@@ -99,14 +100,14 @@ class Outcome:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether there is something that would be lost if the run began anew, and that leads somewhere."""
+        """Whether the run has an evaluation or a checkpoint that a new start would lose, and has not diverged."""
         events = self.record.events if self.record else ()
         begun = any(iterate(events, "run_start"))
         return begun and self.diverged is None and bool(self.latest or any(iterate(events, "checkpoint")))
 
 
 def read_outcome(campaign: Campaign, attempt: Attempt, rules: Mapping[str, Any]) -> Outcome:
-    """What the record of `attempt` tells under `rules`; whatever is in it, nothing is raised."""
+    """What the record of `attempt` tells under `rules`. Nothing is raised, whatever the record contains."""
     folder = campaign.record(attempt)
     head = None
     try:
@@ -147,12 +148,12 @@ def record_head(folder: Path) -> str | None:
     return last_hash(content[: content.rfind(b"\n") + 1])
 
 
-# Why an attempt ended that nobody had asked to end: it can be gone on with all the same, where there is a checkpoint.
+# Why an attempt ended that nobody asked to end. Where it has a checkpoint, it can be resumed all the same.
 KILLED = "it was killed, or its machine went down: its record has no end"
 
 
 def ending(outcome: Outcome) -> Ending:
-    """How an attempt that nobody runs any more has ended."""
+    """How an attempt ended that no process runs any more."""
     record = outcome.record
     if outcome.head is None:
         return Ending("failed", None, "its folder is gone")
@@ -202,10 +203,10 @@ def _reason(record: Record) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# On how many ranks a run really ran, and who moved its bytes: what results must have in common to be put together.
+# Which ranks and library a run really used: results must have these in common to be put together.
 
 
-# What a run tells of its ranks when it starts, and how that reads.
+# Fields of `run_start`, and how a sentence puts their values.
 _FACTS = {"world_size": "{} rank(s)", "nodes": "{} node(s)", "backend": "the backend {}", "library": "{}"}
 
 
@@ -217,27 +218,24 @@ def company(record: Record) -> Mapping[str, Any]:
 
 
 def company_difference(one: Record, other: Record, ignored: Collection[str] = ()) -> str | None:
-    """A sentence that says where `other` did not really run as `one` did, whatever their recipes asked for, or None.
+    """A sentence that says where `other` did not run as `one` did, whatever their recipes asked for, or None.
 
-    Args:
-        one: a record.
-        other: another one.
-        ignored: facts of `run_start` that may differ.
+    Fields of `run_start` that are `ignored` may differ.
     """
     left, right = company(one), company(other)
     for key, form in _FACTS.items():
-        # Records that are older than one of these words do not know it.
+        # Older records lack some of these fields.
         if key not in ignored and key in left and key in right and left[key] != right[key]:
             return f"{other.path} ran on {form.format(right[key])}, {one.path} on {form.format(left[key])}"
     return None
 
 
 # ----------------------------------------------------------------------------------------------------
-# Journal and records vouch for each other: each names hashes of the other, so that none can be exchanged later.
+# Journal and records vouch for each other: each names hashes of the other, so that neither can be replaced later.
 
 
 def binding_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
-    """Where the record of an attempt is not the one that the journal tells of."""
+    """Where the record of an attempt is not the one that the journal vouches for."""
     attempt = outcome.attempt
     if attempt.status == "running":
         yield f"{attempt.name}: the journal tells no end of it: it runs still, or was killed (see `campaign status`)"
@@ -264,7 +262,7 @@ def binding_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
 
 
 def folder_reasons(campaign: Campaign) -> Iterator[str]:
-    """Runs in the campaign's folder of which the journal tells nothing, and records of which it tells twice."""
+    """Runs in the campaign's folder that the journal does not name, and records that it names more than once."""
     known = Counter(attempt.record for attempt in campaign.attempts)
     for attempt in campaign.attempts:
         if known[attempt.record] > 1:
@@ -279,21 +277,21 @@ def _is_run(folder: Path) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether runs are trials of one thing: of one recipe but for the seed, one data set, one system, as many ranks.
+# Whether runs are trials of one thing: one recipe but for the seed, one data set, one system, as many ranks.
 
 
 SEED = "hyperparameters.seed"
 
 
 def recipe_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The first field but the seed in which two recipes in plain tables differ, or None."""
+    """The first field other than the seed in which two recipes, as plain tables, differ, or None."""
     return min((found.field for found in table_differences(other, one) if found.field != SEED), default=None)
 
 
 def difference(one: Record, other: Record) -> str | None:
-    """A sentence that says why `other` is no trial of what `one` is a trial of, or None.
+    """A sentence that says why the two are not trials of one thing, or None.
 
-    What really ran decides: recipes that agree do not help runs on other ranks, systems or files.
+    What really ran decides: equal recipes do not help runs on other ranks, systems or data.
     """
     field = recipe_difference(one.tables, other.tables)
     if field:
@@ -303,7 +301,7 @@ def difference(one: Record, other: Record) -> str | None:
     if _data(one) != _data(other) and None not in (_data(one), _data(other)):
         return f"{other.path} trained on other data than {one.path}: their fingerprints differ"
     left, right = _system(one), _system(other)
-    # Older records do not know every fact.
+    # Older records lack some of the facts.
     changed = [key for key in left if key in right and left[key] != right[key]]
     return f"{other.path} ran on another system than {one.path}: {', '.join(changed)} differ" if changed else None
 
@@ -320,34 +318,32 @@ def _system(record: Record) -> Mapping[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the `result.json` of a record is what its events give: of two numbers for one run, one was made by hand.
+# Whether the `result.json` of a record is what its events give. If not, it was edited, or the events were.
 
 
 RESULT = "result.json"
-# Another Python or C library may round the last digit of a sum or a power otherwise.
+# Another Python or C library may round the last digit of a sum or a power differently.
 _ROUNDING = 1e-9
-# What a hand wrote may be of any length.
+# A value in an edited file may be of any length.
 _MOST_SHOWN = 100
 
 
 def differing_keys(written: Mapping[str, Any], computed: Mapping[str, Any]) -> list[str]:
-    """Keys of `written` that say something else than `computed`, in order.
+    """Keys of `written` whose values differ from those of `computed`, sorted.
 
-    A file of an older version lacks keys that are derived today, and says nothing wrong by that.
+    A file of an older version lacks keys that are derived today; that is no difference.
     """
     older = {*_judged_by_fewer_rules(written, computed), *_held_against_any_target(written, computed)}
     if "parallel_efficiency_note" not in written:
-        # An older version made an estimate of its fastest steps, whatever came out.
+        # An older version gave an estimate by its fastest steps, however uncertain.
         older.add("parallel_efficiency")
     return sorted(key for key in written if key not in older and not _same(computed.get(key), written[key]))
 
 
 def written_result_reasons(outcome: Outcome, rules: Mapping[str, Any]) -> Iterator[str]:
-    """What `result.json` of a complete record says against its events.
+    """Where the `result.json` of a complete record contradicts its events.
 
-    Args:
-        outcome: of an attempt.
-        rules: of the edition that it was run under: those that the file was written by.
+    `rules` are those of the edition that the run was made under, by which the file was written.
     """
     name, record = outcome.attempt.name, outcome.record
     if record is None or record.status != "done":
@@ -360,7 +356,7 @@ def written_result_reasons(outcome: Outcome, rules: Mapping[str, Any]) -> Iterat
         written, computed = json_object(record.path / RESULT), derive(record.tables, rules, record.events).as_json()
         keys = differing_keys(written, computed)
     except HpcAi500Error as error:
-        # What is wrong with the events is said of the outcome itself.
+        # `outcome.error` already says what is wrong with the events.
         if outcome.error is None:
             yield f"{name}: {error}"
         return
@@ -379,7 +375,7 @@ def _shown(value: Any) -> str:
 
 
 def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
-    """Keys that say something else only because an older version had fewer rules, or did not judge levels yet."""
+    """Keys that differ only because an older version had fewer rules, or did not judge levels yet."""
     if "level_changes" not in written and written.get("level") is None:
         yield "level"
     reasons = written.get("reasons")
@@ -390,7 +386,7 @@ def _judged_by_fewer_rules(written: Mapping[str, Any], computed: Mapping[str, An
 
 
 def _held_against_any_target(written: Mapping[str, Any], computed: Mapping[str, Any]) -> Iterator[str]:
-    """Keys of VFLOPS that an older version computed for a target that is not the edition's."""
+    """VFLOPS keys that an older version computed against a target other than the edition's."""
     for valid, rate in (("vflops", "flops"), ("vflops_per_watt", "flops_per_watt")):
         withheld = computed[valid] is None and computed[rate] is not None
         if withheld and _same(computed[rate] * computed["penalty_coefficient"], written.get(valid)):
@@ -406,10 +402,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a campaign may be ranked: all that was planned was run, nothing was left out, and all runs are trials of one.
-#
-# Computed from files alone, so that whoever runs a campaign, whoever submits it and whoever checks it come to one
-# answer.
+# The standing: all reasons against a campaign, and its table of attempts.
 
 
 @dataclass(frozen=True)
@@ -417,14 +410,12 @@ class Row:
     """One attempt in the table of a campaign; None is unknown.
 
     Attributes:
-        attempt: as the journal has it.
-        seed: planned for its trial; None for a trial that was not planned.
-        epochs: that were trained and evaluated.
-        target_epochs: of the recipe.
+        seed: as planned for its trial; None for a trial that was not planned.
+        epochs: how many were trained and evaluated.
+        target_epochs: how many the recipe asks for.
         quality: at the latest evaluation.
         seconds: from the clock's start to its end, or to the latest event.
         result: of a complete record, computed from its events.
-        is_missing: whether its folder is not there any more.
     """
 
     attempt: Attempt
@@ -438,12 +429,11 @@ class Row:
 
     @property
     def status(self) -> str:
-        """As the journal has it, or `missing` where the record is not there to show it."""
+        """As the journal has it, or `missing` where the record's folder is missing."""
         return "missing" if self.is_missing else self.attempt.status
 
     @property
     def vflops(self) -> float | None:
-        """Valid FLOPS of a complete record."""
         return self.result.vflops if self.result else None
 
 
@@ -452,10 +442,10 @@ class Standing:
     """Whether a campaign may be ranked.
 
     Attributes:
-        rankable: whether there is nothing against it.
-        reasons: what there is against it, a sentence each.
+        rankable: whether there are no reasons against it.
+        reasons: against it, one sentence each.
         rows: all attempts, in the order of their trials.
-        least_runs: finished runs that the edition wants; None for a benchmark that it does not know.
+        least_runs: finished runs that the edition requires; None for a benchmark that it does not know.
     """
 
     rankable: bool
@@ -465,7 +455,7 @@ class Standing:
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Of the runs that came to their end, in the order of their trials."""
+        """Results of finished runs, in the order of their trials."""
         return tuple(row.result for row in self.rows if row.attempt.status == "done" and row.result)
 
 
@@ -493,8 +483,8 @@ def reasons_against(
         campaign: what was planned.
         outcomes: of all its attempts, in the order of their trials.
         rules: of the edition that they were run under.
-        least: finished runs that are needed; None for a benchmark that the edition does not know.
-        edition: name of that which `outcomes` were scored under.
+        least: finished runs that are required; None for a benchmark that the edition does not know.
+        edition: name of the edition that `outcomes` were scored under.
     """
     reasons = [
         *_plan_reasons(campaign),
@@ -511,12 +501,11 @@ def reasons_against(
 
 
 def in_order(campaign: Campaign) -> list[Attempt]:
-    """All attempts, by trial and number."""
     return sorted(campaign.attempts, key=lambda one: (one.trial, one.attempt))
 
 
 def _plan_reasons(campaign: Campaign) -> Iterator[str]:
-    """What is wrong with the plan itself, and what is not in it."""
+    """Numbers and seeds that are planned more than once, and attempts at trials that were not planned."""
     for name, found in (
         ("trial", [one.trial for one in campaign.trials]),
         ("seed", [one.seed for one in campaign.trials]),
@@ -531,7 +520,7 @@ def _plan_reasons(campaign: Campaign) -> Iterator[str]:
 
 
 def _number_reasons(campaign: Campaign, outcomes: Sequence[Outcome], least: int | None, edition: str) -> Iterator[str]:
-    """Runs that are missing, attempts that are counted wrongly."""
+    """Runs that are missing, and attempts that are out of sequence."""
     done = {attempt.trial for attempt in campaign.done()}
     finished = len({one.attempt.trial for one in outcomes if one.attempt.status == "done" and one.result})
     if least is None:
@@ -560,7 +549,6 @@ def _number_reasons(campaign: Campaign, outcomes: Sequence[Outcome], least: int 
 
 
 def _own_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
-    """What one record says against itself, or against the plan."""
     yield from binding_reasons(campaign, outcome)
     name, record = outcome.attempt.name, outcome.record
     if outcome.error:
@@ -579,7 +567,7 @@ def _own_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
 
 
 def _selection_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Runs whose quality was seen before they were given up: the better of two could have been chosen."""
+    """Runs that were given up after their quality was seen: the better of two could have been chosen."""
     for outcome in outcomes:
         attempt, last = outcome.attempt, outcome.latest
         if outcome.diverged:
@@ -592,7 +580,7 @@ def _selection_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _lost_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Epochs that were trained again after their quality was seen: one in a campaign is bad luck, more are a choice."""
+    """Epochs trained again after their quality was seen: one in a campaign is bad luck, more could be a choice."""
     if sum(len(outcome.lost) for outcome in outcomes) <= MOST_LOST_EVALUATIONS:
         return
     for outcome in outcomes:
@@ -609,7 +597,7 @@ def _is_later(one: Attempt, other: Attempt) -> bool:
 
 
 def _unlike_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Finished runs that are no trials of one thing, beyond what their recipes tell."""
+    """Finished runs that share a seed, or are not trials of one thing."""
     done = [(one.attempt, one.record) for one in outcomes if one.attempt.status == "done" and one.record]
     seeds: dict[Any, Attempt] = {}
     for attempt, record in done:
@@ -624,7 +612,7 @@ def _unlike_reasons(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _shared_reasons(campaign: Campaign, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """What is against finished runs one by one, and is mostly against all of them: then it is said once."""
+    """Reasons against finished runs. One that holds for all of them, as most do, is told once."""
     told: dict[str, list[str]] = {}
     done = [one for one in outcomes if one.attempt.status == "done" and one.result]
     for outcome in done:
@@ -639,7 +627,7 @@ def _shared_reasons(campaign: Campaign, outcomes: Sequence[Outcome]) -> Iterator
 
 
 def _code_reasons(campaign: Campaign, outcome: Outcome) -> Iterator[str]:
-    """What was fixed before the first run is what was run."""
+    """Where the code that ran is not the code that the plan fixed."""
     assert outcome.record
     try:
         installation = outcome.record.system.get("installation") or {}

@@ -1,4 +1,4 @@
-"""Wires by the names of a recipe."""
+"""Codecs of gradients (`Wire`): packed into one flat buffer as fp32, fp16, bf16 or int8, summed, and unpacked."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hpcai500.comm import kernels
 from hpcai500.comm.communicator import Communicator, Traffic, direct_all_to_all, reduce_to, ring_all_reduce, ring_pass
 
 # ----------------------------------------------------------------------------------------------------
-# Tensors that the exchange of gradients keeps from step to step: buffers to work in, and what compression lost.
+# Tensors that are kept from step to step: working buffers, and the residuals of compression.
 
 
-# Of which bucket, and at which of the places where values are rounded.
+# A bucket's number, and the name of one of the places where its values are rounded.
 Place = tuple[int, str]
 
 
 class Buffers:
-    """Flat buffers by purpose. They are kept, because fresh pages cost more than the copies that fill them."""
+    """Flat buffers by purpose. They are kept, because new pages cost more than the copies that fill them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -36,10 +36,10 @@ class Buffers:
 
 
 class Residuals:
-    """What rounding took away at each place, to be added to the next step's values there.
+    """The rounding error at each place, which is added to the next step's values there (error feedback).
 
-    Error feedback: Seide et al. 2014, "1-bit stochastic gradient descent", section 3; at every place that rounds, as
-    Tang et al. 2019, "DoubleSqueeze", does it for worker and server.
+    Seide et al. 2014, "1-bit stochastic gradient descent", section 3; at every place that rounds, as Tang et al. 2019,
+    "DoubleSqueeze", do it for worker and server.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class Residuals:
         self._kept.clear()
 
     def state(self) -> dict[str, Any]:
-        """Copies on the host, for a checkpoint."""
+        """Copies in host memory, for a checkpoint."""
         return {f"{bucket}.{name}": residual.cpu().clone() for (bucket, name), residual in self._kept.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -71,46 +71,45 @@ class Residuals:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How gradients travel: packed into one flat buffer in a type of their own, summed, and unpacked again.
+# The interface of a codec, and the codecs that the library can sum: fp16 and bf16.
 
 
 TYPES = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Wire(Protocol):
-    """A form of gradients and the arithmetic on it. One thread at a time uses it.
+    """A codec: a packed form of gradients and the sums of it. One thread at a time may use it.
 
     Packed buffers are flat tensors; what methods return is valid until the next `pack`. All-gather and broadcast need
-    no arithmetic: the communicator moves packed buffers as they are, which keeps them alike on all ranks to the bit.
+    no arithmetic: the communicator moves packed buffers as they are, which keeps them equal on all ranks to the bit.
 
-    Attributes:
-        grain: a packed buffer may be cut wherever a multiple of this many gradient elements ends.
+    A packed buffer may be cut after every multiple of `grain` gradient elements.
     """
 
     grain: int
 
     def packed_bytes(self, elements: int) -> int:
-        """Size of `elements` packed gradient elements, a multiple of `grain`."""
+        """Bytes of `elements` packed gradient elements, a multiple of `grain`."""
 
     def pack(
         self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
     ) -> Tensor:
-        """`scale` times the gradients (float32), one after the other in memory order, then 0 up to `elements`.
+        """Pack `scale` times the gradients (float32), one after the other in memory order, then 0 up to `elements`.
 
         `norms` receives the L2 norm of each gradient, before the scale and without residuals.
         """
 
     def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        """Where the averages of packed `gradients` come to be: there, or in what takes their place."""
+        """The tensors that `unpack` shall write averages to: `gradients` themselves, or tensors that replace them."""
 
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
-        """Write a packed buffer to its bucket's targets."""
+        """Write a packed buffer to the `targets` of its bucket."""
 
     def forget(self) -> None:
-        """Other buckets come: nothing kept for these is of use."""
+        """Forget what is kept for each bucket, since other buckets come."""
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
-        """The sum over `group`, on all its members the same bits."""
+        """The sum over `group`, equal to the bit on all its members."""
 
     def reduce(self, group: Communicator, packed: Tensor, root: int, place: Place) -> Tensor:
         """The sum over `group`, on member `root`; undefined elsewhere."""
@@ -132,7 +131,7 @@ class PlainWire:
     """fp16 or bf16, and what they share with fp32: the library sums buffers in their own type.
 
     Gradients are multiplied by the scale before they are rounded, so that no sum of fp16 overflows where the average
-    would not. With residuals, what the cast took away is added to the next step's gradients; what the sums take away in
+    would not. With residuals, the rounding error of the cast is added to the next step's gradients; that of the sums in
     fp16 and bf16 is not.
     """
 
@@ -143,13 +142,11 @@ class PlainWire:
         self._buffers, self._residuals, self._threads = buffers, residuals, threads
 
     def packed_bytes(self, elements: int) -> int:
-        """As the protocol."""
         return elements * self._type.itemsize
 
     def pack(
         self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
     ) -> Tensor:
-        """As the protocol."""
         packed = self._buffers.take("packed", elements, self._type)
         count = sum(gradient.numel() for gradient in gradients)
         if self._residuals is None:
@@ -169,59 +166,50 @@ class PlainWire:
         kernels.pack([wanted], packed, threads=self._threads)
         kernels.unpack(packed, [residual], threads=self._threads)
         torch.sub(wanted, residual, out=residual)
-        # An overflow is seen by all ranks in the sum; remembered, it would never go away.
+        # All ranks see an overflow in the sum; kept in the residual, it would never go away.
         residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        """As the protocol."""
         return gradients
 
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
-        """As the protocol."""
         kernels.unpack(packed, targets, threads=self._threads)
 
     def forget(self) -> None:
-        """As the protocol."""
         if self._residuals:
             self._residuals.forget()
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
-        """As the protocol."""
         group.all_reduce(packed)
         return packed
 
     def reduce(self, group: Communicator, packed: Tensor, root: int, place: Place) -> Tensor:
-        """As the protocol."""
         group.reduce(packed, root)
         return packed
 
     def reduce_scatter(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
-        """As the protocol."""
         piece = self._buffers.take(f"piece {place[1]}", len(packed) // group.size, self._type)
         group.reduce_scatter(packed, piece)
         return piece
 
     def all_reduce_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
-        """As the protocol."""
         return ring_all_reduce(group, packed_bytes)
 
     def reduce_traffic(self, group: Communicator, packed_bytes: int, root: int) -> Traffic:
-        """As the protocol."""
         return reduce_to(group, packed_bytes, root)
 
     def reduce_scatter_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
-        """As the protocol."""
         return ring_pass(group, packed_bytes)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gradients as they are: summed in the very memory where the optimizer then reads them.
+# fp32: gradients are summed in the memory from which the optimizer reads them.
 
 
 class Fp32Wire(PlainWire):
-    """No compression. Each bucket has a buffer of its own, and its gradients become views of it.
+    """No compression. Each bucket has its own buffer, and its gradients become views of it.
 
-    That spares a pass over memory, and what autograd allocated goes back while the backward pass still runs, as with
+    That saves a pass over memory, and what autograd allocated is freed while the backward pass still runs, as with
     `gradient_as_bucket_view` of torch's DistributedDataParallel.
     """
 
@@ -232,12 +220,11 @@ class Fp32Wire(PlainWire):
     def pack(
         self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
     ) -> Tensor:
-        """As the protocol."""
         if bucket not in self._kept:
             packed = torch.zeros(elements, device=gradients[0].device)
             self._kept[bucket] = packed, _views(packed, gradients)
         packed, views = self._kept[bucket]
-        # A gradient that was kept from the last update is still a view; the kernel cannot write where it reads.
+        # A gradient that was kept from the last update is still a view, and the kernel cannot write where it reads.
         sources = [
             gradient.clone() if gradient is view else gradient for gradient, view in zip(gradients, views, strict=True)
         ]
@@ -245,21 +232,17 @@ class Fp32Wire(PlainWire):
         return packed
 
     def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        """As the protocol."""
         return self._kept[bucket][1]
 
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
-        """As the protocol."""
         if packed.data_ptr() != targets[0].data_ptr():
             super().unpack(packed, targets)
 
     def forget(self) -> None:
-        """As the protocol."""
         self._kept.clear()
 
 
 def _views(packed: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Views of `packed` that have shape and layout of `gradients`, one after the other."""
     starts = accumulate((gradient.numel() for gradient in gradients), initial=0)
     return [
         packed[start:].as_strided(gradient.shape, gradient.stride())
@@ -268,19 +251,19 @@ def _views(packed: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gradients as int8 with a scale for each block of 256, which no library can sum: the sums are made here, in fp32.
+# int8 with a scale for each block of 256 values: no library can sum it, so the sums are made here, in fp32.
 
 
 class QuantisedWire:
     """int8: pieces of packed buffers are exchanged, summed in fp32 where they arrive, and quantised again.
 
-    Values are rounded when they are packed and once in each sum after that; between the sums, they travel unchanged. A
+    Values are rounded when they are packed and once in each sum after that; between the sums they do not change. A
     rounding changes a value by at most 0.501 / 127 of the largest magnitude in its block of 256. A block with a value
-    that is no number becomes NaN whole, on every rank. With residuals, each place that rounds adds what it took away to
-    its values of the next step.
+    that is not finite becomes NaN as a whole, on every rank. With residuals, each place that rounds adds its rounding
+    error to its values of the next step.
 
     A reduce is a reduce-scatter and a gather of the pieces (Rabenseifner 2004, "Optimization of collective reduction
-    operations"), so that all members share the arithmetic; for want of a gather it is an all-gather.
+    operations"), so that all members share the arithmetic; communicators have no gather, so it is an all-gather.
     """
 
     grain = kernels.QUANTISED_CHUNK
@@ -289,13 +272,11 @@ class QuantisedWire:
         self._buffers, self._residuals, self._threads = buffers, residuals, threads
 
     def packed_bytes(self, elements: int) -> int:
-        """As the protocol."""
         return kernels.quantised_bytes(elements)
 
     def pack(
         self, gradients: Sequence[Tensor], elements: int, *, scale: float, bucket: int, norms: Tensor | None = None
     ) -> Tensor:
-        """As the protocol."""
         packed = self._buffers.take("packed", self.packed_bytes(elements), torch.uint8)
         count = sum(gradient.numel() for gradient in gradients)
         residual = self._residuals.at((bucket, "pack"), count) if self._residuals else None
@@ -304,20 +285,16 @@ class QuantisedWire:
         return packed
 
     def targets(self, gradients: Sequence[Tensor], bucket: int) -> Sequence[Tensor]:
-        """As the protocol."""
         return gradients
 
     def unpack(self, packed: Tensor, targets: Sequence[Tensor]) -> None:
-        """As the protocol."""
         kernels.dequantise(packed, targets, threads=self._threads)
 
     def forget(self) -> None:
-        """As the protocol."""
         if self._residuals:
             self._residuals.forget()
 
     def all_reduce(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
-        """As the protocol."""
         padded = self._padded(packed, group.size, place)
         piece = self.reduce_scatter(group, padded, place)
         gathered = self._buffers.take(f"gathered {place[1]}", len(padded), torch.uint8)
@@ -325,11 +302,9 @@ class QuantisedWire:
         return gathered[: len(packed)]
 
     def reduce(self, group: Communicator, packed: Tensor, root: int, place: Place) -> Tensor:
-        """As the protocol."""
         return self.all_reduce(group, packed, place)
 
     def reduce_scatter(self, group: Communicator, packed: Tensor, place: Place) -> Tensor:
-        """As the protocol."""
         received = self._buffers.take(f"received {place[1]}", len(packed), torch.uint8)
         group.all_to_all(packed, received)
         pieces = received.view(group.size, -1)
@@ -343,7 +318,7 @@ class QuantisedWire:
         return mine
 
     def _padded(self, packed: Tensor, pieces: int, place: Place) -> Tensor:
-        """`packed` with zeros behind it, so that it can be cut into `pieces`; itself where it can."""
+        """`packed`, with zeros behind it where that is needed to cut it into `pieces`."""
         length = self._padded_bytes(len(packed), pieces)
         if length == len(packed):
             return packed
@@ -357,31 +332,20 @@ class QuantisedWire:
         return -(-packed_bytes // unit) * unit
 
     def all_reduce_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
-        """As the protocol."""
         padded = self._padded_bytes(packed_bytes, group.size)
         return direct_all_to_all(group, padded) + ring_pass(group, padded)
 
     def reduce_traffic(self, group: Communicator, packed_bytes: int, root: int) -> Traffic:
-        """As the protocol."""
         return self.all_reduce_traffic(group, packed_bytes)
 
     def reduce_scatter_traffic(self, group: Communicator, packed_bytes: int) -> Traffic:
-        """As the protocol."""
         return direct_all_to_all(group, packed_bytes)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Wires by the names of a recipe.
-
-
 def make_wire(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Wire:
-    """The wire of `communication.compression`.
+    """The codec of `compression`, the recipe's word; `residuals` of None is no error feedback.
 
-    Args:
-        compression: the recipe's word.
-        buffers: to work in.
-        residuals: error feedback, if any.
-        threads: of the processor for the kernels; torch's number by default.
+    `threads` are CPU threads for the kernels; None is torch's number.
     """
     if compression == "none":
         return Fp32Wire(buffers, threads)

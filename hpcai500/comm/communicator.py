@@ -1,8 +1,6 @@
-"""Bytes that a rank sends in one collective, by the standard algorithm of each: the count of V2.0's COI model.
+"""Communicators: the collectives that every backend offers, and the bytes that each of them sends.
 
-n is the number of members, b the size of the whole buffer. A ring (Patarasuk and Yuan 2009, "Bandwidth optimal
-all-reduce algorithms") sends to the next member only, so that of consecutive ranks on a host only the last one sends to
-another host; the direct algorithms send to everybody. What a library really sends, the network counters tell.
+Collectives are on tensors and on small objects. Errors of communication libraries become ours here.
 """
 
 from __future__ import annotations
@@ -21,26 +19,25 @@ from torch import Tensor
 from hpcai500.errors import CommunicationError
 
 # ----------------------------------------------------------------------------------------------------
-# What every communication library gives to the parts above it: collectives on tensors and on small objects.
+# The interface of a communicator.
 
 
 class Communicator(Protocol):
-    """A group of ranks that talk to each other, as one of its members sees it.
+    """A group of ranks that communicate, as one of its members sees it.
 
-    Collectives are called by all members in the same order, one at a time: whoever wants a second conversation beside a
-    running one takes a `group` of its own. On CPU tensors they return when they are done; on CUDA tensors they are put
-    on the current stream. Tensors are contiguous; sums are in the tensor's own type.
+    All members call collectives in the same order, one at a time; for collectives that run beside each other, make
+    another `group`. On CPU tensors they return when they are done; on CUDA tensors they are put on the current stream.
+    Tensors are contiguous; sums are in the tensor's own type.
 
     Attributes:
         backend: the recipe's word: `local`, `torch` or `horovod`.
-        library: who moves the bytes, with its version, for the record: `Gloo`, `NCCL 2.27`, `Open MPI 4.1.4`.
-        rank: this member, 0 to size - 1.
-        size: how many members.
+        library: what moves the bytes, with its version, for the record: `Gloo`, `NCCL 2.27`, `Open MPI 4.1.4`.
+        rank: of this member, 0 to size - 1.
         hosts: host name of each member, by rank.
         world_ranks: rank in the whole job of each member.
 
     Raises (all methods):
-        RunError: a member is gone or does not answer; `monitor` knows which.
+        RunError: a member is lost or does not answer; `liveness.Monitor` knows which.
     """
 
     backend: str
@@ -69,33 +66,33 @@ class Communicator(Protocol):
         """Member r's `target` (size * n,) gets elements r * n ... of every member's `source` (size * n,)."""
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """What every member gave, by rank, on every member; for small things (plain data, pickled)."""
+        """The `thing` of every member, by rank, on every member; for small things (plain data, pickled)."""
 
     def broadcast_object(self, thing: Any, root: int = 0) -> Any:
-        """What member `root` gave."""
+        """The `thing` of member `root`."""
 
     def barrier(self) -> None:
-        """Wait until all members are here."""
+        """Wait until all members have called this."""
 
     def group(self, members: Sequence[int]) -> Communicator | None:
-        """A communicator of its own over `members` (ranks of this one, ascending); None for a rank that is not one.
+        """An independent communicator over `members` (ranks of this one, ascending); None for a rank that is not one.
 
-        Called by all members of this one alike, also by those that are left out, and only on a communicator of all
-        ranks of the job, or on a part that `TorchCommunicator.split` gave: libraries make groups with everybody's help.
-        `range(size)` gives a second, independent conversation of the same ranks.
+        All members of this one must call it with the same arguments, also those that are left out, since libraries need
+        all ranks of the job to make a group. So it works only on a communicator of all ranks of the job, or on a part
+        that `TorchCommunicator.split` made. `range(size)` gives a second communicator of the same ranks.
         """
 
     def close(self) -> None:
-        """Leave; nothing can be said afterwards. Never waits for a member that is gone."""
+        """Leave; no collective may follow. Does not wait for a lost member for ever."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who belongs to a communicator; and the part of it that is alike for every library: small objects, sent as bytes.
+# What all backends share: the members, and collectives on small objects, which are sent as bytes.
 
 
 @dataclass(frozen=True)
 class Members:
-    """The members of a group, as the one of rank `rank` sees them. Attributes as in Communicator."""
+    """The members of a group, as member `rank` sees them. Attributes as in `Communicator`."""
 
     backend: str
     library: str
@@ -104,7 +101,7 @@ class Members:
     world_ranks: tuple[int, ...]
 
     def subset(self, members: Sequence[int]) -> Members | None:
-        """Those of ranks `members`, ascending; None if this one is not among them."""
+        """The members of ranks `members` (ascending); None if this one is not among them."""
         assert list(members) == sorted(set(members)), f"expected ascending ranks, got {list(members)}"
         if self.rank not in members:
             return None
@@ -126,7 +123,6 @@ class MemberCommunicator(Communicator):
         self.hosts, self.world_ranks = members.hosts, members.world_ranks
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """What every member gave, by rank."""
         mine = _to_bytes(thing)
         lengths = torch.empty(self.size, dtype=torch.int64)
         self.all_gather(torch.tensor([mine.numel()]), lengths)
@@ -139,7 +135,6 @@ class MemberCommunicator(Communicator):
         return [_from_bytes(piece[:length]) for piece, length in zip(pieces, lengths.tolist(), strict=True)]
 
     def broadcast_object(self, thing: Any, root: int = 0) -> Any:
-        """What member `root` gave."""
         content = _to_bytes(thing) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([content.numel()])
         self.broadcast(length, root)
@@ -154,16 +149,16 @@ def _to_bytes(thing: Any) -> torch.Tensor:
 
 
 def _from_bytes(content: torch.Tensor) -> Any:
-    # It comes from a rank of this very job.
+    # It comes from a rank of this job, so it is trusted.
     return pickle.loads(content.numpy().tobytes())  # noqa: S301
 
 
 # ----------------------------------------------------------------------------------------------------
-# Collectives made of others, for libraries that lack them or that send more bytes than needed.
+# Collectives made of other ones, for libraries that lack them or send more bytes than needed.
 
 
 class Scratch:
-    """Memory that is kept from call to call: fresh pages for every large bucket would cost more than its copy."""
+    """Memory that is kept from call to call, since new pages for a large bucket would cost more than its copy."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
@@ -177,23 +172,20 @@ class Scratch:
 
 
 def reduce_scatter_by_exchange(communicator: Communicator, source: Tensor, target: Tensor, scratch: Scratch) -> None:
-    """`Communicator.reduce_scatter` by an all-to-all: each member sends (size - 1) / size of `source`, the least."""
+    """`Communicator.reduce_scatter` by an all-to-all: each member sends (size - 1) / size of `source`, the minimum."""
     received = scratch.like(source, source.numel())
     communicator.all_to_all(source, received)
     sum_rows(received, target)
 
 
 def sum_rows(received: Tensor, target: Tensor) -> None:
-    """Put the sum of the parts of `received` (k * n,), one after the other, into `target` (n,).
-
-    16-bit types are summed in fp32 and rounded once.
-    """
+    """Put the sum of the k parts of `received` (k * n,) into `target` (n,); 16-bit types are rounded once."""
     rows = received.view(-1, target.numel()) if target.numel() else received.view(1, 0)
     torch.sum(rows, dim=0, dtype=target.dtype, out=target)
 
 
 def all_reduce_by_exchange(communicator: Communicator, tensor: Tensor, scratch: Scratch) -> None:
-    """`Communicator.all_reduce` for types that a library can move but not add: an all-to-all, sums, an all-gather.
+    """`Communicator.all_reduce` for types that a library can move but not sum: an all-to-all, sums, an all-gather.
 
     Each member sends 2 (size - 1) / size of the tensor, as a ring does.
     """
@@ -204,9 +196,9 @@ def all_reduce_by_exchange(communicator: Communicator, tensor: Tensor, scratch: 
 
 
 def sum_of_own_part(communicator: Communicator, flat: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
-    """The sum over all members of this one's part of `flat` (n,), padded so that all parts are alike.
+    """The sum over all members of this one's part of `flat` (n,), padded so that all parts have the same length.
 
-    Returns the part (k,), and room for all of them (size * k,), size * k >= n; both in `scratch`.
+    Returns the part (k,), and room for all parts (size * k,), size * k >= n; both in `scratch`.
     """
     size = communicator.size
     part = -(-flat.numel() // size)
@@ -219,73 +211,62 @@ def sum_of_own_part(communicator: Communicator, flat: Tensor, scratch: Scratch) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# One process: a communicator of a single member, which has nobody to talk to.
+# A communicator of a single member.
 
 
 class LocalCommunicator(MemberCommunicator):
-    """A communicator of one member; also what a group of one is, whatever the library of the others."""
+    """A communicator of one member; backends use it for groups of one too. Sums and broadcasts have nothing to do."""
 
     def __init__(self, members: Members | None = None) -> None:
         super().__init__(members or Members("local", "none", 0, (socket.gethostname(),), (0,)))
         assert self.size == 1
 
-    def all_reduce(self, tensor: Tensor) -> None:
-        """The sum over one is there already."""
+    def all_reduce(self, tensor: Tensor) -> None: ...
 
-    def reduce(self, tensor: Tensor, root: int) -> None:
-        """The sum over one is there already."""
+    def reduce(self, tensor: Tensor, root: int) -> None: ...
 
-    def broadcast(self, tensor: Tensor, root: int) -> None:
-        """What the one member has is there already."""
+    def broadcast(self, tensor: Tensor, root: int) -> None: ...
 
     def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
-        """Copy."""
         target.copy_(source)
 
     def all_gather(self, source: Tensor, target: Tensor) -> None:
-        """Copy."""
         target.copy_(source)
 
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
-        """Copy."""
         target.copy_(source)
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """The one member's."""
         return [thing]
 
     def broadcast_object(self, thing: Any, root: int = 0) -> Any:
-        """The one member's."""
         return thing
 
-    def barrier(self) -> None:
-        """Nobody to wait for."""
+    def barrier(self) -> None: ...
 
     def group(self, members: Sequence[int]) -> Communicator | None:
-        """Another communicator of the one member, or None."""
         chosen = self.members.subset(members)
         return LocalCommunicator(chosen) if chosen else None
 
-    def close(self) -> None:
-        """Nothing to leave."""
+    def close(self) -> None: ...
 
 
 # ----------------------------------------------------------------------------------------------------
-# What communication libraries throw, turned into our one-line errors.
+# Errors of communication libraries, turned into our one-line errors.
 
 
-# Where in its source the library threw: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `.
+# The place in the library's source: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `.
 _PLACE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|h|hpp):\d+\]\s*")
-# What Gloo adds to every lost connection.
+# What Gloo adds to the message of every lost connection.
 _ADVICE = " This is typically caused by"
 
 
 @contextmanager
 def as_run_error(library: str, action: str) -> Iterator[None]:
-    """Turn a library's error in this context into an error of ours that says what was tried.
+    """Turn a library's RuntimeError inside into our error, which tells what was tried.
 
     Raises:
-        CommunicationError: whatever RuntimeError the library raised (torch's and Horovod's own errors are such).
+        CommunicationError: the library raised a RuntimeError (torch's and Horovod's own errors are such).
     """
     try:
         yield
@@ -296,7 +277,7 @@ def as_run_error(library: str, action: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says, without the place in its source, its advice and the stack that it appends."""
+    """A library's message without the place in its source, its advice and the stack that it appends."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -306,14 +287,14 @@ def first_line(error: BaseException) -> str:
 # ----------------------------------------------------------------------------------------------------
 # Bytes that a rank sends in one collective, by the standard algorithm of each: the count of V2.0's COI model.
 #
-# n is the number of members, b the size of the whole buffer. A ring (Patarasuk and Yuan 2009, "Bandwidth optimal all-
-# reduce algorithms") sends to the next member only, so that of consecutive ranks on a host only the last one sends to
-# another host; the direct algorithms send to everybody. What a library really sends, the network counters tell.
+# n is the number of members, b the size of the whole buffer. A ring (Patarasuk and Yuan 2009, "Bandwidth optimal
+# all-reduce algorithms") sends to the next member only, so that of consecutive ranks on a host only the last one sends
+# to another host; the direct algorithms send to all members. The network counters tell what a library really sends.
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one rank sends: in all, and the part of it that goes to ranks on other hosts."""
+    """Bytes that one rank sends in all, and the part of them that goes to ranks on other hosts."""
 
     sent: float = 0.0
     between_nodes: float = 0.0
@@ -341,14 +322,14 @@ def direct_all_to_all(group: Communicator, buffer_bytes: float) -> Traffic:
 
 
 def reduce_to(group: Communicator, buffer_bytes: float, root: int) -> Traffic:
-    """b from each member but the root."""
+    """b from each member except the root."""
     if group.rank == root:
         return Traffic()
     return Traffic(buffer_bytes, buffer_bytes if group.hosts[group.rank] != group.hosts[root] else 0.0)
 
 
 def broadcast_from(group: Communicator, buffer_bytes: float, root: int) -> Traffic:
-    """b (n - 1), all of it from the root; where a tree shares the work, the sum over the members is the same."""
+    """b (n - 1), all from the root; where a tree shares the work, the sum over the members is the same."""
     if group.rank != root:
         return Traffic()
     return Traffic(buffer_bytes * (group.size - 1), buffer_bytes * _members_elsewhere(group))

@@ -1,4 +1,4 @@
-"""From a recipe and a place in the job to the communicator of all its ranks, or the reason why there is none."""
+"""Connects the ranks of a job: the rendezvous at rank 0, and the communicator that the recipe asks for."""
 
 from __future__ import annotations
 
@@ -22,24 +22,19 @@ from hpcai500.streams import say
 from hpcai500.system.network import prefer_route
 
 # ----------------------------------------------------------------------------------------------------
-# How the ranks of a job meet: at a store that rank 0 keeps, by TCP.
+# The rendezvous: a TCP store that rank 0 serves.
 
 
-# Rank 0 may have data to make, or an index to read, before it comes.
+# Rank 0 may have data to make, or an index to read, before it listens.
 PATIENCE_SECONDS = 1800.0
-# Whoever waits longer than that says so.
+# A longer wait is announced on stderr.
 _QUIET_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 _STORE_TIMEOUT = timedelta(minutes=5)
 
 
 class Waiting:
-    """A wait with an end, during which one line on stderr says what is waited for.
-
-    Args:
-        what: tells what is missing, when asked.
-        patience: seconds until it is given up.
-    """
+    """A wait of at most `patience` seconds; one line on stderr tells `what` is missing."""
 
     def __init__(self, what: Callable[[], str], patience: float = PATIENCE_SECONDS) -> None:
         self._what, self._patience = what, patience
@@ -66,13 +61,13 @@ class Waiting:
 
 
 def meet(placement: Placement, patience: float = PATIENCE_SECONDS) -> tuple[dist.Store, tuple[str, ...]]:
-    """The store where all ranks of the job are, and the host name of each rank.
+    """Wait until all ranks have met; returns the store that they share, and the host name of each rank.
 
     Where there are several hosts, Gloo is told the interface that connects them.
 
     Raises:
-        EnvironmentLacksError: nobody knows where to meet, or rank 0 cannot listen there.
-        RunError: a rank did not come, or two claim the same rank.
+        EnvironmentLacksError: rank 0's address is unknown, or rank 0 cannot listen there.
+        RunError: a rank did not come, or two processes claim the same rank.
     """
     host, port = _address(placement)
     own_address = seen_of_root = ""
@@ -130,9 +125,9 @@ def _store(host: str, port: int, *, is_master: bool = False, master_listen_fd: i
 
 
 def _wait_for_listener(host: str, port: int, waiting: Waiting) -> tuple[str, str]:
-    """Knock until somebody answers: torch's own waiting prints a warning each second, and no signal ends it.
+    """Connect until rank 0 answers; returns the addresses of both ends, this one first.
 
-    Returns the addresses of both ends, this one first.
+    torch's own waiting prints a warning each second, and no signal ends it.
     """
     while True:
         try:
@@ -147,12 +142,12 @@ def _missing(store: dist.Store, seats: list[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From a recipe and a place in the job to the communicator of all its ranks, or the reason why there is none.
+# The communicator of all ranks, by the recipe's backend, or the reason why there is none.
 
 
 _OR_TORCH = "or use --set communication.backend=torch, which needs neither Horovod nor MPI"
 _HOROVODRUN = "start it with `horovodrun --gloo -np N` or with mpirun"
-# How each launcher and an MPI come to know of each other.
+# What makes each launcher and an MPI know of each other.
 _FIXES: Mapping[str, str] = {
     "srun": "start it with `srun --mpi=pmix`, or `--mpi=pmi2` for an MPI that was built for that (`srun --mpi=list` "
     "shows what this Slurm has)",
@@ -161,7 +156,7 @@ _FIXES: Mapping[str, str] = {
     "hpcai500": _HOROVODRUN,
     "horovodrun": "build Horovod with Gloo (`make horovod`)",
 }
-# One of them is set for every process that a process manager of MPI has started.
+# Every process that a process manager of MPI has started has one of them set.
 _PROCESS_MANAGERS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
@@ -171,9 +166,9 @@ def connect(recipe: Recipe, placement: Placement) -> Communicator:
     Environment variables that a library reads at its start are set for the whole process.
 
     Raises:
-        EnvironmentLacksError: the backend is not here or cannot find the other ranks; the message says the fix.
-        RecipeError: the library below has no such algorithm.
-        RunError: the ranks did not come together.
+        EnvironmentLacksError: the backend is missing or cannot find the other ranks.
+        RecipeError: the library does not have the recipe's algorithm.
+        RunError: the ranks did not meet.
     """
     match recipe.communication.backend:
         case "torch":
@@ -222,7 +217,7 @@ def _connect_horovod(recipe: Recipe, placement: Placement) -> Communicator:
 
 
 def _require_process_manager(has_mpi: bool, placement: Placement) -> None:
-    """MPI ends the process, with pages of text, where srun started it without a process manager."""
+    """Refuse to start MPI where srun started this process without a process manager: MPI would end the process."""
     if placement.launcher == "horovodrun" or placement.size == 1:
         return
     if not has_mpi:
@@ -245,7 +240,7 @@ def _strangers(rank: int, size: int, placement: Placement) -> EnvironmentLacksEr
 
 @contextmanager
 def _saying(line: str) -> Iterator[None]:
-    """Print `line` to stderr if this context lasts long."""
+    """Print `line` to stderr if this context lasts more than ten seconds."""
     speak = threading.Timer(_QUIET_SECONDS, say, (line,))
     speak.daemon = True
     speak.start()

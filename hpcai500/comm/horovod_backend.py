@@ -1,4 +1,4 @@
-"""The backend `horovod`: Horovod over MPI or Gloo on CPUs, NCCL on GPUs."""
+"""The backend `horovod`: Horovod over MPI or Gloo on CPUs, NCCL on GPUs; and the switches of all-reduce algorithms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hpcai500.errors import EnvironmentLacksError, RecipeError
 from hpcai500.system.mpi import short_name
 
 # ----------------------------------------------------------------------------------------------------
-# The recipe's all-reduce algorithm (V2.0 Table 7) as the switches of the library that carries it out.
+# The recipe's all-reduce algorithm (V2.0 Table 7) as switches of the library, for both backends.
 #
 # docs/communication.md has the table for users.
 
@@ -41,17 +41,17 @@ from hpcai500.system.mpi import short_name
 Carrier = Literal["Gloo", "NCCL", "NCCL of Horovod", "NCCL before 2.24", "Open MPI", "MPI", "none"]
 """Who carries out an all-reduce, as far as its algorithms go. `MPI` is any but Open MPI."""
 
-# Open MPI has several all-reduces for one communicator, and the highest priority wins: those that would stand before
-# `tuned` (han from version 5 on, hcoll and ucc of network vendors) have to step back for its switch to count.
+# Open MPI has several all-reduces for one communicator, and the highest priority wins. Those that would come before
+# `tuned` (han from version 5 on, hcoll and ucc of network vendors) are turned down, so that its switch has an effect.
 _TUNED = {
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_han_priority": "0",
     "OMPI_MCA_coll_hcoll_enable": "0",
     "OMPI_MCA_coll_ucc_enable": "0",
 }
-# For all-reduce alone, which NCCL understands since 2.24: it has no tree for the other collectives, and would fail.
+# For all-reduce only, since NCCL has no tree for the other collectives and would fail. Since 2.24 it understands that.
 _NCCL = {"ring": {"NCCL_ALGO": "allreduce:ring"}, "double-binary-tree": {"NCCL_ALGO": "allreduce:tree"}}
-# What each carrier can be told. An empty dictionary: it does that anyway.
+# The switches of each carrier. An empty dictionary: it uses that algorithm anyway.
 _SWITCHES: Mapping[Carrier, Mapping[str, Mapping[str, str]]] = {
     "Gloo": {"ring": {}},
     "NCCL": _NCCL,
@@ -67,10 +67,10 @@ _SWITCHES: Mapping[Carrier, Mapping[str, Mapping[str, str]]] = {
 
 
 def switches(algorithm: str, carrier: Carrier) -> Mapping[str, str]:
-    """Environment variables that make `carrier` use `algorithm`; to be set before the library starts.
+    """Environment variables that make `carrier` use `algorithm`; set them before the library starts.
 
     Raises:
-        RecipeError: it has no switch for that, and which it has.
+        RecipeError: it has no switch for that.
     """
     if algorithm == "default":
         return {}
@@ -88,8 +88,7 @@ def switch_on(wanted: Mapping[str, str], environment: MutableMapping[str, str]) 
     """Put `wanted` into `environment`.
 
     Raises:
-        RecipeError: a variable is there with another value: the record would name one algorithm, and the library use
-            another.
+        RecipeError: a variable has another value, so the record would name one algorithm and the library use another.
     """
     for name, value in wanted.items():
         present = environment.get(name, value)
@@ -102,21 +101,20 @@ def switch_on(wanted: Mapping[str, str], environment: MutableMapping[str, str]) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Horovod itself: whether it is there, who moves its bytes, and its asynchronous calls on tensors that we own.
+# Horovod itself: whether it is installed, which library moves its bytes, and its calls on given output tensors.
 
 
-# Gloo's are 30 s; rank 0 may have data to make before it comes. Whether a rank is lost, the monitor judges.
+# Gloo's default is 30 s, but rank 0 may have data to make first. The monitor decides whether a rank is lost.
 _GLOO_TIMEOUT_SECONDS = "1800"
 _LEAVE_SECONDS = 10.0
 _LONGEST_VERSION = 8192
 
 
 class Horovod:
-    """Horovod 0.28.1, loaded but not started. Its calls on given output tensors are not in its documented face, which
-    would allocate a new output each time; no later release is going to change them.
+    """Horovod 0.28.1, loaded but not started; `device` is `cpu` or `cuda`, where gradients are.
 
-    Args:
-        device: `cpu` or `cuda`: where gradients are.
+    Its calls on given output tensors are not documented. Its documented ones would allocate a new output each time, and
+    no later release will change them.
 
     Raises:
         EnvironmentLacksError: it is not installed, or was built for another torch.
@@ -132,7 +130,7 @@ class Horovod:
 
     @property
     def carrier(self) -> Carrier:
-        """Who carries out an all-reduce of gradients; known before the start."""
+        """The library that does an all-reduce of gradients; known before the start."""
         if self._device == "cuda" and self._nccl_version() > (0, 0):
             return "NCCL of Horovod" if self._nccl_version() >= (2, 24) else "NCCL before 2.24"
         chosen = {os.environ.get(name, "").lower() for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")}
@@ -152,12 +150,11 @@ class Horovod:
 
     @property
     def takes_cuda_tensors(self) -> bool:
-        """Whether it was built for GPUs."""
         return bool(self._basics.cuda_built() or self._basics.rocm_built())
 
     @property
     def library(self) -> str:
-        """Who moves gradients, with its version where it has one of its own."""
+        """What moves gradients, with its version where it has one of its own."""
         match self.carrier:
             case "NCCL of Horovod" | "NCCL before 2.24":
                 return "NCCL {}.{}".format(*self._nccl_version())
@@ -170,7 +167,8 @@ class Horovod:
         """Connect the ranks; returns (rank, size) as Horovod counts them.
 
         Raises:
-            RunError: they cannot be connected.
+            EnvironmentLacksError: Horovod refuses to start.
+            RunError: the ranks cannot be connected.
         """
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", _GLOO_TIMEOUT_SECONDS)
         try:
@@ -181,7 +179,7 @@ class Horovod:
         return self._basics.rank(), self._basics.size()
 
     def stop(self) -> None:
-        """Leave; after ten seconds, without goodbye: Horovod would wait for ever for a rank that is gone."""
+        """Leave. Horovod would wait for ever for a lost rank, so after ten seconds its shutdown is left behind."""
         leaving = threading.Thread(target=self._basics.shutdown, name="horovod shutdown", daemon=True)
         leaving.start()
         leaving.join(_LEAVE_SECONDS)
@@ -189,12 +187,11 @@ class Horovod:
             atexit.unregister(self._basics.shutdown)
 
     def process_set(self, world_ranks: tuple[int, ...]) -> Any:
-        """A new set of processes; called by all ranks alike."""
+        """A new set of processes; all ranks must call it with the same ranks."""
         return self._ops.add_process_set(list(world_ranks))
 
     @property
     def all_processes(self) -> Any:
-        """The set of all ranks."""
         return self._ops.global_process_set
 
     def all_reduce(self, tensor: Tensor, name: str, group: Any) -> None:
@@ -203,33 +200,33 @@ class Horovod:
         ops.synchronize(ops.allreduce_async_(tensor, op=ops.Sum, name=name, process_set=group))
 
     def broadcast(self, tensor: Tensor, world_root: int, name: str, group: Any) -> None:
-        """From the rank that is `world_root` in the whole job."""
+        """Broadcast from the rank `world_root` of the whole job, in place."""
         ops = self._ops
         ops.synchronize(ops.broadcast_async_(tensor, world_root, name=name, process_set=group))
 
     def reduce_scatter(self, source: Tensor, target: Tensor, name: str, group: Any) -> None:
-        """Sum, and keep this rank's part."""
+        """Put this rank's part of the sum of `source` into `target`."""
         ops = self._ops
         ops.synchronize(ops._reducescatter_async(source, target, name, ops.Sum, group, 1.0, 1.0))
 
     def all_gather(self, source: Tensor, target: Tensor, name: str, group: Any) -> None:
-        """One after the other."""
+        """Put the `source` of all members, one after the other, into `target`."""
         self._ops.synchronize(self._ops._allgather_async(source, target, name, group))
 
     def all_to_all(self, source: Tensor, target: Tensor, splits: list[int], name: str, group: Any) -> None:
-        """`splits[r]` elements to member r."""
+        """Send `splits[r]` elements to member r."""
         received = torch.empty(len(splits), dtype=torch.int32)
         to_send = torch.tensor(splits, dtype=torch.int32)
         self._ops.synchronize(self._ops._alltoall_async(source, to_send, target, received, name, group))
 
     def _nccl_version(self) -> tuple[int, int]:
-        """(0, 0) where Horovod was built without."""
+        """(0, 0) where Horovod was built without NCCL."""
         code = int(self._basics.nccl_built())
         # NCCL_VERSION_CODE: major * 10000 + minor * 100 + patch, with 1000 for major before 2.9.
         return (code // 10000, code // 100 % 100) if code >= 10000 else (code // 1000, code // 100 % 10)
 
     def _mpi_version(self) -> str:
-        """`Open MPI 4.1.4`; of another MPI, the first line of what it says of itself. MPI need not be started."""
+        """As `Open MPI 4.1.4`; for another MPI, the first line of its version text. MPI need not be started."""
         text, length = ctypes.create_string_buffer(_LONGEST_VERSION), ctypes.c_int()
         self._basics.MPI_LIB_CTYPES.MPI_Get_library_version(text, ctypes.byref(length))
         return short_name(text.value.decode(errors="replace"))
@@ -250,19 +247,19 @@ def _why_not(error: Exception) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The backend `horovod`: Horovod over MPI or Gloo on CPUs, NCCL on GPUs.
+# The communicator over Horovod.
 
 
 _WHOLE_JOB = 0
-# The types that Horovod's all-reduce adds. Others are only moved by it, and added here.
+# The types that Horovod's all-reduce can sum. Horovod only moves others, and they are summed here.
 _ADDED = {torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
 
 
 def open_horovod(horovod: Horovod, rank: int, size: int) -> Communicator:
-    """The communicator of all ranks of a Horovod that was started.
+    """The communicator of all ranks; `horovod` was started.
 
     Raises:
-        RunError: a rank is gone already.
+        RunError: a rank is lost already.
     """
     job = _Job(horovod)
     members = Members("horovod", horovod.library, rank, ("",) * size, tuple(range(size)))
@@ -272,20 +269,18 @@ def open_horovod(horovod: Horovod, rank: int, size: int) -> Communicator:
 
 
 class _Job:
-    """What all communicators of the job share."""
-
     def __init__(self, horovod: Horovod) -> None:
         self.horovod = horovod
-        # Horovod knows one set of the same ranks only; conversations are told apart by the names of their tensors.
+        # Horovod has only one set for the same ranks; communicators over it differ by the names of their tensors.
         self.sets: dict[tuple[int, ...], Any] = {}
         self.numbers = itertools.count(_WHOLE_JOB + 1)
 
 
 class HorovodCommunicator(MemberCommunicator):
-    """A conversation of its own within one of Horovod's process sets.
+    """A communicator over one of Horovod's process sets.
 
-    A tensor's name is made of the conversation, the operation, the type and the length: the same in every step, so that
-    Horovod's response cache knows it, and never that of two tensors at a time.
+    A tensor's name has the communicator's number, the operation, the type and the length: it is the same in every step,
+    so that Horovod's response cache knows it, and never that of two tensors at a time.
     """
 
     def __init__(self, members: Members, job: _Job, processes: Any, number: int) -> None:
@@ -295,7 +290,6 @@ class HorovodCommunicator(MemberCommunicator):
         self._scratch = Scratch()
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace `tensor` by the sum over all members."""
         if tensor.dtype not in _ADDED:
             all_reduce_by_exchange(self, tensor, self._scratch)
             return
@@ -303,9 +297,9 @@ class HorovodCommunicator(MemberCommunicator):
             self._horovod.all_reduce(tensor, self._name("all-reduce", tensor), self._processes)
 
     def reduce(self, tensor: Tensor, root: int) -> None:
-        """Replace `tensor` on member `root` by the sum: Horovod has no reduce.
+        """As `Communicator.reduce`, which Horovod lacks.
 
-        As Gloo's own does: each member sums a part and sends that to the root, which would otherwise need room for all.
+        As in Gloo's, each member sums a part and sends it to the root, which would otherwise need room for all parts.
         """
         flat = tensor.view(-1)
         mine, whole = sum_of_own_part(self, flat, self._scratch)
@@ -318,14 +312,12 @@ class HorovodCommunicator(MemberCommunicator):
             flat.copy_(whole[: flat.numel()])
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Replace `tensor` by that of member `root`."""
         with self._attempt("broadcast"):
             name = self._name(f"broadcast from {root}", tensor)
             self._horovod.broadcast(_movable(tensor), self.world_ranks[root], name, self._processes)
 
     def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
-        """Sum `source` (size * n,) over all members, each of which gets its part in `target` (n,)."""
-        # One way on CPUs for every library below: the least bytes, and 16-bit types are rounded once.
+        # On CPUs the same way for every library: it sends the fewest bytes, and rounds 16-bit types once.
         if source.device.type == "cpu" or source.dtype not in _ADDED:
             reduce_scatter_by_exchange(self, source, target, self._scratch)
             return
@@ -333,26 +325,22 @@ class HorovodCommunicator(MemberCommunicator):
             self._horovod.reduce_scatter(source, target, self._name("reduce-scatter", source), self._processes)
 
     def all_gather(self, source: Tensor, target: Tensor) -> None:
-        """Put the `source` (n,) of all members into `target` (size * n,)."""
         with self._attempt("all-gather"):
             name = self._name("all-gather", source)
             self._horovod.all_gather(_movable(source), _movable(target), name, self._processes)
 
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
-        """Exchange parts: member r gets the r-th part of every member's `source`."""
         splits = [source.numel() // self.size] * self.size
         with self._attempt("all-to-all"):
             name = self._name("all-to-all", source)
             self._horovod.all_to_all(_movable(source), _movable(target), splits, name, self._processes)
 
     def barrier(self) -> None:
-        """Wait until all members are here."""
         self.all_reduce(torch.zeros(1))
 
     def group(self, members: Sequence[int]) -> Communicator | None:
-        """A communicator of its own over `members`."""
         world_ranks = tuple(self.world_ranks[member] for member in members)
-        # All ranks count all groups, also those that they are not in: the numbers are parts of names.
+        # All ranks count all groups, also those that they are not in, since the numbers are parts of tensors' names.
         number = next(self._job.numbers)
         chosen = self.members.subset(members)
         if len(members) == 1:
@@ -368,7 +356,7 @@ class HorovodCommunicator(MemberCommunicator):
         return HorovodCommunicator(chosen, self._job, processes, number) if chosen else None
 
     def close(self) -> None:
-        """Leave, if this is the whole job's communicator."""
+        """Stop Horovod if this is the whole job's communicator, else do nothing."""
         if self._number == _WHOLE_JOB:
             self._horovod.stop()
 
@@ -380,6 +368,6 @@ class HorovodCommunicator(MemberCommunicator):
 
 
 def _movable(tensor: Tensor) -> Tensor:
-    """The same memory, flat, in a type that Horovod knows: it has no bfloat16."""
+    """A flat view of `tensor` in a type that Horovod knows: it has no bfloat16."""
     flat = tensor.view(-1)
     return flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat

@@ -1,4 +1,4 @@
-"""What all ranks of a job must have in common before its clock starts: code, versions, recipe, data."""
+"""Checks what all ranks of a job must have in common before its clock starts: code, versions, recipe, data."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ _FIXES = {
     DATA: _SAME_FILES,
     CONTENT: _SAME_FILES,
 }
-# More lines help nobody: mend these first.
+# Sentences in a message: more help nobody.
 _MOST_DIFFERENCES = 4
-# A hash is told from another one by its beginning.
 _SHOWN_CHARACTERS = 12
 
 
@@ -54,7 +53,7 @@ _SHOWN_CHARACTERS = 12
 def code_facts() -> Mapping[str, str | None]:
     """Facts of this process's software: SHA-256 of hpcai500's Python files and of its compiled core; versions; image.
 
-    An image is known by the hash of its content that was taken when it was built: that of its file takes seconds.
+    An image is known by the hash of its content that was taken when it was built; hashing its file takes seconds.
     """
     return {
         CODE: package_code_hash(),
@@ -67,7 +66,7 @@ def code_facts() -> Mapping[str, str | None]:
 
 
 def plugin_code(benchmark: str) -> Mapping[str, str | None]:
-    """Version and code of the plug-in that brings `benchmark`; empty where hpcai500 does."""
+    """Version and code of the plug-in that `benchmark` comes from; empty for one of hpcai500's own."""
     found = plugin_facts(benchmark)
     if found is None:
         return {}
@@ -75,15 +74,13 @@ def plugin_code(benchmark: str) -> Mapping[str, str | None]:
 
 
 def require_same(communicator: Communicator, facts: Mapping[str, str | None]) -> None:
-    """Refuse ranks whose `facts` differ from those of rank 0. Called by all ranks; costs one small exchange.
+    """Refuse ranks whose `facts` differ. All ranks of the job call it together; costs one small exchange.
 
-    Args:
-        communicator: all ranks of the job.
-        facts: value of each fact, by its name for people; the names of this module come with advice. What a rank does
-            not know (None: a content fingerprint that was never computed there) is not compared.
+    `facts` are values by names for people; those that this module names come with advice. What a rank does not know
+    (None: a content fingerprint that was never computed there) is not compared.
 
     Raises:
-        UsageError: on all ranks alike: which ranks, on which hosts, differ in what, and how to mend it.
+        UsageError: ranks differ (on all ranks).
     """
     everyone: list[dict[str, str | None]] = communicator.gather_objects(dict(facts))
     differences = list(_differences(everyone, communicator.hosts))
@@ -116,6 +113,6 @@ def _shown(value: str) -> str:
 
 
 def _image_content() -> str:
-    """What tells one image from another; a process outside of any is told from those within."""
+    """An image's content hash or revision; `none` outside an image, so that ranks inside and outside one differ."""
     description = image_description()
     return "none" if description is None else str(description.get("content_sha256") or description.get("revision"))

@@ -1,8 +1,8 @@
-"""Torch's face of the bucket kernels: gradients into one buffer of another type and back, and the norms of all layers.
+"""The compiled core's bucket kernels on torch tensors: gradients into a buffer of another type and back, and norms.
 
-Tensors are float32 and dense in any order of their axes (channels_last is): what is packed is their memory, in its
-order, so that both ends must lay a tensor out alike. All are on one device. The CPU's work is done on return, a CUDA
-device's on its current stream. docs/compression.md tells what happens to overflow, NaN and subnormal numbers.
+Tensors are float32 and dense in any order of their axes (channels_last is): their memory is packed in its order, so a
+tensor must have the same layout on both ends. All are on one device. CPU work is done on return, CUDA work is put on
+the current stream. docs/compression.md tells what happens to overflow, NaN and subnormal numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError
 
-# Values in the smallest part of a quantised buffer that means something by itself, and its bytes.
+# Values and bytes of the smallest part of a quantised buffer that can be decoded by itself.
 QUANTISED_CHUNK: Final = 4096
 QUANTISED_CHUNK_BYTES: Final = 4160
 
@@ -41,9 +41,8 @@ def pack(
     Args:
         sources: float32.
         out: (n,), float32, float16 or bfloat16, at least as long as the sources together.
-        scale: a factor, as of the loss scaler.
         norms: (len(sources),) float64, receives the L2 norm of each source before the scale.
-        threads: of the CPU; torch's number by default.
+        threads: CPU threads; None is torch's number.
 
     Raises:
         ValueError: a wrong type, shape, layout, size or overlap, with the tensor's name.
@@ -67,7 +66,7 @@ def unpack(
     norms: Tensor | None = None,
     threads: int | None = None,
 ) -> None:
-    """Write the scaled values of a packed buffer to the targets; arguments as of pack(), norms of what was written."""
+    """Write the scaled values of a packed buffer to the targets; arguments as in `pack`, norms of what was written."""
     wire = _wire(source, "source")
     if source.is_cuda:
         on_device = _on_device(source, len(targets), source.numel())
@@ -79,7 +78,7 @@ def unpack(
 
 
 def quantised_bytes(count: int) -> int:
-    """Bytes of the int8 form of `count` values: QUANTISED_CHUNK_BYTES for each begun QUANTISED_CHUNK of them."""
+    """Bytes of the int8 form of `count` values: QUANTISED_CHUNK_BYTES for each started QUANTISED_CHUNK of them."""
     return _core.quantised_bytes(count)
 
 
@@ -92,19 +91,11 @@ def quantise(
     norms: Tensor | None = None,
     threads: int | None = None,
 ) -> None:
-    """Write the int8 form of scale * source + residual to `out`, and what rounding took away to `residual`.
+    """Write the int8 form of scale * source + residual to `out`, and the rounding error to `residual`.
 
-    Args:
-        sources: float32.
-        out: (n,) uint8, n at least quantised_bytes(the sources together).
-        scale: as of pack().
+    Args (others and errors as in `pack`):
+        out: (n,) uint8, n at least `quantised_bytes` of the sources together.
         residual: (n,) float32, at least as long as the sources together; zeros before the first step.
-        norms: as of pack().
-        threads: as of pack().
-
-    Raises:
-        ValueError: as pack().
-        EnvironmentLacksError: as pack().
     """
     if out.is_cuda:
         on_device = _on_device(out, len(sources), _most_values(out))
@@ -129,7 +120,7 @@ def dequantise(
     norms: Tensor | None = None,
     threads: int | None = None,
 ) -> None:
-    """Write the scaled values of the int8 form to the targets, or add them; arguments as of quantise()."""
+    """Write the scaled values of the int8 form to the targets, or add them; arguments as in `quantise`."""
     if source.is_cuda:
         on_device = _on_device(source, len(targets), _most_values(source))
         _core.dequantise_cuda(source, targets, scale=scale, accumulate=accumulate, norms=norms, **on_device)
@@ -147,9 +138,7 @@ def dequantise(
 def layer_norms(tensors: Sequence[Tensor], out: Tensor, *, threads: int | None = None) -> None:
     """Write the L2 norm of each tensor, squared and summed in float64, to `out` (len(tensors),) float64, in one pass.
 
-    Raises:
-        ValueError: as pack().
-        EnvironmentLacksError: as pack().
+    Raises as `pack`.
     """
     if out.is_cuda:
         on_device = _on_device(out, len(tensors), sum(map(Tensor.numel, tensors)))
@@ -170,12 +159,11 @@ def _wire(buffer: Tensor, name: str) -> Wire:
 
 
 def _most_values(buffer: Tensor) -> int:
-    """What a quantised buffer can hold."""
     return buffer.numel() // QUANTISED_CHUNK_BYTES * QUANTISED_CHUNK
 
 
 def _array(tensor: Tensor) -> Any:
-    """As NumPy has it: bfloat16, which it lacks, as uint16."""
+    """A NumPy view; bfloat16, which NumPy lacks, as uint16."""
     tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
@@ -185,10 +173,10 @@ def _maybe_array(tensor: Tensor | None) -> Any:
 
 
 def _shown(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The CPU's tensors themselves: a bucket has hundreds, and an array of each costs more than all of a small bucket.
+    """CPU tensors for the core, which takes them as they are: making arrays of hundreds would cost more than packing.
 
     Raises:
-        ValueError: one is to be read negated, which its memory does not tell.
+        ValueError: a tensor has its negative bit set, which its memory does not tell.
     """
     if any(map(Tensor.is_neg, tensors)):
         raise ValueError("a tensor has its negative bit set: pass tensor.resolve_neg()")
@@ -196,7 +184,7 @@ def _shown(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _on_device(buffer: Tensor, tensors: int, elements: int) -> dict[str, Any]:
-    """Workspace for at most so many elements, device and stream of a call."""
+    """Workspace for at most `elements` values, device and stream of a call."""
     if not _core.cuda_architectures():
         raise EnvironmentLacksError(
             "hpcai500 is built without CUDA, but a buffer is on a CUDA device: put nvcc on PATH (or set CUDACXX) and"

@@ -1,4 +1,8 @@
-"""Knows which rank is gone, whatever the backend: one thread a rank, heartbeats to rank 0 over sockets of their own."""
+"""Finds out which rank is lost, whatever the backend: one thread a rank sends heartbeats to rank 0 over its own socket.
+
+Rank 0 hears all ranks and decides; the others hear rank 0. Each side proves to the other that it knows the job's
+secret. `bound_seconds` is the longest time from the loss of a rank to the end of all others.
+"""
 
 from __future__ import annotations
 
@@ -41,24 +45,24 @@ WAITING = "waiting for sums"
 EVALUATING = "evaluating"
 WRITING = "writing"
 
-# What comes before the first announced phase: imports, the index of a large data set, a compiler.
+# What precedes the first announced phase: imports, the index of a large data set, a compiler.
 _STARTING_SECONDS = 3600.0
 _GO_ON = "go on with --resume"
 
 
 def heartbeat_seconds(timeout_seconds: float) -> float:
-    """Time between two signs of life of a rank: a second, or a tenth of a timeout below ten seconds."""
+    """Time between two heartbeats of a rank: a second, or a tenth of a timeout below ten seconds."""
     return min(1.0, timeout_seconds / 10)
 
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life: what the rank's main thread is at.
+    """A heartbeat: what the rank's main thread is doing.
 
     Attributes:
-        progress: grows whenever the main thread has got on.
-        phase: a word for people; `WAITING` is the one that counts as waiting for others.
-        allowance_seconds: how long this phase may take without progress; never less than the timeout counts.
+        progress: grows whenever the main thread has made progress.
+        phase: a word for people; only `WAITING` has a meaning: the rank waits for others.
+        allowance_seconds: how long this phase may take without progress, where that is longer than the timeout.
     """
 
     progress: int
@@ -71,13 +75,11 @@ FIRST_BEAT = Beat(0, STARTING, _STARTING_SECONDS)
 
 @dataclass(frozen=True)
 class Lost:
-    """The rank that the job cannot go on without; `rank` is None where all wait for each other.
+    """The rank that is lost; where all ranks wait for each other, `rank` is None and `host` is "".
 
     Attributes:
-        rank: in the whole job.
-        host: its host name, or "" where there is no one rank.
-        reason: what was seen and what to do about it.
-        seconds: how long nothing was seen of it.
+        reason: what was seen, and what to do about it.
+        seconds: time since it was last seen alive, or since it last made progress.
     """
 
     rank: int | None
@@ -93,7 +95,7 @@ class Lost:
 
 @dataclass
 class _Seen:
-    """What is known of one rank: when it was heard of, and since when its main thread has not moved."""
+    """When one rank was last heard, and when its main thread last made progress; monotonic seconds."""
 
     heard: float
     moved: float
@@ -102,15 +104,11 @@ class _Seen:
 
 
 class Judge:
-    """Decides from signs of life which rank is lost. The first decision stands.
+    """Decides from heartbeats which rank is lost. The first decision stands.
 
-    The time in which the judge itself did not run (its host was suspended, or stopped as part of the whole job) counts
-    against nobody.
-
-    Args:
-        hosts: host name of each watched rank.
-        timeout_seconds: silence, or lack of progress, after which a rank is lost.
-        now: the time, on the monotonic clock that all calls use; seconds.
+    Time in which the judge itself did not run (its host was suspended, or stopped as part of the whole job) counts
+    against no rank. `timeout_seconds` is the silence, or lack of progress, after which a rank is lost; `now` is in
+    monotonic seconds, of the same clock in all calls.
     """
 
     def __init__(self, hosts: Mapping[int, str], timeout_seconds: float, now: float) -> None:
@@ -121,7 +119,7 @@ class Judge:
         self._lost: Lost | None = None
 
     def beat(self, rank: int, beat: Beat, now: float) -> None:
-        """Rank `rank` is alive and its main thread is at `beat`."""
+        """Take in a heartbeat of `rank`."""
         seen = self._seen[rank]
         seen.heard = now
         if (beat.progress, beat.phase) != (seen.beat.progress, seen.beat.phase):
@@ -129,15 +127,15 @@ class Judge:
         seen.beat = beat
 
     def left(self, rank: int) -> None:
-        """Rank `rank` has said goodbye: it is done, and nothing more is expected of it."""
+        """Take in that `rank` has said goodbye: nothing more is expected of it."""
         self._seen[rank].present = False
 
     def failed(self, rank: int, reason: str) -> None:
-        """Rank `rank` has said that it ends by an error of its own."""
+        """Take in that `rank` ends by an error of its own."""
         self._decide(rank, reason, 0.0)
 
     def closed(self, rank: int, now: float) -> None:
-        """The connection of rank `rank` has ended; without a goodbye before it, the rank is lost."""
+        """Take in that the connection of `rank` has ended: without a goodbye before, the rank is lost."""
         if self._seen[rank].present:
             self._decide(
                 rank,
@@ -147,7 +145,7 @@ class Judge:
             )
 
     def look(self, now: float) -> Lost | None:
-        """The decision, if there is one by now. To be called every `heartbeat_seconds`, after all news were told."""
+        """The decision, if there is one by now. Call it every `heartbeat_seconds`, after all news were taken in."""
         self._excuse_own_sleep(now)
         if self._lost is None:
             self._look_for_silence(now)
@@ -157,7 +155,7 @@ class Judge:
 
     def _excuse_own_sleep(self, now: float) -> None:
         gap, self._looked = now - self._looked, now
-        # A shorter one leaves everybody time to be heard of again.
+        # After a shorter gap, every rank still has time to be heard again.
         if gap > self._timeout / 2:
             for seen in self._seen.values():
                 seen.heard = min(now, seen.heard + gap)
@@ -175,7 +173,7 @@ class Judge:
             )
 
     def _look_for_standstill(self, now: float) -> None:
-        """Ranks that wait are innocent of the standstill; among the others, the one that has not moved for longest."""
+        """Blame, of the ranks that do not wait for others, the one without progress for longest."""
         present = {rank: seen for rank, seen in self._seen.items() if seen.present}
         waiting = [seen for seen in present.values() if seen.beat.phase == WAITING]
         busy = [(seen.moved, rank) for rank, seen in present.items() if seen.beat.phase != WAITING]
@@ -183,7 +181,7 @@ class Judge:
         if longest <= self._timeout:
             return
         if not busy:
-            # Whoever began to wait last has waited long enough too: nobody is on the way any more.
+            # Even the rank that began to wait last has waited too long: nobody will come any more.
             shortest = min(now - seen.moved for seen in waiting)
             if shortest > max(self._timeout, *(seen.beat.allowance_seconds for seen in waiting)):
                 self._decide(None, _deadlock(shortest), shortest)
@@ -213,12 +211,12 @@ def _deadlock(seconds: float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What monitors say to each other, and the proofs that they share a secret.
+# The messages between monitors, and the proofs that both sides know the job's secret.
 
 
-# Of a line between ranks that have joined: it holds a reason at most.
+# Bytes of a line between ranks that have joined: the longest one holds a reason.
 LONGEST_LINE = 16384
-# In characters, of which each may take six bytes.
+# In characters, each of which may take six bytes.
 _LONGEST_REASON = 2000
 
 _Hex = Annotated[str, Field(max_length=64, pattern="^[0-9a-f]*$")]
@@ -228,14 +226,14 @@ _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Challenge(Message):
-    """Rank 0 to whoever connects: a number to prove the secret with."""
+    """Rank 0 to whoever connects: the number over which to prove knowledge of the secret."""
 
     kind: Literal["challenge"] = "challenge"
     number: _Hex
 
 
 class Hello(Message):
-    """A rank to rank 0: which one it is, its proof, and a number for rank 0 to prove the secret with."""
+    """A rank to rank 0: which one it is, its proof, and the number for rank 0's own proof."""
 
     kind: Literal["hello"] = "hello"
     rank: _Rank
@@ -251,7 +249,7 @@ class Welcome(Message):
 
 
 class Beating(Message):
-    """A rank to rank 0: it lives, and this is what its main thread is at (`monitor_rules.Beat`)."""
+    """A rank to rank 0: a heartbeat (`Beat`)."""
 
     kind: Literal["beat"] = "beat"
     progress: Annotated[int, Field(ge=0, lt=2**63)]
@@ -273,7 +271,7 @@ class Failed(Message):
 
 
 class Verdict(Message):
-    """Rank 0 to the others: who is lost (`monitor_rules.Lost`)."""
+    """Rank 0 to the others: who is lost (`Lost`)."""
 
     kind: Literal["lost"] = "lost"
     rank: _Rank | None
@@ -294,35 +292,30 @@ Peer = Connection[Said]
 
 
 def proof(token: str, challenge: str, *words: object) -> str:
-    """Shows knowledge of `token` without saying it: HMAC-SHA-256 over a number that the other side chose."""
+    """Proof of knowing `token` without telling it: HMAC-SHA-256 over a number that the other side chose."""
     text = "\0".join((challenge, *map(str, words)))
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
 
 def is_proof(given: str, token: str, challenge: str, *words: object) -> bool:
-    """Whether `given` is the right `proof`."""
     return hmac.compare_digest(given.encode(), proof(token, challenge, *words).encode())
 
 
 def shortened(reason: str) -> str:
-    """A reason on one line that fits into a message; escapes for what UTF-8 cannot hold (of a file's name)."""
+    """`reason` on one line that fits into a message; what UTF-8 cannot hold (in a file's name) is escaped."""
     text = " ".join(reason.encode(errors="backslashreplace").decode().split())
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} ..."
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where rank 0's monitor can be reached: its listening socket, and every address under which others may find it.
+# Where rank 0's monitor can be reached: its listening socket and its addresses.
 
 
 @dataclass(frozen=True)
 class Offer:
     """What rank 0 tells the others so that they find its monitor and can prove that they belong to the job.
 
-    Attributes:
-        host: its host name.
-        addresses: where it may be reached, likeliest first.
-        port: TCP port.
-        token: the secret of this job.
+    `addresses` has the likeliest first; `token` is the secret of this job.
     """
 
     host: str
@@ -352,17 +345,16 @@ def own_addresses() -> tuple[str, ...]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only the host itself can mean itself by this address: elsewhere it is another machine's."""
+    """Whether `address` reaches this host only from this host."""
     return address.startswith("127.") or address == "::1"
 
 
 def candidates(offer: Offer, own_host: str) -> list[str]:
-    """Addresses of `offer` that are worth a try from host `own_host`."""
+    """Addresses of `offer` that can work from host `own_host`."""
     return [one for one in offer.addresses if own_host == offer.host or not is_loopback(one)]
 
 
 def _resolved(name: str) -> list[str]:
-    """Addresses that `name` stands for; none where nobody knows it."""
     if not name:
         return []
     try:
@@ -372,21 +364,15 @@ def _resolved(name: str) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The thread that keeps watch on one rank: says that it lives, hears who else does, and passes a decision on.
+# The watching thread of one rank: sends heartbeats, receives those of others, and passes a decision on.
 
 
-# How long the end waits for the network to take the last words, and for the others to have read them.
+# How long the end waits for the network to take the last messages, and for the others to have read them.
 _PARTING_SECONDS = 1.0
 
 
 def start_watcher(name: str, work: Callable[[], None], ended: Callable[[RunError], None]) -> threading.Thread:
-    """Do `work` in a daemon thread that others rely on.
-
-    Args:
-        name: of the thread.
-        work: what it does.
-        ended: called in the thread with an error that names it, where `work` raises anything.
-    """
+    """Do `work` in a daemon thread; if `work` raises, the thread calls `ended` with an error that names it."""
 
     def run() -> None:
         try:
@@ -409,13 +395,11 @@ class Watch:
     """Rank 0 watches every other rank and itself, and decides; every other rank watches rank 0.
 
     Args:
-        rank: this one.
-        hosts: host name of each rank.
         timeout_seconds: silence, or lack of progress, after which a rank is lost.
-        peers: connection to each watched rank.
-        state: what this rank's main thread is at.
-        on_lost: called once, from the thread that watches, when it is known who is lost; that is this rank itself
-            where the thread cannot go on.
+        peers: connection to each watched rank; closed here.
+        state: returns what this rank's main thread is doing; called from the watching thread.
+        on_lost: called once, from the watching thread, when it is known who is lost; that is this rank itself where
+            the thread cannot go on.
     """
 
     def __init__(
@@ -445,7 +429,7 @@ class Watch:
         self._thread = start_watcher("monitor", self._run, self._ended)
 
     def fail(self, reason: str) -> None:
-        """Tell the others that this rank ends, and why; returns when that is on its way."""
+        """Tell the others that this rank ends, and why; returns when that was sent, after a second at the latest."""
         self._failures.append(shortened(reason))
         self._wake()
         self._said.wait(_PARTING_SECONDS)
@@ -476,7 +460,7 @@ class Watch:
         if self._rank == 0:
             self._judge.beat(0, beat, time.monotonic())
         for connection in self._peers.values():
-            # Rank 0 alone knows what all are at; of rank 0 the others only need to know that it lives.
+            # Only rank 0 judges progress; the others only need to know that rank 0 is alive.
             if self._rank == 0:
                 connection.send(Alive())
             else:
@@ -547,7 +531,7 @@ class Watch:
         self._on_lost(lost)
 
     def _ended(self, error: RunError) -> None:
-        """Nobody watches any more: this rank ends, and says why."""
+        """The watching thread has failed: end this rank, and tell the others why."""
         try:
             for connection in self._peers.values():
                 connection.send(Failed(reason=shortened(str(error))))
@@ -558,8 +542,10 @@ class Watch:
             self._on_lost(self._lost)
 
     def _part(self) -> None:
-        """Leave so that all that was said arrives: a socket that is closed with something unread in it takes back
-        what is still on its way, so each is read to its end, in which the other side hangs up too.
+        """Leave so that all messages arrive.
+
+        Closing a TCP socket that holds unread data discards what is still being sent. So each is read to its end, by
+        when the other side has closed too.
         """
         if self._lost and self._lost.rank in self._peers:
             self._leave(self._lost.rank)
@@ -579,21 +565,16 @@ class Watch:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How the monitors of a job come together: rank 0 keeps a gate, the others knock and prove that they belong.
+# How the monitors of a job connect: rank 0 listens, the others connect and prove that they belong to the job.
 
 
-# An address of another network swallows packets: all are tried quickly, then all with patience.
+# An address of another network may swallow packets: all addresses are tried with a short timeout, then with a long one.
 _TRY_SECONDS = (1.0, 5.0)
 _LOOK_SECONDS = 0.05
 
 
 class Gate:
-    """Rank 0's listening socket. A thread takes in whoever proves to be a rank of this job, until `close`.
-
-    Args:
-        host: name of this host.
-        size: ranks of the job.
-    """
+    """Rank 0's listening socket. A thread takes in whoever proves to be a rank of this job, until `close`."""
 
     def __init__(self, host: str, size: int) -> None:
         self._token = secrets.token_hex(32)
@@ -648,10 +629,10 @@ class Gate:
 
 
 def join(offer: Offer, rank: int, own_host: str) -> Peer:
-    """The connection of `rank` to the gate of rank 0, at whichever of its addresses it answers.
+    """Connect `rank` to the gate of rank 0, at the first of its addresses that answers.
 
     Raises:
-        OSError: at none; the text names them all.
+        OSError: none answers; the text names them all.
     """
     refused: dict[str, str] = {}
     for seconds in _TRY_SECONDS:
@@ -694,10 +675,10 @@ def _next(connection: Peer, deadline: float) -> Said:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Knows which rank is gone, whatever the backend: one thread a rank, heartbeats to rank 0 over sockets of their own.
+# The monitor of one rank, and how a process ends once a rank is lost.
 
 
-# After a rank is known to be lost: time in which the main thread may end in order, and then to write why it did not.
+# After a rank is known to be lost: time for the main thread to end in order, and then to write why it did not.
 GRACE_SECONDS = 4.0
 LAST_WORDS_SECONDS = 2.0
 
@@ -707,10 +688,9 @@ def bound_seconds(timeout_seconds: float) -> float:
 
         timeout + 2 heartbeats + GRACE_SECONDS + LAST_WORDS_SECONDS
 
-    where a heartbeat is a second, or a tenth of a timeout below ten seconds. That is the case of a host that
-    disappears or a rank that is stopped. A process that is killed or ends by its own error is known at once: 0 in place
-    of the timeout. For a rank that hangs, the time counts from when the others have come to wait for it, and a phase
-    that was announced with a longer allowance has that in place of the timeout.
+    That holds for a host that disappears and for a rank that is stopped. A process that is killed or ends by its own
+    error is known at once: 0 in place of the timeout. For a rank that hangs, the time counts from when the others have
+    come to wait for it, and the allowance of its phase takes the place of the timeout where it is longer.
     """
     return timeout_seconds + 2 * heartbeat_seconds(timeout_seconds) + GRACE_SECONDS + LAST_WORDS_SECONDS
 
@@ -718,24 +698,22 @@ def bound_seconds(timeout_seconds: float) -> float:
 class Monitor:
     """One rank's part of the watch that all ranks keep on each other.
 
-    Made by all ranks of `communicator` together, after connecting. Rank 0 hears all; the others hear rank 0. When a
-    rank is lost, `on_lost` is called in a thread of the monitor, and this process ends within `GRACE_SECONDS` +
-    `LAST_WORDS_SECONDS`, also where its main thread never comes back from a sum: if it is still there after the grace,
-    `last_words` is called and the process exits with 1. Where no Python runs any more (a library that hangs in its
-    clean-up), the kernel's timer ends it.
+    Made by all ranks of `communicator` together, after connecting. When a rank is lost, `on_lost` is called in a thread
+    of the monitor, and this process ends within `GRACE_SECONDS` + `LAST_WORDS_SECONDS`, also where its main thread
+    never returns from a sum: if it is still there after the grace, `last_words` is called and the process exits
+    with 1. Where no Python runs any more (a library hangs in its clean-up), the kernel's timer (SIGALRM) ends it.
 
     In a `with` statement, an error that ends the block is told to the others as this rank's failure.
 
     Args:
-        communicator: all ranks of the job.
-        timeout_seconds: silence of a rank, or standstill while others wait for it, that ends the job.
-        on_lost: told at once, but for a failure of this very rank; on rank 0 it should write ERROR, since a launcher
-            that sees a rank die may kill all others a second later. Must be thread-safe.
-        last_words: told the message when the main thread is stuck; without it, one line goes to stderr.
+        timeout_seconds: silence of a rank, or lack of progress while others wait for it, that ends the job.
+        on_lost: called at once, except for a failure of this rank itself; on rank 0 it should write ERROR, since a
+            launcher that sees a rank die may kill all others a second later. Must be thread-safe.
+        last_words: called with the message when the main thread is stuck; without it, one line goes to stderr.
 
     Raises:
         EnvironmentLacksError: a rank cannot reach rank 0 (on all ranks).
-        RunError: a rank was lost while they came together, or the thread that takes ranks in has ended.
+        RunError: a rank was lost while they connected, or the thread that takes ranks in has ended.
     """
 
     def __init__(
@@ -772,17 +750,12 @@ class Monitor:
         self.close()
 
     def phase(self, name: str, allowance_seconds: float = 0.0) -> None:
-        """Announce what the main thread is at now, for example `WAITING`; costs less than a microsecond.
-
-        Args:
-            name: a word for people; only `WAITING` has a meaning.
-            allowance_seconds: how long it may go on without progress, where that is longer than the timeout.
-        """
+        """Announce what the main thread does now, as `Beat` has it; costs less than a microsecond."""
         self._announced = (name, allowance_seconds)
         self._progress = next(self._counter)
 
     def progress(self) -> None:
-        """Announce that the main thread has got on within its phase. Any thread may."""
+        """Announce that the main thread has made progress within its phase. Any thread may call it."""
         self._progress = next(self._counter)
 
     def failed(self, reason: str) -> None:
@@ -792,7 +765,7 @@ class Monitor:
             self._watch.fail(reason)
 
     def give_up(self, reason: str) -> None:
-        """End the job, and this process in any case: for another thread, where the main one does not come back."""
+        """End the job, and this process in any case: for another thread, when the main one does not return."""
         if self._watch:
             self._watch.fail(reason)
         else:
@@ -803,10 +776,9 @@ class Monitor:
         return self._verdict
 
     def wait_for_verdict(self, seconds: float | None = None) -> Lost | None:
-        """Who is lost: to be asked when a collective has failed, since it does not know who and where.
+        """Who is lost: ask this when a collective has failed, since its error does not tell the rank.
 
-        Args:
-            seconds: longest time to wait; None is as long as a rank may be silent, and two heartbeats.
+        Waits `seconds` at most; None is the timeout and two heartbeats.
         """
         longest = self.timeout_seconds + 2 * heartbeat_seconds(self.timeout_seconds) if seconds is None else seconds
         if self._watch:
@@ -814,19 +786,22 @@ class Monitor:
         return self._verdict
 
     def close(self) -> None:
-        """Say goodbye, so that the end of this process is no failure. In any order; waits two seconds at most."""
+        """Say goodbye, so that the end of this process is no failure. Ranks may close in any order.
+
+        Waits two seconds at most.
+        """
         if self._watch:
             self._watch.close()
 
     def _beat(self) -> Beat:
-        # The count after the phase: a phase that is announced in between is then seen as progress a beat later.
+        # The count is read after the phase: a phase that is announced in between is then seen as progress a beat later.
         name, allowance = self._announced
         return Beat(self._progress, name, allowance)
 
     def _found(self, lost: Lost) -> None:
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS + LAST_WORDS_SECONDS)
         self._verdict = lost
-        # A thread of its own: that of the watch has to go on telling the others.
+        # In another thread, since the watching thread must go on telling the others.
         start_watcher("monitor-end", partial(self._end, lost), self._end_without_ado)
 
     def _end(self, lost: Lost) -> None:
@@ -846,11 +821,11 @@ class Monitor:
 
 
 def _meet(communicator: Communicator) -> dict[int, Peer]:
-    """Connect everyone with rank 0; returns the connections of this rank.
+    """Connect every rank with rank 0; returns the connections of this rank.
 
     Raises:
-        EnvironmentLacksError: on all ranks, when one cannot reach rank 0.
-        RunError: on rank 0, when the thread that takes the others in has ended.
+        EnvironmentLacksError: a rank cannot reach rank 0 (on all ranks).
+        RunError: on rank 0, the thread that takes the others in has ended.
     """
     rank, host = communicator.rank, communicator.hosts[communicator.rank]
     gate = Gate(host, communicator.size) if rank == 0 else None

@@ -1,4 +1,4 @@
-"""Averages gradients over ranks while the backward pass still runs (V2.0 section 5.1.6)."""
+"""Averages gradients over ranks, in buckets, while the backward pass still runs (V2.0 section 5.1.6)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,19 @@ from hpcai500.layers import Communication
 from hpcai500.side_stream import SideStream
 
 # ----------------------------------------------------------------------------------------------------
-# Which gradients travel together: tensor fusion, "grouping layers to overlap communication" (V2.0 section 5.1.6).
+# Buckets (tensor fusion): "grouping layers to overlap communication" (V2.0 section 5.1.6).
 
 
-# Gradients travel from and to fp32, whatever lies between.
+# Gradients are fp32 before and after the exchange, whatever the codec sends.
 BYTES_AN_ELEMENT = 4
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that travel together.
+    """Gradients that are sent together.
 
-    Attributes:
-        number: its place in the order of sending, from 0.
-        members: indices of its parameters, in the order in which they lie in the buffer.
-        elements: of all of them together.
+    `number` is its place in the order of sending, from 0; `members` are indices of parameters, in their order in the
+    buffer; `elements` are those of all members together.
     """
 
     number: int
@@ -48,7 +46,6 @@ class Bucket:
 
     @property
     def gradient_bytes(self) -> int:
-        """Size of its gradients in fp32."""
         return self.elements * BYTES_AN_ELEMENT
 
 
@@ -56,7 +53,7 @@ def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
     """The parameters that get gradients, in the order of registration: shared ones once, empty and frozen ones not.
 
     Raises:
-        UsageError: there is none, or one is not float32.
+        UsageError: no parameter gets one, or one is not float32.
     """
     found = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad and parameter.numel()]
     if not found:
@@ -73,7 +70,7 @@ def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
 def make_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[Bucket]:
     """Group parameters of `sizes` elements into buckets of at most `bucket_bytes` of fp32 gradients.
 
-    The order is the reverse of registration, which is about the order in which a backward pass computes gradients; each
+    The order is the reverse of registration, which is roughly that in which a backward pass computes gradients; each
     bucket takes as many of the next parameters as fit. A parameter larger than `bucket_bytes` has a bucket of its own.
     """
     assert bucket_bytes > 0
@@ -90,9 +87,9 @@ def make_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[Bucket]:
 
 
 class Readiness:
-    """Which buckets of one update may leave.
+    """Tells which buckets of one update may be sent.
 
-    Buckets leave strictly in order: ranks whose gradients become ready in different orders then still send the same
+    Buckets are sent strictly in order: ranks whose gradients become ready in different orders then still send the same
     bucket at the same time, without asking each other first (what Horovod calls negotiation).
     """
 
@@ -103,7 +100,6 @@ class Readiness:
         self._next = 0
 
     def bucket_of(self, index: int) -> Bucket:
-        """The bucket of parameter `index`."""
         return self._bucket_of[index]
 
     def awaits(self, index: int) -> bool:
@@ -115,7 +111,7 @@ class Readiness:
         return not self._missing[bucket.number]
 
     def arrive(self, index: int) -> list[Bucket]:
-        """The gradient of parameter `index` is there; returns the buckets that leave now, in order."""
+        """Take in that the gradient of parameter `index` is ready; returns the buckets to send now, in order."""
         self._missing[self._bucket_of[index].number].remove(index)
         leaving = []
         while self._next < len(self._buckets) and not self._missing[self._next]:
@@ -124,29 +120,28 @@ class Readiness:
         return leaving
 
     def rest(self) -> list[Bucket]:
-        """No more gradients come; returns the buckets that have not left, in order."""
+        """The buckets that were not sent yet, in order: no more gradients come."""
         leaving = list(self._buckets[self._next :])
         self._next = len(self._buckets)
         return leaving
 
 
 # ----------------------------------------------------------------------------------------------------
-# The threads of a process that talk to other ranks about gradients, each strictly in order.
+# The threads of a process that exchange gradients with other ranks.
 
 
-# For all threads together. Idle ones end at once; one that waits for a rank that is gone may wait for ever, and is left
-# behind.
+# For all threads together. Idle ones end at once; one that waits for a lost rank may wait for ever, and is left behind.
 _GOODBYE_SECONDS = 2.0
 
 Job = Callable[[], object]
 
 
 class ExchangeThreads:
-    """Do jobs, on each thread in the order in which it was given them. After the first that fails, the rest is left."""
+    """Do jobs, each thread in the order in which it got them. After the first failure, the other jobs are dropped."""
 
     def __init__(self, count: int) -> None:
         self._error: BaseException | None = None
-        # What a wait is for: None from each thread that has come so far, or an error from one that has failed.
+        # What `wait` reads: None from each thread that has done all jobs before, or the error of one that has failed.
         self._reports: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._jobs: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in range(count)]
         # Daemons: a process whose collective never returns must still be able to end.
@@ -158,14 +153,14 @@ class ExchangeThreads:
             thread.start()
 
     def submit(self, number: int, job: Job) -> None:
-        """Do `job` on thread `number`, after all that it was given before."""
+        """Queue `job` for thread `number`."""
         self._jobs[number].put(job)
 
     def wait(self) -> None:
         """Wait until all jobs so far are done, on all threads.
 
         Raises:
-            Exception: what the first job that failed raised, now and in every later call; not waiting for the others.
+            Exception: that of the first job that failed, without waiting for the others, in this and all later calls.
         """
         for jobs in self._jobs:
             jobs.put(self._report)
@@ -176,7 +171,7 @@ class ExchangeThreads:
             raise self._error
 
     def close(self) -> bool:
-        """End the threads; returns whether they have ended. Waits two seconds at most for jobs that do not return."""
+        """End the threads; returns whether they have ended. Waits two seconds at most."""
         for jobs in self._jobs:
             jobs.put(None)
         deadline = time.monotonic() + _GOODBYE_SECONDS
@@ -198,136 +193,122 @@ class ExchangeThreads:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the work of the exchange is put: after the gradients that it needs, beside the rest of the backward pass.
+# Order between the exchange and the computation: after the gradients it needs, beside the rest of the backward pass.
 
 
-# A moment of the work, before it is known when that was; made and read by the same lane.
+# A point in the work whose time is known only later (for CUDA an event); made and read by the same lane.
 Mark = Any
-# One of the orders in which work is done: hashable; told and read by the same lane.
+# An ordered sequence of work (for CUDA a stream): hashable; made and read by the same lane.
 Queue = Any
 
 
 class ExchangeLane(Protocol):
-    """Orders the exchange against the computation, and tells when each was where."""
+    """Orders the exchange against the computation, and tells when each mark was reached."""
 
     def queue(self) -> Queue:
-        """Where the work goes that the calling thread gives now: of one queue, a later mark is after an earlier one."""
+        """The queue that the calling thread's work goes to now; marks of one queue are reached in order."""
 
     def mark(self, queue: Queue = None) -> Mark:
-        """Now, in the work that was given to `queue`; by default to that of the calling thread."""
+        """A mark behind the work in `queue` so far; by default in that of the calling thread."""
 
     @contextmanager
     def after(self, *marks: Mark) -> Iterator[None]:
-        """What the calling thread does inside is done beside the computation, after all `marks`."""
+        """Work of the calling thread inside is done beside the computation, after all `marks`."""
 
     def let_go(self, tensors: Sequence[Tensor]) -> None:
-        """The computation's `tensors`, which work given so far reads, may be freed from now on. Inside `after`."""
+        """Allow the computation's `tensors` to be freed once work queued so far has read them. Inside `after`."""
 
     def settle(self) -> None:
-        """Wait until everything given is done. Called inside `after`; then `seconds` knows all marks."""
+        """Wait until all queued work is done; then `seconds` knows all marks. Inside `after`."""
 
     def seconds(self, mark: Mark) -> float:
         """When `mark` was, by `time.perf_counter`."""
 
 
 class HostExchangeLane:
-    """On the processor, work is done when its call returns: the thread itself is the lane."""
+    """On the CPU, work is done when its call returns, so nothing has to be ordered."""
 
     def queue(self) -> Queue:
-        """As the protocol."""
         return 0
 
     def mark(self, queue: Queue = None) -> Mark:
-        """As the protocol."""
         del queue
         return time.perf_counter()
 
     @contextmanager
     def after(self, *marks: Mark) -> Iterator[None]:
-        """As the protocol."""
         del marks
         yield
 
-    def let_go(self, tensors: Sequence[Tensor]) -> None:
-        """As the protocol."""
+    def let_go(self, tensors: Sequence[Tensor]) -> None: ...
 
-    def settle(self) -> None:
-        """As the protocol."""
+    def settle(self) -> None: ...
 
     def seconds(self, mark: Mark) -> float:
-        """As the protocol."""
         return float(mark)
 
 
 class StreamExchangeLane:
-    """On a CUDA device, work is put on a stream of its own, which waits for events of the streams that compute.
+    """On a CUDA device, the exchange has its own stream, which waits for events of the computing streams.
 
-    Gradients belong to a computing stream: the allocator would give their memory away while this stream still reads
-    it. So they are held by their parameters until `settle` has returned, or let go by name.
+    Gradients belong to a computing stream: once freed, the allocator could reuse their memory while this stream still
+    reads it. So their parameters keep them until `settle` has returned, or `let_go` names them.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # Ahead of the computation's kernels: what others wait for goes first.
+        # Before the computation's kernels, since other ranks wait for this work.
         self._side = SideStream(device, first=True)
         self._anchor = torch.cuda.Event(enable_timing=True)
         self._anchor_seconds = 0.0
 
     def queue(self) -> Queue:
-        """As the protocol."""
         return self._side.current()
 
     def mark(self, queue: Queue = None) -> Mark:
-        """As the protocol."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(queue or self._side.current())
         return event
 
     @contextmanager
     def after(self, *marks: Mark) -> Iterator[None]:
-        """As the protocol."""
         with self._side.beside(*marks):
             yield
 
     def let_go(self, tensors: Sequence[Tensor]) -> None:
-        """As the protocol."""
         for tensor in tensors:
             tensor.record_stream(self._side.stream)
 
     def settle(self) -> None:
-        """As the protocol."""
         self._anchor.record(self._side.stream)
         self._anchor.synchronize()
         self._anchor_seconds = time.perf_counter()
 
     def seconds(self, mark: Mark) -> float:
-        """As the protocol."""
         return self._anchor_seconds - float(mark.elapsed_time(self._anchor)) / 1e3
 
 
 def make_exchange_lane(device: torch.device) -> ExchangeLane:
-    """The lane of gradients on `device`."""
     return StreamExchangeLane(device) if device.type == "cuda" else HostExchangeLane()
 
 
 # ----------------------------------------------------------------------------------------------------
-# One update on its way: which gradients are there, which were used, and when each bucket passed each stage.
+# The state of one update: which gradients are ready, which were used, and when each bucket passed each stage.
 
 
 class GradientUpdate:
-    """What the training thread and the exchange thread know about one update.
+    """What the training thread and the exchange threads know about one update.
 
-    Once a bucket has left, its gradients, `norms`, `stages`, `sums` and `exchange_end` are the exchange threads' until
-    the end.
+    From when a bucket is sent until the update ends, its gradients, `norms`, `stages`, `sums` and `exchange_end` belong
+    to the exchange threads.
 
     Attributes:
         used: 1 for each parameter that a backward pass of this rank has reached.
-        backward_start: the last backward pass begins.
-        backward_end: it has ended.
-        last_ready: of each bucket, when its last gradient was there: a mark of each queue that gradients came on.
+        backward_start, backward_end: marks of the last backward pass.
+        last_ready: of each bucket, when its last gradient was ready: a mark of each queue that gradients came on.
         stages: of each bucket, the marks of `copy_start`, `sent`, `received`, `done`.
         norms: of each bucket, the L2 norms of this rank's own gradients, before any sum (float64, on their device).
         sums: over all ranks, of `used` and of the caller's numbers behind it.
-        exchange_end: the sums are there.
+        exchange_end: mark of when `sums` were there.
     """
 
     def __init__(self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], lane: ExchangeLane) -> None:
@@ -345,14 +326,12 @@ class GradientUpdate:
         self.sums: list[float] = []
 
     def arrive(self, index: int, *, leaving: bool) -> list[Bucket]:
-        """A backward pass has added to the gradient of parameter `index`; returns the buckets that leave now.
+        """Take in that a backward pass has added to the gradient of parameter `index`; returns the buckets to send now.
 
-        Args:
-            index: of the parameter.
-            leaving: whether this is the last pass.
+        `leaving` is whether this is the last pass.
 
         Raises:
-            RunError: it has arrived before in the last pass, so it may have left incomplete.
+            RunError: it has arrived before in the last pass, so it may have been sent incomplete.
         """
         self.used[index] = 1
         if not leaving:
@@ -369,7 +348,7 @@ class GradientUpdate:
         return buckets
 
     def end(self) -> list[Bucket]:
-        """The last backward pass has ended; returns the buckets that leave now, with zeros for what is missing."""
+        """End the last backward pass; returns the buckets to send now, with zeros for missing gradients."""
         rest = self._readiness.rest()
         for bucket in rest:
             for index in bucket.members:
@@ -386,7 +365,7 @@ class GradientUpdate:
         return rest
 
     def gradients(self, bucket: Bucket) -> list[Tensor]:
-        """The gradients of a bucket that leaves, in its order."""
+        """The gradients of a bucket that is sent, in the order of its members."""
         found = []
         for index in bucket.members:
             gradient = self._absent.get(index, self._parameters[index].grad)
@@ -395,7 +374,7 @@ class GradientUpdate:
         return found
 
     def replace(self, bucket: Bucket, tensors: Sequence[Tensor]) -> None:
-        """The averages of `bucket` come to be in `tensors`."""
+        """Make `tensors`, which the averages will be written to, the gradients of `bucket`."""
         for index, tensor in zip(bucket.members, tensors, strict=True):
             if index in self._absent:
                 self._absent[index] = tensor
@@ -403,7 +382,7 @@ class GradientUpdate:
                 self._parameters[index].grad = tensor
 
     def hand_over(self) -> None:
-        """All sums are there: parameters that only other ranks used get theirs."""
+        """Once all sums are there: give parameters that only other ranks used their averages."""
         for index, gradient in self._absent.items():
             if self.sums[index]:
                 self._parameters[index].grad = gradient
@@ -432,18 +411,18 @@ class GradientUpdate:
         )
 
     def _note(self, bucket: Bucket) -> None:
-        """A gradient of `bucket` is there, or in the queue of the calling thread."""
+        """A gradient of `bucket` is ready, or will be in the queue of the calling thread."""
         queues = self._queues[bucket.number]
         queues.add(self._lane.queue())
         if bucket.number not in self._first_ready:
             self._first_ready[bucket.number] = self._lane.mark()
         if self._readiness.complete(bucket):
-            # Autograd gives a gradient on the stream on which its parameter's node was made, which is that of a CUDA
-            # graph's capture for some: the last one to come is not after those on another stream.
+            # Autograd computes a gradient on the stream on which its parameter's node was made; for some that is the
+            # capture stream of a CUDA graph. So the last gradient to come is not ordered after those of other streams.
             self.last_ready[bucket.number] = tuple(self._lane.mark(queue) for queue in queues)
 
     def _keep_layout(self, index: int) -> None:
-        """A buffer holds gradients in memory order, which must be the same on all ranks: the parameter's."""
+        """Buffers hold gradients in memory order, which must be the same on all ranks: the parameter's."""
         parameter = self._parameters[index]
         gradient = parameter.grad
         assert gradient is not None
@@ -458,15 +437,15 @@ def _lie_alike(one: Tensor, other: Tensor) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One of the exchanges that run beside each other: groups and buffers of its own, and one bucket at a time.
+# One of the exchanges that run beside each other: it has its own groups and buffers, and averages a bucket at a time.
 
 
 class Conversation:
-    """Averages buckets over all ranks of `communicator`, whose members make it alike and use it in the same order.
+    """Averages buckets over all ranks of `communicator`, which all make it alike and use it in the same order.
 
     Raises:
-        RecipeError: the topology cannot be laid over these ranks.
-        RunError (also all methods): a rank is gone.
+        RecipeError: the topology does not fit these ranks.
+        RunError (also all methods): a rank is lost.
     """
 
     def __init__(
@@ -511,7 +490,7 @@ class Conversation:
         update.stages[number] = marks
 
     def add_up(self, update: GradientUpdate, numbers: Sequence[float]) -> None:
-        """Leave the sum of `numbers` over all ranks in `update.sums`; what was given before is then done, and timed."""
+        """Put the sum of `numbers` over all ranks into `update.sums`; work queued before is then done, and timed."""
         with self._lane.after(update.backward_end):
             tensor = torch.tensor(numbers, dtype=torch.float64, device=self._device)
             self._all.all_reduce(tensor)
@@ -528,16 +507,15 @@ class Conversation:
         return self._topology.sent_between_nodes(self._packed_bytes(bucket), bucket.number)
 
     def forget(self) -> None:
-        """Other buckets come."""
+        """Forget what is kept for each bucket, since other buckets come."""
         self._wire.forget()
 
     def close(self) -> None:
-        """Leave the groups."""
         for group in [*self._topology.groups, self._all]:
             group.close()
 
     def _padded(self, elements: int) -> int:
-        """The next number of elements that the topology can cut."""
+        """`elements` rounded up to what the topology can cut into pieces of whole codec grains."""
         unit = self._topology.pieces * self._wire.grain
         return -(-elements // unit) * unit
 
@@ -546,46 +524,43 @@ class Conversation:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Averages gradients over ranks while the backward pass still runs (V2.0 section 5.1.6).
+# The reducer: autograd's hooks hand gradients to the exchange threads.
 
 
-# While one bucket is packed or added up, others are on their way: over Gloo, two together take four fifths of the time
-# of one after the other, three somewhat less. NCCL fills a device by itself, and wants one conversation at a time.
+# While one bucket is packed or summed, others are being sent: over Gloo, two at a time take four fifths of the time of
+# one after the other, three somewhat less. NCCL fills a device by itself, so it gets one conversation.
 _CONVERSATIONS = {"cpu": 3, "cuda": 1}
 
 
 class Reducer:
     """Makes each parameter's gradient the average over all ranks, in fp32.
 
-    Between `begin` and `finish`, gradients leave in buckets as soon as they, and all buckets before them, are there.
-    Threads pack, sum and unpack them; buckets take turns on the threads, so that each has the same order on all ranks.
-    The averages are the same on all ranks to the bit; a value that is no number on one rank is none on all.
+    Between `begin` and `finish`, each bucket is sent as soon as its gradients are ready and all buckets before it were
+    sent. Threads pack, sum and unpack; buckets go to the threads in turn, so that each thread has the same order on all
+    ranks. The averages are the same on all ranks to the bit; a NaN on one rank is a NaN on all.
 
     Averages are in `parameter.grad`, as tensors that have the parameter's memory layout. Without compression those are
     views of buffers, which the next update overwrites; with it, what autograd left there. Where only other ranks used a
     parameter, this rank gives zeros to the average and gets it; where no rank did, `parameter.grad` stays as it was.
 
-    Outside `begin` and `finish`, backward passes are this rank's own affair.
+    Outside `begin` and `finish`, backward passes do not communicate.
 
     Args:
         parameters: the model's, registered alike on all ranks; at least one of them trained.
-        communicator: all ranks, at least two. The reducer makes groups of its own, so others may use it meanwhile.
-        settings: the recipe's table.
-        bucket_bytes: fp32 gradients that travel together.
-        threads: of the processor for packing and unpacking; torch's number by default.
-        sink: where the time of each bucket is told, by `finish`.
+        communicator: all ranks, at least two. The reducer makes its own groups, so others may use it meanwhile.
+        bucket_bytes: of the fp32 gradients of one bucket, at most.
+        threads: CPU threads for packing and unpacking; None is torch's number.
+        sink: gets the spans of all buckets, from `finish`. It may be changed between updates.
 
     Attributes:
-        sink: may be changed between updates.
-        buckets: how gradients travel.
         waited_seconds: of the last update, from the end of the backward pass to the last sum: what was not overlapped.
         own_norm: of the last update, the sum of the L2 norms of this rank's own gradients, before they were added to
-            those of others (float64, on their device); not finite where a value of theirs was not.
+            those of others (float64, on their device); not finite where one of their values was not.
 
     Raises:
-        RecipeError: the topology cannot be laid over these ranks.
+        RecipeError: the topology does not fit these ranks.
         UsageError: a trained parameter is not float32.
-        RunError: ranks have different parameters, or one is gone.
+        RunError: ranks have different parameters, or one is lost.
     """
 
     def __init__(
@@ -608,7 +583,7 @@ class Reducer:
         self._set_buckets(bucket_bytes)
         self._require_alike(communicator)
         self._residuals = Residuals(device) if settings.error_feedback else None
-        # Groups of their own: collectives of the training thread (synchronised batch norm has some) run beside them.
+        # With their own groups, since collectives of the training thread (synchronised batch norm) run beside them.
         self._conversations = [
             Conversation(communicator, settings, self._lane, self._residuals, device=device, threads=threads)
             for _ in range(_CONVERSATIONS[device.type])
@@ -624,12 +599,12 @@ class Reducer:
 
     @property
     def gradient_bytes(self) -> int:
-        """Size of all gradients in fp32."""
+        """Bytes of all gradients in fp32."""
         return sum(bucket.gradient_bytes for bucket in self.buckets)
 
     @property
     def sent_bytes(self) -> int:
-        """What this rank sends in one update, by the topology's count, without the status."""
+        """Bytes that this rank sends in one update, by the topology's count, without the status."""
         return sum(self._conversation(bucket).sent(bucket) for bucket in self.buckets)
 
     @property
@@ -638,14 +613,14 @@ class Reducer:
         return sum(self._conversation(bucket).sent_between_nodes(bucket) for bucket in self.buckets)
 
     def begin(self, step: int) -> None:
-        """Begin update `step` of the run: call it before the first forward pass."""
+        """Begin update `step` of the run, before the first forward pass."""
         self._update = GradientUpdate(step, self._parameters, self.buckets, self._lane)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
-        """Backward passes inside only add to the gradients; the sums leave with the last pass, outside.
+        """Backward passes inside only add to the gradients; the last pass, outside, sends the sums.
 
-        The average is over ranks only: divide each pass's loss by their number.
+        The average is over ranks only: divide each pass's loss by the number of passes.
         """
         self._accumulating = True
         try:
@@ -654,21 +629,17 @@ class Reducer:
             self._accumulating = False
 
     def backward_begins(self) -> None:
-        """The last backward pass begins now. For the timeline only: without it, that is when the update began."""
+        """Tell the timeline that the last backward pass begins now; without this call it counts from `begin`."""
         assert self._update
         self._update.backward_start = self._lane.mark()
 
     def finish(self, status: Sequence[float]) -> list[float]:
         """After the last backward pass: wait until all gradients are averages.
 
-        Args:
-            status: numbers of the caller, as many on each rank.
-
-        Returns:
-            Their sums over all ranks, in float64.
+        Returns the sums over all ranks (float64) of the caller's numbers `status`, as many on each rank.
 
         Raises:
-            RunError: a rank is gone. Then nothing can be reduced any more: only `close` is left.
+            RunError: a rank is lost. Then only `close` may be called.
             Exception: whatever else went wrong in the exchange.
         """
         update = self._update
@@ -686,7 +657,7 @@ class Reducer:
         return update.sums[len(self._parameters) :]
 
     def set_bucket_bytes(self, bucket_bytes: int) -> None:
-        """Let gradients travel in other buckets, on all ranks alike, between updates. Residuals begin again with 0."""
+        """Change the buckets, on all ranks alike, between updates. Residuals begin again with 0."""
         assert self._update is None
         self._set_buckets(bucket_bytes)
         for conversation in self._conversations:
@@ -699,9 +670,8 @@ class Reducer:
     def restore(self, state: dict[str, Any]) -> bool:
         """Go on with what `state` returned on this rank.
 
-        Returns False, and changes nothing, where it does not fit: another number of ranks or other shares of them on
-        hosts, another rank, other buckets, topology or compression. The run then goes on without what one step's
-        compression had lost.
+        Returns False, and changes nothing, where it does not fit: other ranks or other shares of them on hosts, other
+        buckets, topology or compression. The run then goes on without what one step's compression had lost.
         """
         if state["layout"] != self._layout():
             return False
@@ -710,10 +680,10 @@ class Reducer:
         return True
 
     def close(self) -> None:
-        """Leave the parameters alone, end the threads, close the groups. Never waits for a rank that is gone."""
+        """Remove the hooks, end the threads, close the groups. Does not wait for a lost rank."""
         for hook in self._hooks:
             hook.remove()
-        # A thread that still waits for other ranks uses its groups: they end with the process.
+        # A thread that still waits for other ranks uses its groups, which then end with the process.
         if self._threads.close():
             for conversation in self._conversations:
                 conversation.close()
@@ -742,7 +712,7 @@ class Reducer:
         return repr((*self._place, settings, [bucket.members for bucket in self.buckets]))
 
     def _require_alike(self, communicator: Communicator) -> None:
-        """A rank with other gradients would hang the others, or add up what does not belong together."""
+        """A rank with other gradients would make the others hang, or sum gradients that do not belong together."""
         facts = [(tuple(parameter.shape), parameter.stride()) for parameter in self._parameters]
         text = repr((facts, [bucket.members for bucket in self.buckets]))
         everybody = communicator.gather_objects((len(facts), hashlib.sha256(text.encode()).hexdigest()))

@@ -1,4 +1,4 @@
-"""What communication costs (V2.0 section 7.3, Table 12): recorded bucket by bucket, told as tables and traces."""
+"""Records what communication costs (V2.0 section 7.3, Table 12), bucket by bucket, for tables and traces."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ from hpcai500.methodology.communication import STAGES, RankSummary, StageTally, 
 from hpcai500.methodology.statistics import Reservoir
 
 # ----------------------------------------------------------------------------------------------------
-# What communication costs (V2.0 section 7.3, Table 12): recorded bucket by bucket, told as tables and traces.
-
-
-# ----------------------------------------------------------------------------------------------------
-# The facts that the timeline is made of: when each bucket passed each stage, and where each step's time went.
+# Spans: when each bucket passed each stage, and where each step's time went.
 
 
 @dataclass(frozen=True)
 class BucketSpan:
     """One bucket of one step, on one rank. Times by `time.perf_counter`, in seconds.
 
-    The stages are those of V2.0 Table 12: wait for data is `first_ready - backward_start`, wait for other data
-    `last_ready - first_ready`, queuing `copy_start - last_ready`, memcpy in `sent - copy_start`, all-reduce
-    `received - sent`, memcpy out `done - received`.
+    The time between each moment and the next is a stage of V2.0 Table 12 (`stage_seconds`).
 
     Attributes:
         step: number of the update, from 0, over the whole run.
@@ -37,10 +31,10 @@ class BucketSpan:
         backward_start: the backward pass begins.
         first_ready: the first gradient of the bucket is there.
         last_ready: the last one is there (or the backward pass has ended without it).
-        copy_start: it is taken up: buckets before it are done.
-        sent: packed and compressed.
+        copy_start: packing begins, since buckets before it are done.
+        sent: the bucket is packed and compressed.
         received: the sum is here.
-        done: unpacked into the gradients.
+        done: the sum is unpacked into the gradients.
         gradient_bytes: size of its gradients in fp32, before compression.
         sent_bytes: what this rank sends for it, by the topology's count, after compression.
     """
@@ -60,14 +54,9 @@ class BucketSpan:
 
 @dataclass(frozen=True)
 class StepSpan:
-    """One update on one rank; seconds.
+    """One update on one rank, numbered from 0 over the whole run; `start` is by `time.perf_counter`.
 
-    Attributes:
-        step: number of the update, from 0, over the whole run.
-        start: when it began, by `time.perf_counter`.
-        seconds: the whole step.
-        data_wait_seconds: waiting for input.
-        communication_wait_seconds: waiting for sums after the backward pass had ended: what was not overlapped.
+    `communication_wait_seconds` is the wait for sums after the backward pass had ended: what was not overlapped.
     """
 
     step: int
@@ -78,12 +67,12 @@ class StepSpan:
 
     @property
     def compute_seconds(self) -> float:
-        """What is left: forward and backward pass, update."""
+        """The rest: forward and backward pass, update."""
         return self.seconds - self.data_wait_seconds - self.communication_wait_seconds
 
 
 class SpanSink(Protocol):
-    """Whoever wants to know. Called from the thread that communicates and from that of the training loop."""
+    """Receives spans. Called from the exchange threads and from the thread of the training loop."""
 
     def bucket(self, span: BucketSpan) -> None:
         """A bucket is done."""
@@ -93,16 +82,15 @@ class SpanSink(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far the clocks of ranks are apart, so that one trace can show them all.
+# Clock alignment: how far the clocks of ranks are apart, so that one trace can show them all.
 #
-# `time.perf_counter` counts from another moment on each host. No rank leaves a barrier before the last has entered it:
-# that moment lies, by each rank's clock, between its own entering and leaving. Two ranks' intervals for the same moment
-# bound the offset between their clocks, and every further barrier bounds it again; what is left after some of them is
-# narrow.
+# `time.perf_counter` has another origin on each host. No rank leaves a barrier before the last has entered it: that
+# moment lies, by each rank's clock, between its own entering and leaving. Two ranks' intervals for the same moment
+# bound the offset between their clocks, and every further barrier narrows the bounds.
 
 
 _ROUNDS = 16
-# Entering and leaving of each barrier, by the clock of one rank.
+# Times of entering and leaving each barrier, by the clock of one rank.
 Passages = list[tuple[float, float]]
 Bounds = tuple[float, float]
 
@@ -113,8 +101,8 @@ class ClockAlignment:
 
     Attributes:
         offsets_seconds: for each rank, what is added to its clock to get that of rank 0.
-        errors_seconds: for each rank, how far off that may be at most (at the time of measuring: clocks drift apart by
-            some microseconds a second).
+        errors_seconds: for each rank, the largest possible error of that when it was measured; clocks drift apart by
+            some microseconds a second.
     """
 
     offsets_seconds: tuple[float, ...]
@@ -122,10 +110,10 @@ class ClockAlignment:
 
 
 def align_clocks(communicator: Communicator, rounds: int = _ROUNDS) -> ClockAlignment:
-    """Measure the offsets between all ranks' clocks; called by all of them, and known to all afterwards.
+    """Measure the offsets between all ranks' clocks; all ranks call it together and get the same result.
 
-    Takes `rounds` barriers; the error is at most half the shortest of them, and mostly less. Ranks of one host read one
-    clock: their offset is exactly 0 wherever the measurement allows it.
+    Takes `rounds` barriers; the error is at most half the shortest of them, and mostly less. Ranks of one host read the
+    same clock, so they get the same offset wherever the measurement allows it.
 
     Raises:
         RunError: another rank is lost.
@@ -140,11 +128,11 @@ def align_clocks(communicator: Communicator, rounds: int = _ROUNDS) -> ClockAlig
 
 
 def alignment(passages: Sequence[Passages], hosts: Sequence[str]) -> ClockAlignment:
-    """The offsets that the barriers' `passages` of all ranks tell, by rank."""
+    """The offsets that follow from `passages`, by rank."""
     bounds = [_bounds(passages[0], own) for own in passages]
     bounds[0] = (0.0, 0.0)
     shared = {host: _common([bounds[rank] for rank, other in enumerate(hosts) if other == host]) for host in set(hosts)}
-    # Two machines of one name have no offset in common; then each rank's own bounds hold.
+    # Two machines with the same name have no common offset; then each rank's own bounds hold.
     taken = [shared[host] or own for host, own in zip(hosts, bounds, strict=True)]
     return ClockAlignment(
         tuple((low + high) / 2 for low, high in taken), tuple((high - low) / 2 for low, high in taken)
@@ -160,29 +148,29 @@ def _bounds(reference: Passages, own: Passages) -> Bounds:
 
 
 def _common(bounds: Sequence[Bounds]) -> Bounds | None:
-    """Where all of them hold, or None."""
+    """The intersection of all bounds; None where it is empty."""
     low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
     return (low, high) if low <= high else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# The stages of V2.0 Table 12 from the moments at which a bucket passed them.
+# The stages of V2.0 Table 12, from the moments at which a bucket passed them.
 #
 # Table 12 gives the average wall-clock time of each activity of one all-reduce. Here an all-reduce is that of one
 # bucket in one step on one rank, and the average is over all buckets of all steps, each with the same weight, then
-# over the ranks. What each stage is:
+# over the ranks. The stages are:
 #
 #     wait for data         from the start of the backward pass to the first gradient of the bucket
 #     wait for other data   from there to the last gradient of the bucket
-#     queuing               until the buckets before it are done with what only one can have at a time
+#     queuing               until the buckets before it have released what only one can use at a time
 #     memcpy in             packing and compressing into the buffer that is sent
 #     all-reduce            until the sum is here: the library's work, its negotiation if it has one, and waiting for
 #                           ranks that come later
 #     memcpy out            decompressing and unpacking into the gradients
 #
-# Stages of one bucket follow each other without gaps; those of different buckets overlap each other and the backward
-# pass, which is their purpose: their sum is no part of the step's time. Negotiation is not seen from outside the
-# library, and so unknown here; Horovod's own timeline tells it.
+# Stages of one bucket follow each other without gaps. Those of different buckets overlap each other and the backward
+# pass, which is their purpose, so their sum is no part of the step's time. Negotiation cannot be seen from outside the
+# library, so it is unknown here; Horovod's own timeline tells it.
 
 
 # In the order of `stage_seconds`.
@@ -202,7 +190,7 @@ def stage_seconds(span: BucketSpan) -> tuple[float, float, float, float, float, 
 
 
 def moments(span: BucketSpan) -> tuple[float, ...]:
-    """Where the stages begin and end: one more than there are."""
+    """The moments at which stages begin and end: one more than there are stages."""
     return (
         span.backward_start,
         span.first_ready,
@@ -215,16 +203,16 @@ def moments(span: BucketSpan) -> tuple[float, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Keeps of all spans what tables need, in a space that does not grow with the run, and all of the first steps'.
+# The timeline of one rank: totals in constant space, and all spans of the first steps.
 
 
-# Every step of a short run; of a long one enough that a median is within a percent of the rank.
+# All steps of a short run; of a long one, enough that a median's rank is off by about a percent.
 _STEP_SAMPLES = 4096
 
 
 @dataclass
 class BucketTotals:
-    """One bucket over all steps; seconds and bytes."""
+    """Totals of one bucket over all steps; seconds and bytes."""
 
     stages: StageTally = field(default_factory=lambda: StageTally(MEASURED_STAGES))
     gradient_bytes: int = 0
@@ -233,7 +221,7 @@ class BucketTotals:
 
 @dataclass
 class StepTotals:
-    """All steps; seconds. `samples` are (step, data wait, compute, communication wait)."""
+    """Totals of all steps; seconds. `samples` are (step, data wait, compute, communication wait)."""
 
     count: int = 0
     seconds: float = 0.0
@@ -242,16 +230,10 @@ class StepTotals:
 
 
 class Timeline:
-    """Takes the spans of one rank, from the thread that communicates and from that of the training loop.
+    """A thread-safe `SpanSink` that keeps what tables and traces need of one rank.
 
-    Args:
-        trace_steps: first steps of which all spans are kept, from the first step that is seen: a resumed run traces its
-            own beginning.
-
-    Attributes:
-        lock: for whoever reads the totals while training goes on.
-        steps: all steps.
-        buckets: totals of each bucket.
+    All spans are kept of the first `trace_steps` steps that are seen, so a resumed run traces its own beginning. Hold
+    `lock` to read `steps` and `buckets` (by number) while training goes on.
     """
 
     def __init__(self, trace_steps: int) -> None:
@@ -268,12 +250,11 @@ class Timeline:
 
     @property
     def sent_bytes(self) -> int:
-        """What this rank has sent since the start, by the topology's count."""
+        """Bytes that this rank has sent since the start, by the topology's count."""
         with self.lock:
             return sum(bucket.sent_bytes for bucket in self.buckets.values())
 
     def bucket(self, span: BucketSpan) -> None:
-        """A bucket is done."""
         with self.lock:
             totals = self.buckets.get(span.bucket)
             if totals is None:
@@ -289,7 +270,6 @@ class Timeline:
                 self._traced_buckets.append(span)
 
     def step(self, span: StepSpan) -> None:
-        """A step is done."""
         with self.lock:
             steps, wait = self.steps, span.communication_wait_seconds
             steps.count += 1
@@ -301,12 +281,12 @@ class Timeline:
 
     @property
     def all_reduce_seconds(self) -> float:
-        """Time in which at least one bucket was being summed. The caller holds `lock`."""
+        """Time in which at least one bucket was being summed. The caller must hold `lock`."""
         self._add_up_sums()
         return self._all_reduce_seconds
 
     def _add_up_sums(self) -> None:
-        """The union of one step's sums: several may be on their way at once, and end in any order."""
+        """Add the union of one step's sums: several may run at once, and end in any order."""
         busy_until = 0.0
         for sent, received in sorted(self._sums):
             self._all_reduce_seconds += max(0.0, received - max(sent, busy_until))
@@ -325,7 +305,7 @@ class Timeline:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What one rank's timeline amounts to, as plain data that is gathered on the first rank.
+# The summary of one rank's timeline, as plain data that is gathered on the first rank.
 
 
 def rank_summary(timeline: Timeline, rank: int, host: str) -> RankSummary:
@@ -370,14 +350,13 @@ def _medians(steps: StepTotals) -> StepMedians | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All ranks' first steps as a trace that chrome://tracing and ui.perfetto.dev show.
+# The first steps of all ranks as a trace for chrome://tracing and ui.perfetto.dev.
 #
-# Format: Google's Trace Event Format, complete events. A process is a rank, its first thread the training loop; below
-# it each bucket has a thread, because buckets overlap each other and a thread's slices may only lie inside one
-# another.
+# Format: Google's Trace Event Format, complete events. A process is a rank, and its first thread is the training loop.
+# Each bucket has its own thread, because buckets overlap and slices of one thread must be nested.
 
 
-# Six slices each, of some 150 bytes: what a browser still opens.
+# With six slices each, of some 150 bytes, a browser still opens the file.
 MOST_BUCKETS = 50_000
 _MICROSECONDS = 1e6
 
@@ -397,7 +376,8 @@ class RankTrace:
 def rank_trace(timeline: Timeline, rank: int, host: str, world_size: int) -> RankTrace:
     """What this rank gives to the trace, for `Communicator.gather_objects`.
 
-    Of many ranks fewer steps are kept, whole ones and at least one, so that all together have `MOST_BUCKETS` buckets.
+    With many ranks fewer steps are kept, but at least one, so that all ranks together have at most `MOST_BUCKETS`
+    bucket spans.
     """
     steps, buckets = timeline.traced()
     a_step = sum(span.step == buckets[0].step for span in buckets) if buckets else 1
@@ -412,10 +392,10 @@ def rank_trace(timeline: Timeline, rank: int, host: str, world_size: int) -> Ran
 
 
 def chrome_trace(traces: Sequence[RankTrace], clocks: ClockAlignment) -> bytes:
-    """The trace file of all `traces`; `clocks` was measured when the ranks met.
+    """The content of the trace file; times are microseconds since the first span.
 
-    Times are microseconds since the first span. How long data wait, compute and communication wait took within a step
-    of the training loop is measured; their place is not: they are drawn one after the other.
+    The lengths of data wait, compute and communication wait within a step are measured; their places are not: they are
+    drawn one after the other.
     """
     ordered = sorted(traces, key=lambda trace: trace.rank)
     starts = [_first_moment(trace) + clocks.offsets_seconds[trace.rank] for trace in ordered if _has_spans(trace)]
@@ -438,7 +418,7 @@ def _first_moment(trace: RankTrace) -> float:
 
 
 def _rank_events(trace: RankTrace, shift: float) -> Iterator[Slice]:
-    """Everything of one rank; `shift` turns its clock into seconds since the trace's begin."""
+    """All events of one rank; `shift` is added to its clock to get seconds since the first span."""
     yield _named("process_name", trace.rank, 0, f"rank {trace.rank} on {trace.host}")
     yield {"ph": "M", "name": "process_sort_index", "pid": trace.rank, "args": {"sort_index": trace.rank}}
     yield _named("thread_name", trace.rank, 0, "training loop")
@@ -479,7 +459,7 @@ def _bucket_events(span: BucketSpan, rank: int, shift: float) -> Iterator[Slice]
 
 
 def _slice(name: str, rank: int, thread: int, begin: float, end: float, arguments: dict[str, Any]) -> Slice:
-    # Both ends rounded alike: what lies inside another slice still does.
+    # Both ends are rounded alike, so that nested slices stay nested.
     start, stop = round(begin * _MICROSECONDS, 3), round(end * _MICROSECONDS, 3)
     return {
         "ph": "X",

@@ -1,4 +1,7 @@
-"""Topologies by the names of a recipe: the ways in which a buffer is summed over all ranks (V2.0 section 5.1.6)."""
+"""Topologies: the ways in which a buffer is summed over all ranks (V2.0 section 5.1.6).
+
+In formulas of traffic, b is the size of the buffer in bytes and n the number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from hpcai500.errors import RecipeError
 from hpcai500.layers import Communication
 
 # ----------------------------------------------------------------------------------------------------
-# What every topology gives to the reducer, and how one makes its groups.
+# The interface of a topology, and its groups.
 
 
 class Topology(ABC):
-    """Sums packed buffers over all ranks. Made by all of them alike, used by one thread at a time.
+    """Sums packed buffers over all ranks. All ranks make it alike; one thread at a time uses it.
 
     Attributes:
-        pieces: a buffer has this many equal pieces, each a whole number of the wire's grains.
-        groups: the communicators that it made, for whoever closes them.
+        pieces: a buffer must have this many equal pieces, each a whole number of the codec's grains.
+        groups: the communicators that it made; the caller closes them.
     """
 
     pieces: int = 1
@@ -31,10 +34,10 @@ class Topology(ABC):
 
     @abstractmethod
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        """The sum of `packed` over all ranks, the same bits on each; `packed` is overwritten or not.
+        """The sum of `packed` over all ranks, equal to the bit on each; `packed` may be overwritten.
 
         Raises:
-            RunError: a rank is gone.
+            RunError: a rank is lost.
         """
 
     @abstractmethod
@@ -69,18 +72,17 @@ def ranks_by_host(hosts: Sequence[str]) -> list[list[int]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Flat: one all-reduce over all ranks.
+# The topologies.
 
 
 class Flat(Topology):
-    """One all-reduce, by the library's algorithm where the library can sum."""
+    """One all-reduce over all ranks, by the library's algorithm where the library can sum."""
 
     def __init__(self, communicator: Communicator, wire: Wire) -> None:
         super().__init__()
         self._all, self._wire = communicator, wire
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        """As `Topology`."""
         return self._wire.all_reduce(self._all, packed, (bucket, "all"))
 
     def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
@@ -88,14 +90,11 @@ class Flat(Topology):
         return self._wire.all_reduce_traffic(self._all, packed_bytes)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Hierarchical all-reduce: only one rank of each node speaks to other nodes (Goyal et al. 2017, section 4.1).
-
-
 class Hierarchical(Topology):
     """Reduce in the node to its first rank, all-reduce between these leaders, broadcast in the node.
 
-    A node is what has one host name. Nodes may have different numbers of ranks.
+    So only one rank of each node communicates with other nodes (Goyal et al. 2017, section 4.1). Ranks with the same
+    host name are on one node. Nodes may have different numbers of ranks.
     """
 
     def __init__(self, communicator: Communicator, wire: Wire) -> None:
@@ -106,7 +105,6 @@ class Hierarchical(Topology):
         self._leaders = self.own_group(communicator, [[node[0] for node in nodes]])
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        """As `Topology`."""
         if self._node:
             packed = self._wire.reduce(self._node, packed, 0, (bucket, "node"))
         if self._leaders:
@@ -127,14 +125,10 @@ class Hierarchical(Topology):
         return traffic
 
 
-# ----------------------------------------------------------------------------------------------------
-# Synchronous parameter server: each bucket is summed by one rank, which tells the others (Li et al. 2014).
-
-
 class ParameterServer(Topology):
-    """Bucket i is reduced to rank i mod n and broadcast from there, so that all ranks serve in turn.
+    """Synchronous parameter server (Li et al. 2014): bucket i is reduced to rank i mod n and broadcast from there.
 
-    Servers sum gradients; the update is computed by all ranks alike, as in the other topologies.
+    Servers only sum gradients; all ranks compute the update, as in the other topologies.
     """
 
     def __init__(self, communicator: Communicator, wire: Wire) -> None:
@@ -142,7 +136,6 @@ class ParameterServer(Topology):
         self._all, self._wire = communicator, wire
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        """As `Topology`."""
         server = self._server(bucket)
         total = self._wire.reduce(self._all, packed, server, (bucket, "server"))
         self._all.broadcast(total, server)
@@ -159,20 +152,11 @@ class ParameterServer(Topology):
         return bucket % self._all.size
 
 
-# ----------------------------------------------------------------------------------------------------
-# 2D torus: ranks in rows and columns, so that every rank carries a share of what goes far (Mikami et al. 2018).
-
-
 class Torus(Topology):
-    """Reduce-scatter along rows, all-reduce along columns, all-gather along rows.
+    """2D torus (Mikami et al. 2018): reduce-scatter along rows, all-reduce along columns, all-gather along rows.
 
-    A row is `columns` consecutive ranks; column c has rank c of each row.
-
-    Args:
-        communicator: all ranks.
-        wire: arithmetic on buffers.
-        buffers: to work in.
-        columns: ranks in a row; 0 takes the ranks of a node.
+    So every rank carries a share of what goes to other nodes. A row is `columns` consecutive ranks (0: the ranks of a
+    node); column c has rank c of each row.
 
     Raises:
         RecipeError: the ranks do not fill the rows, or nodes differ where a row is a node.
@@ -194,7 +178,6 @@ class Torus(Topology):
         self._column = self.own_group(communicator, [range(column, size, self.pieces) for column in range(self.pieces)])
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        """As `Topology`."""
         piece = self._wire.reduce_scatter(self._row, packed, (bucket, "row")) if self._row else packed
         if self._column:
             piece = self._wire.all_reduce(self._column, piece, (bucket, "column"))
@@ -231,15 +214,11 @@ def _ranks_of_a_node(hosts: tuple[str, ...]) -> int:
     return sizes[0]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Topologies by the names of a recipe: the ways in which a buffer is summed over all ranks (V2.0 section 5.1.6).
-
-
 def make_topology(settings: Communication, communicator: Communicator, wire: Wire, buffers: Buffers) -> Topology:
-    """The topology that `settings` names over all members of `communicator`; called by all of them alike.
+    """The topology that `settings` names, over all members of `communicator`, which all call this alike.
 
     Raises:
-        RecipeError: it cannot be laid over these ranks; the message says why.
+        RecipeError: it does not fit these ranks.
     """
     match settings.topology:
         case "flat":

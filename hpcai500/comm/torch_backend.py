@@ -12,6 +12,8 @@ from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
+
+# Imported before the process group is made: later, its functions would keep that group as a default argument.
 import torch.distributed.nn.functional
 from torch import Tensor
 
@@ -28,10 +30,9 @@ from hpcai500.comm.communicator import (
 # ----------------------------------------------------------------------------------------------------
 # All-to-all and all-gather of CPU tensors over Gloo, with every receive posted before the first send.
 #
-# Gloo's own post the send first, and tell the other side that a receive is ready on the connection that carries the
-# data: that word then waits behind megabytes, both sides fall into step, and a full-duplex link carries one direction
-# at a time (200 Mbit/s, 1 MiB each way, one call after the other: 0.078 s and 0.059 s, and 0.044 s like this, which
-# is the link).
+# Gloo's own collectives post the send first. The notice that a receive is ready then waits behind megabytes on the same
+# connection, both sides alternate, and a full-duplex link carries one direction at a time. At 200 Mbit/s, with 1 MiB
+# each way and one call after the other, Gloo's take 0.078 s and 0.059 s; these take 0.044 s, the time of the link.
 
 
 def all_to_all(source: Tensor, target: Tensor, rank: int, size: int, group: Any) -> None:
@@ -46,7 +47,7 @@ def all_to_all(source: Tensor, target: Tensor, rank: int, size: int, group: Any)
 
 
 def all_gather(source: Tensor, target: Tensor, rank: int, size: int, group: Any) -> None:
-    """Put the `source` (n,) of all members into `target` (size * n,), round a ring: each host is left once a turn."""
+    """Put the `source` (n,) of all members into `target` (size * n,), by a ring: each turn leaves each host once."""
     blocks = target.view(size, -1)
     blocks[rank].copy_(source)
     before, after = (rank - 1) % size, (rank + 1) % size
@@ -73,34 +74,25 @@ def _send(source: Tensor, member: int, group: Any) -> dist.Work:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The backend `torch`: torch.distributed with Gloo for CPU tensors and NCCL for CUDA tensors.
+# The communicator over torch.distributed.
 
 
-# Its functions would keep the job's process group as a default argument, had they been imported after it was made.
-
-
-# Whether a rank is lost, the monitor judges, by signs of life; this only ends what nobody watches.
+# The monitor decides by heartbeats whether a rank is lost; this timeout only ends what the monitor does not watch.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-# Process groups that somebody holds.
+# Process groups that something still references.
 _GROUPS: WeakSet[Any] = WeakSet()
 
 
 def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) -> Communicator:
-    """The communicator of all ranks.
-
-    Args:
-        store: where all of them have met.
-        rank: this one.
-        hosts: host name of each rank.
-        device: `cpu` or `cuda`: where gradients are.
+    """The communicator of all ranks, which have met at `store`; `device` is `cpu` or `cuda`, where gradients are.
 
     Raises:
         RunError: the ranks cannot connect to each other.
     """
     library = library_name(device)
-    # Gloo's threads free tensors that Python has forgotten; one that does so while the interpreter ends aborts a
-    # process that had done its work. So they end before: with the group, which schedules of micro-batches hold in
-    # cycles, and the traceback of an error until it is told.
+    # Gloo's threads free tensors that Python no longer references; a thread that does so while the interpreter ends
+    # aborts the process. So the threads must end before, with their group. Schedules of micro-batches hold the group in
+    # reference cycles, and so does the traceback of an error until it is reported.
     atexit.register(_let_go)
     with as_run_error(library, "connecting"):
         dist.init_process_group(
@@ -115,7 +107,7 @@ def open_torch(store: dist.Store, rank: int, hosts: Sequence[str], device: str) 
 
 
 def library_name(device: str) -> str:
-    """Who moves gradients that are on `device`. Gloo is a part of torch and has no version of its own."""
+    """What moves gradients that are on `device`. Gloo is a part of torch and has no version of its own."""
     if device == "cpu":
         return "Gloo"
     major, minor, *_ = torch.cuda.nccl.version()
@@ -123,7 +115,7 @@ def library_name(device: str) -> str:
 
 
 def _let_go() -> None:
-    # Takes a second where the machine is busy, and a rank whose job has failed has few.
+    # Only if needed: it takes a second on a busy machine, and a rank whose job has failed has few of them.
     if _GROUPS:
         gc.collect()
 
@@ -141,7 +133,7 @@ class TorchCommunicator(MemberCommunicator):
         super().__init__(members)
         self._group = group
         _GROUPS.add(group)
-        # World ranks of all groups that do the same as this one, which is among them.
+        # World ranks of all groups that `split` made together with this one, and of this one.
         self._alike = alike or (members.world_ranks,)
         self._scratch = Scratch()
         # All communicators of this process, that of the whole job first.
@@ -150,28 +142,24 @@ class TorchCommunicator(MemberCommunicator):
 
     @property
     def process_group(self) -> Any:
-        """The same ranks, for torch's own distributed packages."""
+        """torch's process group of the same ranks, for torch's own distributed packages."""
         assert self._group is not None, "process group of a communicator that was closed"
         return self._group
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace `tensor` by the sum over all members."""
         with self._attempt("all-reduce"):
             dist.all_reduce(tensor, group=self._group)
 
     def reduce(self, tensor: Tensor, root: int) -> None:
-        """Replace `tensor` on member `root` by the sum."""
         with self._attempt("reduce"):
             dist.reduce(tensor, group=self._group, group_dst=root)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Replace `tensor` by that of member `root`."""
         with self._attempt("broadcast"):
             dist.broadcast(tensor, group=self._group, group_src=root)
 
     def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
-        """Sum `source` (size * n,) over all members, each of which gets its part in `target` (n,)."""
-        # Gloo's own sends twice the bytes: it is an all-reduce of which most is thrown away.
+        # Gloo's own sends twice the bytes: it is an all-reduce most of which is discarded.
         if source.device.type == "cpu":
             reduce_scatter_by_exchange(self, source, target, self._scratch)
             return
@@ -179,7 +167,6 @@ class TorchCommunicator(MemberCommunicator):
             _REDUCE_SCATTER(target, source, group=self._group)
 
     def all_gather(self, source: Tensor, target: Tensor) -> None:
-        """Put the `source` (n,) of all members into `target` (size * n,)."""
         with self._attempt("all-gather"):
             if source.device.type == "cpu":
                 all_gather(source, target, self.rank, self.size, self._group)
@@ -187,7 +174,6 @@ class TorchCommunicator(MemberCommunicator):
                 _ALL_GATHER(target, source, group=self._group)
 
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
-        """Exchange parts: member r gets the r-th part of every member's `source`."""
         with self._attempt("all-to-all"):
             if source.device.type == "cpu":
                 all_to_all(source, target, self.rank, self.size, self._group)
@@ -195,23 +181,20 @@ class TorchCommunicator(MemberCommunicator):
                 dist.all_to_all_single(target, source, group=self._group)
 
     def barrier(self) -> None:
-        """Wait until all members are here."""
         self.all_reduce(torch.zeros(1))
 
     def group(self, members: Sequence[int]) -> Communicator | None:
-        """A communicator of its own over `members`; after `split`, all parts make theirs alike."""
+        """As `Communicator.group`; after `split`, all parts must make the same groups."""
         return self._make(
             [[ranks[member] for member in members] for ranks in self._alike], self.members.subset(members)
         )
 
     def split(self, parts: Sequence[Sequence[int]]) -> Communicator:
-        """A communicator over that of `parts` which this rank is in. Called by all ranks of the job alike.
+        """A communicator over that of `parts` which this rank is in. All ranks of the job must call it alike.
 
-        Unlike those of `group`, it can make groups, if all parts make the same ones: of the same members, by their
-        ranks in the part, in the same order.
-
-        Args:
-            parts: ranks of this one, ascending; each rank is in one part, and all parts have the same size.
+        `parts` has ranks of this communicator, ascending; each rank is in one part, and all parts have the same size.
+        Unlike the communicators of `group`, the new one can make groups, if all parts make the same ones: of the same
+        members, by their ranks in the part, in the same order.
 
         Raises:
             CommunicationError: another rank is lost.
@@ -227,7 +210,7 @@ class TorchCommunicator(MemberCommunicator):
             return LocalCommunicator(chosen) if chosen else None
         mine = None
         with self._attempt("making a group"):
-            # torch names groups by their number: every rank of the job has to ask for each, also for those of others.
+            # torch names groups by their number, so every rank of the job must make each group, also those of others.
             for ranks in alike:
                 group = dist.new_group(ranks, timeout=COLLECTIVE_TIMEOUT)
                 if chosen and chosen.world_ranks == tuple(ranks):
@@ -235,11 +218,11 @@ class TorchCommunicator(MemberCommunicator):
         return mine
 
     def close(self) -> None:
-        """Leave; the whole job's communicator takes all groups along."""
+        """Leave; closing the whole job's communicator closes all groups."""
         if self._group is None:
             return
         dist.destroy_process_group(self._group)
-        # A destroyed group's threads live on while it is held.
+        # The threads of a destroyed group live on while it is referenced.
         for communicator in self._job if self is self._job[0] else [self]:
             communicator._group = None
 
@@ -248,6 +231,6 @@ class TorchCommunicator(MemberCommunicator):
         return as_run_error(self.library, action)
 
 
-# torch 2.13 has renamed both, and warns of the names that it had until then.
+# torch 2.13 has renamed both, and warns about the old names.
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -26,11 +26,11 @@ from hpcai500.plugins import Found, function_of, installed_plugins
 from hpcai500.streams import prepare_streams, say, show, tell
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 data make|check NAME` for the benchmark of a plug-in: the plug-in writes and reads, we keep the order.
+# `data make|check NAME` for the benchmark of a plug-in: the plug-in writes and reads, the rest is here.
 
 
 class PluginCommand:
-    """What `hpcai500.data.ic_command` is for its benchmark."""
+    """The commands of a plug-in's benchmark, as `hpcai500.data.ic_command` has them for its own."""
 
     def __init__(self, found: Found) -> None:
         self.NAME = found.name
@@ -38,14 +38,12 @@ class PluginCommand:
         self._found = found
 
     def add_make(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of `data make NAME`."""
         parser.description = f"Write the synthetic set of the {self._found.title}; one that is there is left alone."
         parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set; made when missing")
         self._add_json(parser)
         parser.set_defaults(run=partial(_make, self._found))
 
     def add_check(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of `data check NAME`."""
         parser.description = f"Read all of a data set of the {self._found.title}, as that does it."
         parser.add_argument("dir", metavar="DIR", type=Path, help="folder of the set")
         self._add_json(parser)
@@ -56,7 +54,7 @@ class PluginCommand:
 
 
 def plugin_commands() -> Iterator[PluginCommand]:
-    """One for each name that a plug-in has; what is wrong with a plug-in is told when its command is run."""
+    """One for each name that a plug-in has; a defect of a plug-in is reported when its command is run."""
     named = {found.name: found for found in reversed(installed_plugins())}
     return (PluginCommand(found) for _, found in sorted(named.items()))
 
@@ -74,12 +72,12 @@ def _make(found: Found, chosen: argparse.Namespace) -> int:
 
 
 def make_once(make: Any, root: Path, parameters: Mapping[str, Any]) -> bool:
-    """Have `make(folder)` fill a new folder, and put that in place of `root`, whole; returns False where it is there.
+    """Fill a new folder by `make(folder)` and rename it to `root` once it is whole; False where the set exists already.
 
     A set that was made with other parameters, or is not one of ours, is left alone.
 
     Raises:
-        DataError: it is such a one.
+        DataError: `root` is such a set.
         OSError: it cannot be written.
     """
     if _is_there(root, parameters):
@@ -93,7 +91,7 @@ def make_once(make: Any, root: Path, parameters: Mapping[str, Any]) -> bool:
             raise DataError(f"{parameters['package']}: its make_data has written nothing into the folder that it got")
         claim_folder(part, parameters, [])
         try:
-            # An empty folder gives way; one that another process has just made does not.
+            # An empty folder is replaced; one that another process has just made is not.
             part.replace(root)
         except OSError:
             if not _is_there(root, parameters):
@@ -120,7 +118,7 @@ def _check(found: Found, chosen: argparse.Namespace) -> int:
 
 @contextmanager
 def _in_words(found: Found, function: str) -> Iterator[None]:
-    """A mistake within a plug-in is told by what, and where it is."""
+    """Report a programming error within a plug-in as a RunError that says what and where."""
     try:
         yield
     except (HpcAi500Error, OSError):
@@ -134,12 +132,10 @@ def _in_words(found: Found, function: str) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The in-job half of `hpcai500 data`: `python -m hpcai500.data make|check|index|repack|stage WORKLOAD DIR …`.
-#
-# Progress goes to stderr, the result to stdout: a table for people, or exactly one JSON document with --json.
+# The commands, their parser and their exit codes.
 
 
-# One line a workload: a module with `NAME`, `HELP` and an `add_…(parser)` for each of the commands that it has; each
+# One line for each workload: a module with `NAME`, `HELP` and an `add_…(parser)` for each command that it has, which
 # sets `run` on its parser.
 WORKLOADS = (ic_command, ewa_command)
 COMMANDS = {
@@ -151,7 +147,7 @@ COMMANDS = {
     "stage": "copy a set, or what a run reads of it, to a node's own storage; release it",
 }
 
-# What Ctrl-C leaves, unless a command sets its own words.
+# Said after Ctrl-C, unless a command sets its own words.
 _KEPT = "finished files are kept, none is half written; the same command goes on"
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
@@ -186,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line with a suggestion, instead of a usage text and exit code 2."""
+    """A parser whose errors are one line with a suggestion, instead of a usage text and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}{self._suggestion(message)}; see `{self.prog} --help`")
@@ -222,7 +218,7 @@ def _parser() -> _Parser:
 
 
 class _Ending:
-    """A scheduler's SIGTERM: unwinds, so that pools end and temporary files go."""
+    """Unwinds on a scheduler's SIGTERM, so that pools end and temporary files go."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -234,7 +230,7 @@ class _Ending:
 
 
 def _ask_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised in a destructor or in a weak reference's callback: the signal comes once more."""
+    """Python drops what is raised in a destructor or a weak reference's callback, so the signal is sent once more."""
     if isinstance(dropped.exc_value, SystemExit):
         threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
     else:

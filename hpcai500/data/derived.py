@@ -1,4 +1,7 @@
-"""Files that are derived from a data set: kept inside it, or in the user's cache where the set is read-only."""
+"""Files that are derived from a data set, and what commands that write sets share.
+
+Derived files are kept inside the set, or in the user's cache where the set is read-only.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from hpcai500.stopping import end_with_parent
 from hpcai500.streams import say
 
 # ----------------------------------------------------------------------------------------------------
-# Files that are derived from a data set: kept inside it, or in the user's cache where the set is read-only.
+# Where derived files are kept.
 
 
 def derived_paths(root: Path, name: str) -> tuple[Path, ...]:
-    """Return where a file derived from the set at `root` may lie: in the set, or in the user's cache."""
+    """Where a file derived from the set at `root` may lie: in the set, or in the user's cache."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -42,7 +45,7 @@ def derived_paths(root: Path, name: str) -> tuple[Path, ...]:
 
 
 def write_derived(root: Path, name: str, content: bytes) -> None:
-    """Keep `content` for later runs in the first place that can be written; in none, later runs compute it again."""
+    """Keep `content` for later runs in the first place that can be written; if none can, later runs compute it anew."""
     for path in derived_paths(root, name):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +56,7 @@ def write_derived(root: Path, name: str, content: bytes) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A folder for half-written files, which goes with the call that writes them, or with the next one.
+# A folder for half-written files, which is removed by the call that writes them, or by the next one.
 
 
 _PREFIX = ".hpcai500-part-"
@@ -77,7 +80,7 @@ def part_folder(root: Path) -> Iterator[Path]:
 
 def _is_abandoned(name: str) -> bool:
     match = _NAME.fullmatch(name)
-    # Whether a process of another host lives cannot be known.
+    # Whether a process of another host still lives cannot be known.
     if match is None or match["host"] != socket.gethostname():
         return False
     try:
@@ -97,10 +100,10 @@ MANIFEST = ".hpcai500-synthetic.json"
 
 
 def claim_folder(root: Path, parameters: Mapping[str, Any], occupied_by: Sequence[str]) -> None:
-    """Make `root` the folder of the set with `parameters` (JSON values), or find that it is.
+    """Make `root` the folder of the set with `parameters` (JSON values), or find that it is already.
 
     Raises:
-        DataError: it holds a set with other parameters, or data that are not ours, `occupied_by`.
+        DataError: it holds a set with other parameters, or data that are not ours (`occupied_by`).
         OSError: it cannot be made or written.
     """
     manifest = root / MANIFEST
@@ -133,7 +136,7 @@ def _read(manifest: Path) -> dict[str, object]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Work shared by processes: results in the order of the tasks, a bounded number of them under way.
+# Work shared by processes: results in the order of the tasks, a bounded number of tasks under way.
 
 
 Task = TypeVar("Task")
@@ -195,7 +198,7 @@ def _die_with_parent() -> None:
 def _windowed(
     pool: ProcessPoolExecutor, function: Callable[[Task], Result], tasks: Iterable[Task], window: int
 ) -> Iterator[Result]:
-    """Keep `window` tasks in the pool, however many there are."""
+    """Keep at most `window` tasks in the pool, however many there are."""
     pending: deque[Future[Result]] = deque()
     for task in tasks:
         with _interrupts_kept_from_children():
@@ -208,10 +211,10 @@ def _windowed(
 
 @contextmanager
 def _interrupts_kept_from_children() -> Iterator[None]:
-    """Let a process that starts meanwhile never see Ctrl-C: the parent ends it in order, without a traceback.
+    """Block Ctrl-C in processes that start meanwhile: the parent ends them in order, without a traceback.
 
-    Ctrl-C reaches the whole process group. A child inherits the mask; an initializer would come too late for a child
-    that is still importing.
+    Ctrl-C reaches the whole process group. A child inherits the signal mask; an initializer would come too late for a
+    child that is still importing.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

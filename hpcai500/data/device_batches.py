@@ -17,30 +17,30 @@ from hpcai500.errors import EnvironmentLacksError
 from hpcai500.side_stream import SideStream
 
 # ----------------------------------------------------------------------------------------------------
-# Ring slots that the consumer is done asking about, but whose copy to a device may still be under way.
+# Ring slots whose batch the consumer is done with, but whose copy to a device may still be under way.
 
 
 class Event(Protocol):
     """A point on a device's stream, as `torch.cuda.Event`."""
 
     def query(self) -> bool:
-        """Tell whether the device has passed the point."""
+        """Whether the device has passed the point."""
 
     def synchronize(self) -> None:
-        """Wait until it has."""
+        """Wait until the device has passed it."""
 
 
-# Records a point behind everything that was given to a device so far and reads the slot in hand.
+# Records a point behind all work queued on a device so far that reads the slot in hand.
 Mark = Callable[[], Event]
 
 
 def stream_mark() -> Event:
-    """The mark of what is queued on the current CUDA stream: of the computation, or of a lane of copies inside it."""
+    """A mark on the current CUDA stream: that of the computation, or inside `CopyLane.beside` that of the lane."""
     return cast(Event, torch.cuda.current_stream().record_event())
 
 
 class HeldSlots:
-    """Gives each slot back as soon as the device has passed the event that was recorded when its batch was done with.
+    """Gives each slot back once the device has passed the event that was recorded when its batch was done with.
 
     A `non_blocking` copy reads pinned memory after Python has moved on: a slot that is refilled too early would mix
     two batches without any error. At most `most_held` slots wait; beyond that the oldest is waited for, so that the
@@ -73,67 +73,62 @@ class HeldSlots:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where copies to a device are put: beside the computation. The two wait for each other by events, never the host.
+# Where copies to a device are queued: beside the computation. The two wait for each other by events, never the host.
 
 
 class CopyLane(Protocol):
-    """Orders copies, and what is done to them on the device, against the computation."""
+    """Orders copies, and their conversion on the device, against the computation."""
 
     def mark(self) -> Event:
-        """The end of what the calling thread has given so far: to the lane inside `beside`, else to the computation."""
+        """The end of what the calling thread queued so far: on the lane inside `beside`, else on the computation."""
 
     @contextmanager
     def beside(self, *marks: Event) -> Iterator[None]:
-        """What the calling thread gives inside is done beside the computation, after `marks`."""
+        """What the calling thread queues inside runs beside the computation, after `marks`."""
 
     def follow(self, mark: Event) -> None:
-        """What the calling thread gives to the computation from now on is done after `mark`."""
+        """What the calling thread queues on the computation from now on runs after `mark`."""
 
 
 class HostCopyLane:
     """On the processor, work is done when its call returns: nothing needs to wait."""
 
     def mark(self) -> Event:
-        """As the protocol."""
         return _Passed()
 
     @contextmanager
     def beside(self, *marks: Event) -> Iterator[None]:
-        """As the protocol."""
         del marks
         yield
 
     def follow(self, mark: Event) -> None:
-        """As the protocol."""
+        """Nothing to wait for."""
 
 
 class StreamCopyLane:
-    """On a CUDA device, a stream of its own. Copies out of pinned memory and kernels run there in the order given.
+    """On a CUDA device, a stream of its own. Copies out of pinned memory and kernels run there in the order queued.
 
-    What is allocated inside `beside` is of this stream: it is given away again in the order of this stream, so that
-    whoever lets go of it while the computation still reads it calls `beside` with the computation's mark before.
+    What is allocated inside `beside` belongs to this stream, and its memory is used again in the order of this stream.
+    Who frees it while the computation still reads it must call `beside` with the computation's mark before.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._side = SideStream(device)
 
     def mark(self) -> Event:
-        """As the protocol."""
         return cast(Event, self._side.current().record_event())
 
     @contextmanager
     def beside(self, *marks: Event) -> Iterator[None]:
-        """As the protocol."""
         with self._side.beside(*(cast(torch.cuda.Event, mark) for mark in marks)):
             yield
 
     def follow(self, mark: Event) -> None:
-        """As the protocol."""
         self._side.current().wait_event(cast(torch.cuda.Event, mark))
 
 
 class _Passed:
-    """A point that is behind."""
+    """A point that is already passed."""
 
     def query(self) -> bool:
         return True
@@ -143,12 +138,11 @@ class _Passed:
 
 
 def make_copy_lane(device: torch.device) -> CopyLane:
-    """The lane of copies to `device`."""
     return StreamCopyLane(device) if device.type == "cuda" else HostCopyLane()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Torch's face of the conversion of images: normalised by channel, cast and laid out in one pass, where they are.
+# The conversion of images: normalised by channel, cast and laid out in one pass, where they are.
 
 
 def convert_images(
@@ -159,22 +153,21 @@ def convert_images(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Images in another type and layout, each value as (value - mean) / std of its channel, in the same memory.
+    """Images in another type and layout, each value as (value - mean) / std of its channel, on the same device.
 
     Computed as the host's loaders do: value * scale + bias, where scale is 1 / std and bias -mean / std as float32,
     rounded once to float32 and once more, to nearest even, to a short type. The CPU's work is done on return, a CUDA
-    device's is put on its current stream; both give the same bits, but for which NaN a NaN becomes.
+    device's is queued on its current stream; both give the same bits, but for which NaN a NaN becomes.
 
     Args:
         images: (N, C, H, W), float32, float16, bfloat16 or uint8, contiguous or channels_last; C at most 256.
-        mean: of each channel; with `std`, or neither to change nothing but type and layout.
-        std: of each channel, above 0.
+        mean, std: of each channel, std above 0; without both, only type and layout change.
         dtype: float32, float16 or bfloat16.
         memory_format: contiguous_format or channels_last.
-        out: takes the result, in its type and layout, instead of new memory; `dtype` and `memory_format` mean nothing.
+        out: takes the result, in its own type and layout; `dtype` and `memory_format` are then ignored.
 
     Raises:
-        ValueError: another shape, type or layout, an `out` that overlaps, mean or std that cannot be.
+        ValueError: another shape, type or layout, an `out` that overlaps, or impossible mean or std.
         EnvironmentLacksError: images on a CUDA device, and a build without CUDA.
     """
     if out is None:
@@ -213,15 +206,15 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Batches that are on the device before they are asked for: copied, and converted there, while a step computes.
+# The loader's batches, one ahead on the device.
 
 
-# One batch is computed with while the next is copied: more would wait for the same computation.
+# One batch is computed with while the next is copied: a third would wait for the same computation.
 _PLACES = 2
 
 
 class ImagesOfBatch(Protocol):
-    """What is moved: a dataclass with images. All else of it stays where it is."""
+    """What is moved: a dataclass with images. All its other fields stay where they are."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -245,7 +238,7 @@ class Source(Protocol[B_co]):
         """Yield one batch for each array of sample ids, in that order."""
 
     def close(self) -> None:
-        """Give threads and memory back."""
+        """Free threads and memory."""
 
 
 @dataclass(frozen=True)
@@ -256,8 +249,7 @@ class DeviceForm:
         dtype: float32, float16 or bfloat16.
         memory_format: contiguous_format or channels_last.
         converted: by our kernel, on the device; otherwise they come in `dtype`, normalised, and are only laid out.
-        mean: of each channel, where they are converted.
-        std: of each channel, where they are converted.
+        mean, std: of each channel, where they are converted.
     """
 
     dtype: torch.dtype
@@ -271,11 +263,11 @@ class DeviceBatches(Generic[B]):
     """A loader's batches with their images on the device, one batch ahead.
 
     While the consumer computes with batch k, batch k + 1 is copied out of its (pinned) slot and converted, both on
-    `lane`. What waits for what, all of it by events on the device:
+    `lane`. These wait, all of them by events on the device:
 
     - the computation, before batch k is handed out, for the end of its conversion;
-    - the copy of batch k + 2, into the place of batch k, for the end of all that was given to the computation when
-      batch k + 1 was asked for;
+    - the copy of batch k + 2, into the place of batch k, for the end of all work that was queued on the computation
+      when batch k + 1 was asked for;
     - the host, before the loader refills a slot, for the end of the copy out of it: the loader is advanced inside
       `lane.beside`, where the event that it records by `HeldSlots` is the lane's.
 
@@ -283,10 +275,10 @@ class DeviceBatches(Generic[B]):
     of an epoch. An error comes in the place of its batch. All but the images stays on the host.
 
     Memory on the device, in bytes, from the first batch of an epoch to its end: 2 x batch_size x image in its form, and
-    batch_size x image as it comes where it is converted or laid out. Pinned on the host is what the loader pins: its
-    slots. Places are memory of the lane, kept by this class, not of torch's allocator: which of the two reads or
-    writes them when follows from the marks above alone. Loaders that share a lane, and whose epochs do not overlap,
-    take turns with the same memory.
+    batch_size x image as it comes where it is converted or laid out. On the host, only the loader's slots are pinned.
+    Places are memory of the lane that this class keeps from batch to batch, so torch's allocator protects none of it:
+    the marks above alone order reads and writes. Loaders that share a lane, and whose epochs do not overlap, take turns
+    with the same memory.
     """
 
     def __init__(
@@ -303,7 +295,7 @@ class DeviceBatches(Generic[B]):
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[B]:
         """Yield one batch for each array of sample ids, as the loader does, with images on the device.
 
-        `wait_seconds` is how long the consumer was kept waiting by the loader: for the batch ahead, and for the first
+        `wait_seconds` is how long the loader kept the consumer waiting: for the batch ahead, and at first for the first
         batch, too. Where the device waits for a copy, its steps take longer. The consumer may stop early; an epoch that
         is still open ends when another begins. Raises what the loader raises.
         """
@@ -330,7 +322,7 @@ class DeviceBatches(Generic[B]):
             place = places[number % _PLACES]
             number += 1
             try:
-                # First without waiting for any step: the loader marks the end of the copy before, and waits for it.
+                # Without waiting for any step: the loader marks the end of the copy before, and waits for that.
                 with self._lane.beside():
                     batch = next(source, None)
                 if batch is None:
@@ -361,14 +353,14 @@ class DeviceBatches(Generic[B]):
             with self._lane.beside():
                 if isinstance(source, Generator):
                     source.close()
-            # Whoever gets the places' memory next on this lane comes after what the computation does with it.
+            # Who gets the places' memory next on this lane must wait for the computation that still uses it.
             with self._lane.beside(*(mark for place in places for mark in place.marks)):
                 pass
 
 
 @dataclass(frozen=True)
 class _Moved(Generic[B]):
-    """A batch that is on its way; `ready` is when it is there."""
+    """A batch under way; `ready` is passed when it is there."""
 
     batch: B
     ready: Event
@@ -388,18 +380,13 @@ class _Staging:
         self._memory: Tensor | None = None
 
     def copy(self, images: Tensor) -> Tensor:
-        """The images, on the device, in their type and layout."""
         if self._memory is None:
             self._memory = _memory(images, self._batch_size, self._device, images.dtype, _format_of(images))
         return self._memory[: len(images)].copy_(images, non_blocking=True)
 
 
 class _Place:
-    """Memory on the device for images in their form.
-
-    Attributes:
-        marks: what must have passed before it is written.
-    """
+    """Memory on the device for images in their form; `marks` must have passed before it is written."""
 
     def __init__(self, device: torch.device, batch_size: int, form: DeviceForm) -> None:
         self._device = device
@@ -409,7 +396,7 @@ class _Place:
         self.marks: tuple[Event, ...] = ()
 
     def fill(self, images: Tensor, staging: _Staging) -> Tensor:
-        """Put copy and conversion in the lane, and return what will hold the result."""
+        """Queue copy and conversion on the lane, and return what will hold the result."""
         form = self._form
         if self._memory is None:
             self._memory = _memory(images, self._batch_size, self._device, form.dtype, form.memory_format)

@@ -27,11 +27,7 @@ from hpcai500.text import size
 
 
 def year_range(text: str) -> tuple[int, int]:
-    """`1979` or `1979-1981` -> first and last year.
-
-    Raises:
-        ArgumentTypeError: it is something else.
-    """
+    """`1979` or `1979-1981` -> first and last year. Raises ArgumentTypeError for anything else."""
     match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} are no years: write 1979 or 1979-1981")
@@ -39,11 +35,10 @@ def year_range(text: str) -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 data anchors ewa`: anchors that fit the boxes of the training years, as lines for a recipe.
+# `data anchors ewa`: anchors that fit the boxes of the training years, as lines for a recipe.
 
 
 def add_anchors(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data anchors ewa`."""
     parser.description = (
         "Fit anchors to the boxes of a set by k-means under 1 - IoU, every class counting alike, and print them as the "
         "line of a recipe. "
@@ -76,15 +71,14 @@ def _lines(fit: AnchorFit) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 data make ewa`: options, and how the result is shown.
+# `data make ewa`.
 
 
-# Above this size, and the minutes that it takes, users want to know before.
+# Above this size, which takes minutes, users want to know before.
 _LARGE_BYTES = 10e9
 
 
 def add_make(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data make ewa`."""
     parser.description = (
         "Write a synthetic set of climate years in ExtremeWeather's format: 16 channels of weather on the globe, with "
         "cyclones and atmospheric rivers in boxes. The same options give the same bytes. A second call completes the "
@@ -161,7 +155,6 @@ def _make(chosen: argparse.Namespace) -> int:
 
 
 def _boxes_of(root: Path, wanted: SyntheticYears) -> dict[str, int]:
-    """How many boxes of each class the set has."""
     counts = np.zeros(len(CLASSES), np.int64)
     for year in wanted.years:
         with open_hdf5(root / file_name(year)) as file:
@@ -171,7 +164,7 @@ def _boxes_of(root: Path, wanted: SyntheticYears) -> dict[str, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 data make|check|anchors|repack|stage ewa`: options, and how results are shown.
+# `data check|repack|stage ewa`.
 
 
 NAME = "ewa"
@@ -179,7 +172,6 @@ HELP = "Extreme Weather Analytics: climo_YYYY.h5, a year of 16-channel images an
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data check ewa`."""
     parser.description = (
         "Read every image and every box of all years: what is broken, how the files are laid out and what that costs "
         "a run, boxes and classes, mean and deviation of each channel. What is measured is kept for the runs that "
@@ -196,7 +188,6 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repack(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data repack ewa`."""
     parser.description = (
         "Copy the years of SRC to DST so that each image is one chunk of its file. As ExtremeWeather ships, an image "
         "is spread over 4096 compressed chunks that it shares with 45 others: a run that reads images in random order "
@@ -231,7 +222,6 @@ def add_repack(parser: argparse.ArgumentParser) -> None:
 
 
 def add_stage(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data stage ewa`."""
     add_staging(parser, NAME, "/data/extremeweather")
 
 

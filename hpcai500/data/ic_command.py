@@ -17,15 +17,14 @@ from hpcai500.streams import show
 from hpcai500.text import size, text_table
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 data index ic`: options, and how the result is shown.
+# `data index ic`.
 
 
-# Files listed for people; --json lists all.
+# Most files that are shown; --json lists all.
 _LISTED = 5
 
 
 def add_indexing(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data index ic`."""
     parser.description = (
         "Read every file, and write beside them a seek index: the places, every few blocks of pixels, where decoding "
         "can begin. It takes about 4 % of the set. Runs find it by themselves and give the same pixels, faster; `data "
@@ -81,7 +80,7 @@ def _lines(report: SeekIndexReport) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 data make|check|index|stage ic`: options, and how results are shown.
+# `data make|check|index|stage ic`.
 
 
 NAME = "ic"
@@ -89,7 +88,6 @@ HELP = "Image Classification: JPEG files in train/<class>/ and val/<class>/"
 
 
 def add_make(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data make ic`."""
     parser.description = (
         "Write a synthetic set of JPEG files, textured shapes on noise, in ImageNet's layout. The same options give "
         "the same bytes. A second call completes the set and writes nothing twice; files of others are never touched."
@@ -112,7 +110,6 @@ def add_make(parser: argparse.ArgumentParser) -> None:
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data check ic`."""
     parser.description = (
         "Read and decode every file, whatever earlier checks found. Exit code 0: every file can be trained on. "
         "64: the set is missing or has broken files, which are listed."
@@ -125,12 +122,10 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data index ic`."""
     add_indexing(parser)
 
 
 def add_stage(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `data stage ic`."""
     add_staging(parser, NAME, "/data/imagenet")
 
 

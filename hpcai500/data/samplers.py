@@ -2,7 +2,7 @@
 
 The order is a function of (seed, epoch) alone. A global batch is a slice of that order, so it holds the same samples
 whatever the number of ranks that share it. The one exception is an order by windows (`windowed_order`), which gives
-each share of an update (`data.samplers`) windows of its own and so depends on their number.
+each share of an update (`Shares`) windows of its own and so depends on their number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from hpcai500.layers import Recipe
 from hpcai500.methodology.sampling import Coverage, Draw, drawn_digest, drawn_facts, draws, random_words
 
 # ----------------------------------------------------------------------------------------------------
-# Which samples each rank reads, in which order, and the proof that it did.
-#
-# The order is a function of (seed, epoch) alone. A global batch is a slice of that order, so it holds the same samples
-# whatever the number of ranks that share it. The one exception is an order by windows (`windowed_order`), which gives
-# each share of an update (`data.samplers`) windows of its own and so depends on their number.
+# The order of an epoch, and how it is cut into batches.
 
 
 SampleIds = npt.NDArray[np.int64]
@@ -31,7 +27,7 @@ Tail = Literal["pad", "drop"]
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> SampleIds:
-    """Return the permutation of `range(samples)` that this epoch reads.
+    """The permutation of `range(samples)` that this epoch reads.
 
     `seed` and `epoch` are non-negative and below 2**64; other values raise ValueError. The same order comes out on
     every machine, NumPy version and number of ranks.
@@ -41,12 +37,12 @@ def epoch_order(samples: int, seed: int, epoch: int) -> SampleIds:
 
 
 def windowed_order(window_of_sample: SampleIds, seed: int, epoch: int, streams: int) -> SampleIds:
-    """Return a permutation of the samples in which each of `streams` ranks meets the samples of a window together.
+    """A permutation of the samples in which each of `streams` ranks meets the samples of a window together.
 
     `window_of_sample` numbers the windows: sets of samples that are cheapest read together, because they share chunks
-    of a file. Rank r takes positions r, r + streams, ... (as `Sharding.batches` does), and there the windows follow one
-    another in random order, the samples of each in random order. All samples are laid out window by window and cut
-    into one piece for each rank, so at most streams - 1 windows are shared by ranks, and those of padding.
+    of a file. Rank r takes positions r, r + streams, ... (as `Sharding.batches` does). There the windows follow one
+    another in random order, and the samples of each too. All samples are laid out window by window and cut into one
+    piece for each rank, so ranks share at most streams - 1 windows, and those of padding.
 
     Where no two samples share a window the order is exactly that of `epoch_order`, whatever the number of streams.
     Otherwise it depends on (seed, epoch, streams). Raises ValueError as `epoch_order` does, and for streams below 1.
@@ -60,7 +56,7 @@ def windowed_order(window_of_sample: SampleIds, seed: int, epoch: int, streams: 
         return order
     place = np.empty_like(order)
     place[order] = np.arange(samples)
-    # Words of their own: by the place of one of its samples, a window that comes early would begin with that sample.
+    # Random words of their own: by the place of one of its samples, an early window would begin with that sample.
     words = random_words(known.size, seed, epoch, Draw.WINDOWS)
     line = np.lexsort((place, window, words[window]))
     result = np.empty_like(order)
@@ -134,7 +130,7 @@ class Sharding:
             yield order[self._positions(step) % self.samples]
 
     def real_count(self, step: int) -> int:
-        """How many samples of this rank's batch of `step` (from 0) are no padding; they come first in the batch."""
+        """How many samples of this rank's batch of `step` (from 0) are not padding; they come first in the batch."""
         if not 0 <= step < self.steps_per_epoch:
             raise ValueError(f"step must be in 0 ... {self.steps_per_epoch - 1}: {step}")
         return int(np.count_nonzero(self._positions(step) < self.samples))
@@ -144,7 +140,7 @@ class Sharding:
 
 
 def evaluation_shard(samples: int, batch_size: int, world_size: int, rank: int) -> list[SampleIds]:
-    """Return this rank's batches of an evaluation: each sample exactly once over all ranks, ascending, no padding.
+    """This rank's batches of an evaluation: each sample exactly once over all ranks, ascending, no padding.
 
     The last batch may be short. Ranks may differ by one batch, and a rank has none when samples are fewer than ranks:
     an evaluation may communicate after its last batch only.
@@ -161,7 +157,7 @@ def evaluation_shard(samples: int, batch_size: int, world_size: int, rank: int) 
 # What an epoch trains on: every sample of the training set once, or those that a member of an ensemble has drawn.
 #
 # Orders, shards and random crops go by *positions*: places in the list of all draws, ascending by id. A sample that was
-# drawn three times has three of them, and so three crops in an epoch. Where nothing is drawn, positions are ids.
+# drawn three times has three positions, and so three crops in an epoch. Where nothing is drawn, positions are ids.
 
 
 ALL = "none"
@@ -191,18 +187,14 @@ class TrainingSamples:
         return Coverage.expected(self.samples).digest if self.drawn is None else drawn_digest(self.drawn)
 
     def ids(self, positions: SampleIds) -> SampleIds:
-        """The samples at these positions."""
         return positions if self.drawn is None else self.drawn[positions]
 
 
 def training_samples(recipe: Recipe, samples: int, strata: Mapping[str, Sequence[int]]) -> TrainingSamples:
-    """What a run of this recipe trains on.
+    """What a run of this recipe, of one model or of a member of an ensemble, trains on.
 
-    Args:
-        recipe: of one model, or of a member of an ensemble.
-        samples: size of the training set.
-        strata: by name (`class`, `year`), sizes of the groups that draws may keep the shares of; ids of a group are
-            contiguous.
+    `samples` is the size of the training set. `strata` has, by name (`class`, `year`), the sizes of the groups whose
+    shares draws may keep; ids of a group are contiguous.
 
     Raises:
         DataError: nothing was drawn.
@@ -222,10 +214,10 @@ def training_samples(recipe: Recipe, samples: int, strata: Mapping[str, Sequence
 
 
 # ----------------------------------------------------------------------------------------------------
-# The shares of an update that one process computes: one each backward pass.
+# The shares of an update that one process computes: one for each backward pass.
 #
 # An update is cut into as many shares as the recipe has backward passes, over all ranks. Which samples a share holds
-# depends on their number alone, so the same run can go on with fewer ranks, each of which then takes several.
+# depends on their number alone, so the same run can go on with fewer ranks, each of which then computes several.
 
 
 @dataclass(frozen=True)
@@ -243,7 +235,7 @@ class Shares:
         samples: size of the training set.
         batch_size: samples of one share.
         total: shares of an update over all processes.
-        mine: numbers of those that this process computes, in the order in which it does.
+        mine: numbers of those that this process computes, in that order.
         tail: what happens to the last update of an epoch (`Sharding`).
 
     Raises DataError and ValueError as `Sharding` does.

@@ -57,7 +57,7 @@ def add_staging(parser: argparse.ArgumentParser, benchmark: str, example: str) -
         "--threads", metavar="N", type=int, help="that share the work (default: two a core, at least 4)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a sentence")
-    # For `ensemble member`: with whose end the need ends, and what rank 0 has made of the $VARIABLES in DEST.
+    # For `ensemble member`: the process at whose end the need ends, and $VARIABLES in DEST as rank 0 expanded them.
     parser.add_argument("--owner", help=argparse.SUPPRESS)
     parser.add_argument("--expand", metavar="PATH", type=Path, help=argparse.SUPPRESS)
     parser.set_defaults(run=_run, benchmark=benchmark)

@@ -1,1 +1,1 @@
-"""The engine's parts: loop, precision, checkpoints, signals, tally, console. `hpcai500.train` puts them together."""
+"""The engine: one training job, from the ranks' meeting to the record. `hpcai500.train` starts it."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written into space that was reserved before, renamed when whole, checked when read."""
+"""Checkpoints of a run: written into space that was reserved before, renamed when whole, checked by hash when read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SLACK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint on disk: the run goes on at `step` (from 0) of `epoch` (from 1)."""
+    """One checkpoint on disk, from which the run goes on at `step` (from 0) of `epoch` (from 1)."""
 
     epoch: int
     step: int
@@ -32,7 +32,7 @@ class Checkpoint:
 
 
 class _HashingWriter:
-    """Passes what torch writes on to a file, and hashes it on the way."""
+    """A stream for torch.save that hashes what it passes on to a file."""
 
     def __init__(self, stream: FileIO) -> None:
         self._stream = stream
@@ -48,14 +48,14 @@ class _HashingWriter:
             while rest:
                 rest = rest[self._stream.write(rest) or 0 :]
         except BaseException as error:
-            # torch replaces whatever a writer raises by an error of its own that says nothing of the cause.
+            # torch replaces what a writer raises by an error of its own without the cause.
             self.error = error
             raise
         self.written_bytes += len(view)
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Do nothing: there is no buffer."""
 
     @property
     def sha256(self) -> str:
@@ -65,8 +65,8 @@ class _HashingWriter:
 class CheckpointStore:
     """The folder `checkpoints/` of a record.
 
-    The space of the next checkpoint is allocated before its epoch is trained: a disk that fills up in the meantime
-    costs the run, never the epoch.
+    The space of the next checkpoint is allocated before its epoch is trained, so that an epoch that was trained is
+    never lost to a full disk.
     """
 
     def __init__(self, record: Path, first_size_bytes: int) -> None:
@@ -89,13 +89,9 @@ class CheckpointStore:
             raise cannot_write(self._record, error, self._next_size_bytes) from error
 
     def save(self, state: dict[str, Any], epoch: int, step: int, *, at_target: bool = False) -> Checkpoint:
-        """Write `state` into the reserved space and give it its name.
+        """Write `state` into the reserved space, then rename it; the run will go on at `step` of `epoch`.
 
-        Args:
-            state: what the run goes on with.
-            epoch: where it goes on.
-            step: of that epoch.
-            at_target: whether these weights reach the target quality; the first that do are never removed.
+        `at_target` says that these weights reach the target quality; the first that do are never removed.
 
         Raises:
             RunError: the disk is full.
@@ -122,7 +118,7 @@ class CheckpointStore:
     def prune(self) -> None:
         """Remove all but the newest good checkpoints and the first at the target.
 
-        Called when the newest is in the record's events.
+        It is called once the newest is in the record's events.
         """
         for old in self._folder.glob("epoch-*.pt"):
             if old.name not in (*self._good[-_KEPT:], self._at_target):
@@ -133,9 +129,9 @@ class CheckpointStore:
         self._reserved.unlink(missing_ok=True)
 
     def load_latest(self, events: Sequence[Event], target: float) -> tuple[Checkpoint, dict[str, Any]] | None:
-        """The newest checkpoint that the events know and whose bytes are still theirs, or None.
+        """The newest checkpoint in the events whose file is whole, with its state, or None.
 
-        A damaged or missing file is passed over for the one before it. `target` is the run's target quality.
+        A damaged or missing file is skipped for the one before it. `target` is the run's target quality.
         """
         known = [Checkpoint(**event["value"]) for event in iterate(events, "checkpoint")]
         for position in reversed(range(len(known))):
@@ -144,10 +140,10 @@ class CheckpointStore:
             if path.is_file() and _sha256(path) == checkpoint.sha256:
                 self._good = [one.file for one in known[: position + 1]]
                 at_target = target_checkpoint(events, target)
-                # One that the run goes back over is not the first any more.
+                # If the run goes back to before it was written, another one will be the first.
                 if at_target and at_target["file"] in self._good:
                     self._at_target = at_target["file"]
-                # weights_only: a checkpoint is data, it must not be able to run code.
+                # weights_only: a checkpoint must not be able to run code.
                 return checkpoint, torch.load(path, map_location="cpu", weights_only=True)
         return None
 

@@ -1,4 +1,7 @@
-"""What communication costs a run: collected on every rank, merged by rank 0, written into the record."""
+"""Evidence that a run leaves in its record: equal replicas, the devices' ceilings, and where the time of steps went.
+
+It is collected on every rank and merged by rank 0; what communicates is called by all ranks of its group together.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ from hpcai500.measure.timing import Effort
 from hpcai500.methodology.communication import RankTraffic, check_traffic, merge
 
 # ----------------------------------------------------------------------------------------------------
-# Ranks hold equal replicas of one model: made equal at the start, looked at after each epoch.
+# Replicas of the model: made equal at the start, compared after each epoch.
 
 
 def make_equal(model: nn.Module, ranks: Communicator, root: int = 0) -> None:
-    """Give every rank the weights and buffers of rank `root`, for whatever made them differ."""
+    """Give every rank the weights and buffers of rank `root`."""
     tensors = _tensors(model)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
@@ -44,9 +47,9 @@ def make_equal(model: nn.Module, ranks: Communicator, root: int = 0) -> None:
 
 
 def average_statistics(model: nn.Module, ranks: Communicator) -> None:
-    """Replace running statistics by their mean over all ranks: each has seen other samples.
+    """Replace running statistics by their mean over all ranks, as each rank has seen other samples.
 
-    Without it the quality would be that of whatever rank happens to evaluate a sample.
+    Otherwise the quality would depend on which rank evaluates a sample.
     """
     if ranks.size == 1:
         return
@@ -61,7 +64,7 @@ def average_statistics(model: nn.Module, ranks: Communicator) -> None:
 
 
 def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
-    """Make sure that all ranks hold the same weights, bit for bit; returns their digest, None for one rank.
+    """Make sure that all ranks hold the same weights, bit for bit; returns their digest (hex), None for one rank.
 
     Raises:
         RunError: they differ: a sum was not the same everywhere, or a rank's memory or arithmetic is faulty.
@@ -80,7 +83,7 @@ def require_equal(model: nn.Module, ranks: Communicator) -> str | None:
 
 
 def _digest(model: nn.Module) -> int:
-    """Sum of all bit patterns, each weighted by its place, modulo 2**64: cheap where the weights are."""
+    """Sum of all bytes, each weighted by its place, modulo 2**64: cheap, and computed where the weights are."""
     digest = 0
     for tensor in _tensors(model):
         bits = tensor.detach().flatten().view(torch.uint8).to(torch.int64)
@@ -94,10 +97,10 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the devices of a job reach at best, measured in the job itself: no step of it can honestly be faster.
+# Ceilings of the devices, measured in the job itself: no honest step of it can be faster.
 
 
-# Smaller than doctor's: every run pays for it, and half of what a device can do would still tell a forged rate.
+# Smaller than doctor's, as every run pays for it; half of what a device can do would still expose a forged rate.
 _SIDES = {"cpu": 1024, "cuda": 4096}
 _EFFORT = Effort(width=0.05, least=3, seconds=0.3, warm_up=1)
 
@@ -107,13 +110,10 @@ class Ceilings:
     """The value of the event `ceilings`: a matrix product in the run's precision, on all ranks at the same time.
 
     Attributes:
-        precision: as the recipe names it.
         side: of the square matrices.
         flops: sum over ranks of the fastest repetition, in floating-point operations a second.
         slowest_flops: of the slowest rank.
-        slowest_host: where that is.
-        ranks: how many.
-        seconds: that all of it took.
+        seconds: that the measurement took.
     """
 
     precision: str
@@ -125,12 +125,11 @@ class Ceilings:
     seconds: float
 
     def document(self) -> dict[str, object]:
-        """As the event has it."""
         return asdict(self)
 
 
 def measure_ceilings(world: Communicator, device: torch.device, precision: str) -> Ceilings:
-    """Multiply matrices on all ranks. All ranks call it.
+    """Multiply matrices on all ranks at the same time.
 
     Raises:
         RunError: a rank computes wrongly.
@@ -160,7 +159,7 @@ def measure_ceilings(world: Communicator, device: torch.device, precision: str) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the time of all training steps went, rank by rank, since this process began.
+# Where the time of training steps went, rank by rank, since this process began.
 
 
 EVENT = "steps"
@@ -170,7 +169,8 @@ EVENT = "steps"
 class Attribution:
     """Sums over the steps of this rank, in seconds.
 
-    What is in none of the three parts (`other_seconds`) is the loop itself: progress, agreeing on signals, bookkeeping.
+    What is in none of the three parts (`other_seconds` of the event) is the loop itself: progress, agreement on
+    signals, bookkeeping.
     """
 
     steps: int = 0
@@ -180,12 +180,12 @@ class Attribution:
     communication_wait_seconds: float = 0.0
 
     def add(self, epoch: EpochTally) -> None:
-        """One epoch, or what was done of it."""
+        """Add an epoch, or what was done of it."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(epoch, name))
 
     def conclude(self, journal: Journal, ranks: Ranks) -> None:
-        """Write the event `steps`; all ranks together.
+        """Write the event `steps`.
 
         Raises:
             RunError: a rank is gone, or the disk is full.
@@ -203,19 +203,16 @@ class Attribution:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What communication costs a run: collected on every rank, merged by rank 0, written into the record.
+# What communication costs a run.
 
 
 TRACE = "communication.json"
 
 
 class Costs:
-    """The timeline of this rank, and its way into the record. Nothing is collected where there is one rank.
+    """The timeline of this rank, and its way into the record; nothing is collected where there is one rank.
 
-    Args:
-        settings: how ranks talk.
-        ranks: all processes.
-        stages: parts of the model; rank r has part r modulo that.
+    Rank r has stage r modulo `stages` of the model.
     """
 
     def __init__(self, settings: Communication, ranks: Ranks, stages: int = 1) -> None:
@@ -226,11 +223,11 @@ class Costs:
 
     @property
     def sink(self) -> SpanSink | None:
-        """Where the times of steps and sums are told."""
+        """What takes the times of steps and sums."""
         return self._timeline
 
     def begin(self) -> None:
-        """Training begins: what the network carries from now on is the run's; all ranks together.
+        """Align clocks, and count from now on what the network carries.
 
         Raises:
             RunError: a rank is gone.
@@ -242,12 +239,10 @@ class Costs:
     def conclude(
         self, journal: Journal, between_hosts_bytes_per_step: int, between_stages_bytes_per_step: int = 0
     ) -> None:
-        """Write the event `communication` and the trace; all ranks together.
+        """Write the event `communication` and the trace.
 
-        Args:
-            journal: of this rank.
-            between_hosts_bytes_per_step: the part of what this rank sends that goes to other hosts.
-            between_stages_bytes_per_step: what it sends besides sums of gradients: to other stages of its model.
+        Of what this rank sends, `between_hosts_bytes_per_step` go to other hosts, and `between_stages_bytes_per_step`,
+        which are not sums of gradients, to other stages of its model.
 
         Raises:
             RunError: a rank is gone, or the disk is full.

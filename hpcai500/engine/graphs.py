@@ -1,8 +1,8 @@
-"""CUDA graphs: kernels of the parts with static shapes are captured before the clock starts, and started as one.
+"""CUDA graphs: kernels of the parts with static shapes are captured before the clock starts, and launched as one.
 
-All that decides is here and runs anywhere; only torch's own `make_graphed_callables`, called once, needs a CUDA device.
-It replaces the forward pass of a part by a replay of a graph, and so its backward pass. Both read and write the same
-memory each time: a part's next backward pass overwrites its gradients, unless `pass_ended` has taken them out of there.
+All logic runs anywhere; only torch's `make_graphed_callables`, called once, needs a CUDA device. It replaces the
+forward and the backward pass of a part by replays of graphs. These read and write the same memory each time: a part's
+next backward pass overwrites its gradients, unless `pass_ended` has copied them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hpcai500.errors import RecipeError
 from hpcai500.layers import Framework, Recipe
 from hpcai500.workloads.base import Graphable
 
-# As torch.cuda.make_graphed_callables: replaces the forward pass of each module, which is called with such tensors.
+# As torch.cuda.make_graphed_callables: replaces the forward pass of each module, given example inputs of each.
 Graphing = Callable[[tuple[nn.Module, ...], tuple[tuple[Any, ...], ...]], Any]
 
 
 def step_model(model: nn.Module, framework: Framework, compiler: Callable[..., Any] = torch.compile) -> nn.Module:
-    """What training calls: `model`, compiled where the recipe says so, by a compiler that captures its own graphs."""
+    """`model` as training calls it: compiled where the recipe says so. The compiler captures graphs of its own."""
     if not framework.compile:
         return model
     _keep_instruction_sets_apart()
@@ -38,7 +38,7 @@ def step_model(model: nn.Module, framework: Framework, compiler: Callable[..., A
 
 
 def step_graphs(recipe: Recipe, workload: object, model: nn.Module) -> StepGraphs | None:
-    """The graphs of `recipe`, not captured yet; None where it wants none.
+    """The graphs that `recipe` asks for, not captured yet; None where it asks for none.
 
     Raises:
         RecipeError: the workload does not say which of its parts can be captured.
@@ -59,9 +59,9 @@ def step_graphs(recipe: Recipe, workload: object, model: nn.Module) -> StepGraph
 def _keep_instruction_sets_apart() -> None:
     """Give torch's cache of compiled code a folder for each instruction set.
 
-    Its key does not have the instruction set, and who sets TORCHINDUCTOR_CACHE_DIR keeps it from run to run. Code that
-    was laid out for AVX2, taken by a process with AVX-512 (on another node, or by ATEN_CPU_CAPABILITY), writes vectors
-    of 16 numbers where it has place for 8: the heap is corrupted, or the loss is no number.
+    The key of the cache lacks the instruction set, and a cache in TORCHINDUCTOR_CACHE_DIR lasts from run to run. Code
+    that was laid out for AVX2, used by a process with AVX-512 (on another node, or by ATEN_CPU_CAPABILITY), writes
+    vectors of 16 numbers into space for 8: the heap is corrupted, or the loss is not finite.
     """
     folder = Path(cache_dir())
     name = f"cpu-{torch.backends.cpu.get_cpu_capability().lower()}"
@@ -70,13 +70,12 @@ def _keep_instruction_sets_apart() -> None:
 
 
 class StepGraphs:
-    """The graphs of one model.
+    """The graphs of one model, which is on its device, in its memory layout.
 
     Args:
-        model: that is trained; on its device, in its memory layout.
-        parts: names of its modules that are captured; "" is the model itself. Empty where a compiler captures.
+        parts: names of its modules that are captured; "" is the model itself. Empty where the compiler captures.
         compiled: whether torch's compiler captures instead.
-        graphing: `torch.cuda.make_graphed_callables`, or what does the same elsewhere.
+        graphing: `torch.cuda.make_graphed_callables`, or a stand-in where there is no GPU.
     """
 
     def __init__(
@@ -90,13 +89,10 @@ class StepGraphs:
         self._model, self._parts, self._compiled, self._graphing = model, tuple(parts), compiled, graphing
 
     def capture(self, one_pass: Callable[[], Tensor], precision: Precision) -> None:
-        """Capture every part, in training mode, with inputs as `one_pass` gives it; before any other pass.
+        """Capture every part, in training mode, before any other pass.
 
-        Buffers come to be others (running statistics): whoever calls this restores them.
-
-        Args:
-            one_pass: a forward pass of the model, which returns its loss.
-            precision: the arithmetic.
+        `one_pass` is a forward pass of the model that returns its loss; parts are captured with the inputs that it
+        gives them. Buffers (running statistics) change: the caller restores them.
 
         Raises:
             RecipeError: a part cannot be captured.
@@ -105,7 +101,7 @@ class StepGraphs:
             return
         with precision.forward(caching=False):
             calls = self._calls(one_pass)
-            # What autograd keeps of that pass belongs to another stream than the capture's.
+            # Free what autograd keeps of that pass: it belongs to another stream than the capture's.
             gc.collect()
             modules = tuple(self._model.get_submodule(call.name) for call in calls)
             eager = [module.forward for module in modules]
@@ -115,12 +111,12 @@ class StepGraphs:
             module.forward = replay
 
     def pass_begins(self) -> None:
-        """A forward pass begins."""
+        """To be called before each forward pass."""
         if self._compiled:
             torch.compiler.cudagraph_mark_step_begin()
 
     def pass_ended(self) -> None:
-        """A backward pass has ended that others of the same update follow: they must not write over its gradients."""
+        """To be called after a backward pass that others of its update follow: copies gradients that they overwrite."""
         held = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
         gradients = [cast(Tensor, parameter.grad) for parameter in held]
         copies = [torch.empty_like(gradient) for gradient in gradients]
@@ -152,7 +148,7 @@ class StepGraphs:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """What went wrong first: ending a capture that has failed fails too, and torch then tells only of that."""
+    """The error at the root of `error`: ending a failed capture fails too, and torch then reports only that."""
     while error.__context__ is not None:
         error = error.__context__
     return error
@@ -160,7 +156,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of one part; `inputs` are copies, which the graph will read."""
+    """One call of one part; `inputs` are copies, which the graph will read from."""
 
     name: str
     inputs: tuple[Any, ...]
@@ -169,7 +165,7 @@ class _Call:
 
 @contextmanager
 def _listening(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
-    """The calls of these modules of `model` that happen within; they have no hook afterwards, as capturing wants it."""
+    """Collect the calls of these modules of `model`; afterwards they have no hook, which a capture would refuse."""
     calls: list[_Call] = []
 
     def note(name: str, _: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -186,7 +182,7 @@ def _listening(model: nn.Module, names: Sequence[str]) -> Iterator[list[_Call]]:
 
 
 def _copied(value: Any, name: str) -> Any:
-    """Memory of its own, with the same layout and values: those of a step do no harm to whatever counts on them."""
+    """A copy with the same layout, and with the values of a real step, on which a part may rely."""
     if isinstance(value, list | tuple):
         return type(value)(_copied(one, name) for one in value)
     if not isinstance(value, Tensor):
@@ -209,7 +205,7 @@ def _replay_or_not(
     original: Callable[..., Any],
     *inputs: Any,
 ) -> Any:
-    """The captured pass where it is one of training, on inputs as they were captured; else what was there before."""
+    """Replay in training, on inputs with the shapes of the capture; otherwise call the original forward pass."""
     is_captured = (
         model.training and torch.is_grad_enabled() and tuple(tensor.shape for tensor in _tensors(inputs)) == shapes
     )

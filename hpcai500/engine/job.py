@@ -1,4 +1,7 @@
-"""One job from its first event to its last: set up, train, conclude, and leave a record that says how it went."""
+"""One job from its first event to its last: set up, train, conclude, and leave a record that says how it went.
+
+A job begins a run (`start`) or goes on with one that was stopped (`go_on`). However it ends, the record says how.
+"""
 
 from __future__ import annotations
 
@@ -51,27 +54,27 @@ from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
 
 # ----------------------------------------------------------------------------------------------------
-# What the record of a run that is gone on with says of it.
+# What the record says of a run that is to be resumed.
 
 
 def has_reached_its_end(record: Record) -> bool:
-    """Whether nothing is left to train: training again would make the run slower than it was."""
+    """Whether nothing is left to train. Such a run is not trained again: it would be timed as slower than it was."""
     ends = [event["key"] for event in record.events if event["key"] in ("run_start", "run_resume", "run_stop")]
     return bool(ends) and ends[-1] == "run_stop"
 
 
 def campaign_of(record: Record) -> Mapping[str, Any] | None:
-    """{id, trial, attempt, head} where it is a run of a campaign."""
+    """{id, trial, attempt, head} of a run of a campaign; else None."""
     started = next(iterate(record.events, "init_start"), None)
     campaign: Mapping[str, Any] | None = started["value"].get("campaign") if started else None
     return campaign
 
 
 def data_of(record: Record) -> Path:
-    """Folder of the data that it was begun with.
+    """Folder of the data that the run was begun with.
 
     Raises:
-        RecordError: it had found none.
+        RecordError: the run had not found its data yet.
     """
     dataset = next(iterate(record.events, "dataset"), None)
     if dataset is None:
@@ -82,7 +85,7 @@ def data_of(record: Record) -> Path:
 
 
 def how_it_ended(old: Record) -> str:
-    """By which signal, or what else, in words."""
+    """What ended the run, for messages: the name of a signal, an error, or a kill."""
     last = old.events[-1]
     if last["key"] != "run_error":
         return "a kill or a crash"
@@ -91,10 +94,10 @@ def how_it_ended(old: Record) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the record says before training: the code, the machine, the data, the model; the same on every rank.
+# The first events: code, machine, data and model, which must be the same on all ranks.
 
 
-# Classes that are named in a warning; the record names all.
+# A warning names so many classes; the record names all.
 _MOST_NAMES = 5
 
 
@@ -105,14 +108,9 @@ def announce_start(
     data: Path | None = None,
     campaign: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write down what begins, on which nodes, and say where these differ.
+    """Write down what begins and on which nodes; rank 0 warns where nodes differ. Called by all ranks together.
 
-    Args:
-        journal: where it is written.
-        recipe: the nine layers.
-        ranks: the processes.
-        data: folder of the data set.
-        campaign: {id, trial, attempt, head} where it is a run of one.
+    `campaign` is {id, trial, attempt, head} for a run of a campaign.
 
     Raises:
         UsageError: a rank runs other code, or another recipe.
@@ -142,14 +140,14 @@ def announce_start(
 
 
 def _installation(ranks: Ranks, recipe: Recipe) -> dict[str, Any] | None:
-    """The software of rank 0, which is that of all; the file of an image is read by this rank alone."""
+    """The software of rank 0, which all ranks share; no other rank reads the `image.json` of a container."""
     if not ranks.leads:
         return None
     return version_document(find_container(os.environ), installed_mpi(os.environ), recipe.benchmark)
 
 
 def announce(journal: Journal, recipe: Recipe, workload: Workload, old: Record | None, ranks: Ranks) -> None:
-    """Write down what is trained on what; a resumed run must go on with the same data.
+    """Write down data and model; a resumed run must go on with the same data. Called by all ranks together.
 
     Raises:
         RecipeError: the recipe names a metric that the workload does not measure.
@@ -184,10 +182,10 @@ def _not_evaluated(root: str, names: Sequence[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One job from its first event to its last: set up, train, conclude, and leave a record that says how it went.
+# The job.
 
 
-# Where a checkpoint lies, and what is in it.
+# A checkpoint and its content.
 Loaded = tuple[Checkpoint, dict[str, Any]]
 
 
@@ -198,9 +196,8 @@ class Beginning:
     Attributes:
         recipe_name: a file, or the short name of a shipped recipe.
         overrides: as given to --set.
-        data: folder of the data set.
         out: folder of the record.
-        campaign: {id, trial, attempt, head} where it is a run of one (`campaign.journal`).
+        campaign: {id, trial, attempt, head} for a run of a campaign (`campaign.journal`).
     """
 
     recipe_name: str
@@ -215,13 +212,9 @@ class Job:
     """What this process has to do.
 
     Attributes:
-        recipe: the nine layers.
-        data: folder of the data set.
-        journal: where events go.
-        old: the record that is gone on with.
-        power: what tells the power.
-        campaign: {id, trial, attempt, head} where it is a run of one.
-        is_trained: whether the clock has stopped: only what a member of an ensemble leaves for the vote is missing.
+        old: the record of the run that is resumed; None for a new run.
+        campaign: {id, trial, attempt, head} for a run of a campaign.
+        is_trained: whether training is over, and only the predictions of an ensemble's member are missing.
     """
 
     recipe: Recipe
@@ -250,7 +243,7 @@ def start(begin: Beginning, stop: StopRequest, placement: Placement, power: Powe
 
 
 def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement, power: PowerChoice = AUTO) -> None:
-    """Go on with the run whose record lies in `out`; every rank must see it.
+    """Go on with the run whose record lies in `out`, a folder that every rank must see.
 
     Raises:
         HpcAi500Error: it cannot go on or cannot finish; the record says why.
@@ -271,7 +264,7 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
 
 
 def _with_company(recipe: Recipe, placement: Placement) -> Recipe:
-    """`recipe`, for a run that was begun by one process and is gone on with by several, which need a backend."""
+    """`recipe` with a backend, where several processes go on with the run of one, which needed none."""
     if placement.is_alone or recipe.communication.backend != "local":
         return recipe
     communication = recipe.communication.model_copy(update={"backend": "torch"})
@@ -280,7 +273,7 @@ def _with_company(recipe: Recipe, placement: Placement) -> Recipe:
 
 @contextmanager
 def _kept(writer: RecordWriter | None, ranks: Ranks) -> Iterator[None]:
-    """Whatever happens within, the record says how it ended."""
+    """Write into the record whatever ends the body early."""
     if writer is None:
         with _memoryin_words():
             yield
@@ -380,7 +373,7 @@ def _run(job: Job, ranks: Ranks, stop: StopRequest) -> None:
                     )
             finally:
                 trainer.close()
-        # Outside of the clock, and of the bar that counts steps.
+        # After the clock has stopped.
         if owed := ranks.world.broadcast_object(missing_kinds(recipe, job.old)):
             write_predictions(Member(recipe, workload, trainer.judged, ranks, journal, stop), owed)
     finally:
@@ -419,7 +412,7 @@ def _train(
     place: tuple[int, int],
     started: float,
 ) -> None:
-    """All that the clock counts, from `place` (epoch, step) on, with what goes before and comes after."""
+    """Prepare, start the clock, train from `place` (epoch, step) on, stop the clock, and write what was measured."""
     recipe, journal = job.recipe, job.journal
     rehearsed = trainer.rehearse()
     if ranks.leads:
@@ -430,7 +423,7 @@ def _train(
         rehearsed,
         time.perf_counter() - started,
         many=ranks.world.size > 1,
-        # Stages, and synchronised batch norm, talk within a step: without it none could be compared.
+        # Stages, and synchronised batch norm, communicate within a step: there is no step without communication.
         comparable=not in_stages and getattr(recipe.workload, "norm", None) != "sync-batch",
     )
     power.begin()
@@ -445,7 +438,7 @@ def _train(
 
 
 def _checkpoint_of(job: Job, checkpoints: CheckpointStore, ranks: Ranks) -> Loaded | None:
-    """The newest good checkpoint, as rank 0 has read it: the same one on every rank."""
+    """The newest good checkpoint, read by rank 0 and given to all ranks."""
     if job.old is None:
         return None
     loaded = checkpoints.load_latest(job.old.events, job.recipe.problem.target_quality) if ranks.leads else None
@@ -464,7 +457,6 @@ def _start_clock(job: Job, ranks: Ranks, console: Console, epoch: int, step: int
 
 
 def _company(ranks: Ranks) -> dict[str, object]:
-    """Who trains, and by which library they talk."""
     world = ranks.world
     return {
         "world_size": world.size,
@@ -496,7 +488,7 @@ def _say_rehearsed(journal: Journal, rehearsed: Rehearsed, seconds: float, *, ma
 
 
 def _draw(journal: Journal, console: Console, workload: Workload) -> None:
-    """Leave the pictures of a run that is complete: nothing in them may turn it into one that failed."""
+    """Write the pictures of the last evaluation. The run is complete: no error in drawing may make it fail."""
     try:
         for name, content in workload.pictures().items():
             journal.write_picture(name, content)

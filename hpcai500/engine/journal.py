@@ -1,4 +1,7 @@
-"""Where a rank's events go: rank 0 writes the record, the others keep silent."""
+"""What a rank reports: events for the record, errors for the other ranks, counts of an epoch, progress on stderr.
+
+Rank 0 writes the record (`RecordWriter`) and shows progress; the other ranks have journals that write nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,59 +22,49 @@ from hpcai500.streams import beneath, prepare_streams, say, spelt_out
 from hpcai500.workloads.base import TrainingBatch
 
 # ----------------------------------------------------------------------------------------------------
-# Where a rank's events go: rank 0 writes the record, the others keep silent.
+# Journals: where a rank's events go.
 
 
 class Journal(Protocol):
-    """What the engine asks of a record that it writes; `RecordWriter` is the one that writes."""
+    """What the engine writes into a record; the methods are those of `RecordWriter`."""
 
     path: Path
 
-    def event(self, key: str, value: Any = None) -> Any:
-        """Append one event."""
+    def event(self, key: str, value: Any = None) -> Any: ...
 
-    def write_system(self, system: Mapping[str, Any]) -> None:
-        """Keep what the nodes are."""
+    def write_system(self, system: Mapping[str, Any]) -> None: ...
 
-    def write_picture(self, name: str, content: bytes) -> None:
-        """Keep a picture."""
+    def write_picture(self, name: str, content: bytes) -> None: ...
 
-    def write_trace(self, name: str, content: bytes) -> None:
-        """Keep a trace."""
+    def write_trace(self, name: str, content: bytes) -> None: ...
 
-    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None:
-        """Keep what a member of an ensemble says of so many samples."""
+    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None: ...
 
 
 class SilentJournal:
-    """The journal of every rank but the first: the record has one author."""
+    """The journal of every rank but the first; it writes nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def event(self, key: str, value: Any = None) -> None:
-        """Say nothing."""
+    def event(self, key: str, value: Any = None) -> None: ...
 
-    def write_system(self, system: Mapping[str, Any]) -> None:
-        """Write nothing."""
+    def write_system(self, system: Mapping[str, Any]) -> None: ...
 
-    def write_picture(self, name: str, content: bytes) -> None:
-        """Write nothing."""
+    def write_picture(self, name: str, content: bytes) -> None: ...
 
-    def write_trace(self, name: str, content: bytes) -> None:
-        """Write nothing."""
+    def write_trace(self, name: str, content: bytes) -> None: ...
 
-    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None:
-        """Write nothing."""
+    def write_predictions(self, kind: str, samples: int, write: Callable[[IO[bytes]], None]) -> None: ...
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whatever ends a rank, in words that the others hear and people read.
+# What ends a rank.
 
 
 @contextmanager
 def telling(ranks: Ranks) -> Iterator[None]:
-    """Whatever ends this rank, the others hear of it; and what ended another one is what this one says."""
+    """Tell the other ranks what ends this one; where another rank was lost first, raise the error that names it."""
     try:
         yield
     except HpcAi500Error as error:
@@ -87,19 +80,19 @@ def telling(ranks: Ranks) -> Iterator[None]:
 
 
 def _of_ours(error: HpcAi500Error) -> type[HpcAi500Error]:
-    """The class of `error` that takes a message and nothing else."""
+    """The nearest class of `error` in hpcai500.errors: those take a message and nothing else."""
     return next(kind for kind in type(error).__mro__ if kind.__module__ == HpcAi500Error.__module__)
 
 
 def in_words(error: BaseException) -> str:
-    """What `error` says, for a record or another rank."""
+    """`error` in words, for a record or another rank."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped by a second SIGINT"
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 # ----------------------------------------------------------------------------------------------------
-# What one epoch has done so far: counted as it happens, kept in checkpoints, written to the record at its end.
+# The tally of an epoch: kept in checkpoints, written into the record at the epoch's end.
 
 
 _SUMMED = ("samples", "padded_samples", "warnings", "indexed_samples")
@@ -109,9 +102,9 @@ _AVERAGED = ("loss_sum", *_SPENT)
 
 @dataclass
 class EpochTally:
-    """Counts and times of one epoch, on one rank or, once merged, on all of them; times in seconds.
+    """Counts and times (in seconds) of one epoch, on one rank or, once merged, on all of them.
 
-    Merged, samples are those of all ranks; loss and times are the mean over ranks.
+    A merged tally has the samples of all ranks, and the mean over ranks of loss and times.
     """
 
     steps: int = 0
@@ -128,7 +121,7 @@ class EpochTally:
     coverage: Coverage = field(default_factory=Coverage)
 
     def add(self, batch: TrainingBatch) -> None:
-        """Count one backward pass; the step that it belongs to is counted, and timed, when it is done."""
+        """Count the batch of one backward pass. Its step is counted, and timed, when that is done."""
         self.samples += len(batch.samples)
         self.padded_samples += batch.padded
         self.warnings += batch.warnings
@@ -137,12 +130,12 @@ class EpochTally:
         self.coverage = self.coverage.add(batch.samples)
 
     def spend(self, compute_seconds: float, communication_wait_seconds: float = 0.0) -> None:
-        """Where time of a step went, beside the wait for data, which comes with the batches."""
+        """Add the times of a step, except the wait for data, which comes with the batches."""
         self.compute_seconds += compute_seconds
         self.communication_wait_seconds += communication_wait_seconds
 
     def merged(self, ranks: Sequence[dict[str, Any]]) -> EpochTally:
-        """This tally and, after it, what all `ranks` did together (their `state()`)."""
+        """This tally and what all `ranks` have done since (their `state()`)."""
         whole = EpochTally.from_state(self.state())
         parts = [EpochTally.from_state(state) for state in ranks]
         for name in _SUMMED:
@@ -162,7 +155,6 @@ class EpochTally:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> EpochTally:
-        """The tally of a checkpoint."""
         return cls(**{**state, "coverage": Coverage.from_state(state["coverage"])})
 
     def summary(self) -> dict[str, Any]:
@@ -180,7 +172,7 @@ class EpochTally:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Progress of a run on stderr: a live bar on a terminal, a plain line every few seconds elsewhere.
+# Progress on stderr: a live bar on a terminal, a plain line every few seconds elsewhere.
 
 
 _PLAIN_INTERVAL_SECONDS = 10.0
@@ -189,7 +181,7 @@ _RATE_WINDOW_SECONDS = 10.0
 
 @dataclass
 class Status:
-    """What the bar shows."""
+    """What `Console` shows."""
 
     epoch: int
     epochs: int
@@ -200,7 +192,10 @@ class Status:
 
 
 class Console:
-    """Shows epoch, samples a second, loss, quality and time left. Other lines go through `say`, above the bar."""
+    """Shows epoch, samples a second, loss, quality and time left; a quiet one shows nothing.
+
+    Other lines go through `say`, above the bar.
+    """
 
     def __init__(
         self,
@@ -212,7 +207,6 @@ class Console:
         *,
         quiet: bool = False,
     ) -> None:
-        """`quiet`: show nothing: of many ranks, one shows."""
         self._quiet = quiet
         self._benchmark = benchmark
         self._metric = metric
@@ -237,17 +231,16 @@ class Console:
             self._bar.stop()
 
     def start(self) -> None:
-        """Begin to measure rates and time left: now, and not while things are still being set up."""
+        """Begin to measure rates and time left; called when training begins."""
         self._start_seconds = self._printed_seconds = time.monotonic()
         self._rate_from = (self._start_seconds, self._done_steps)
 
     def say(self, line: str) -> None:
-        """Print a line that stays."""
         if not self._quiet:
             say(line)
 
     def step(self, status: Status) -> None:
-        """Count one training step and show it when it is time to."""
+        """Count one training step; show it when the interval is over."""
         self._done_steps += 1
         self._steps_here += 1
         now = time.monotonic()
@@ -259,7 +252,7 @@ class Console:
             self.say(f"{self._benchmark}: {self._text(status)}{self._left(now)}")
 
     def evaluating(self, status: Status, samples: int) -> None:
-        """Show how many samples of the evaluation set were seen, when it is time to."""
+        """Show how many samples of the evaluation set were seen, when the interval is over."""
         text = f"epoch {status.epoch}/{status.epochs} evaluating, {samples} images"
         now = time.monotonic()
         if self._bar:
@@ -269,7 +262,7 @@ class Console:
             self.say(f"{self._benchmark}: {text}")
 
     def epoch_done(self, status: Status, seconds: float, per_class: Mapping[str, float | None]) -> None:
-        """Print the line of a finished epoch; `per_class` is the quality of each class, where there is such."""
+        """Print the line of a finished epoch; `per_class` is the quality of each class, if it is measured."""
         quality = "unknown" if status.quality is None else f"{status.quality:.4f}"
         loss = "" if status.loss is None else f", loss {status.loss:.3f}"
         classes = ", ".join(f"{name} {'-' if value is None else f'{value:.2f}'}" for name, value in per_class.items())
@@ -310,7 +303,7 @@ def _live_bar(description: str, total: int, done: int) -> Any:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=12),
         TextColumn("{task.percentage:>3.0f}%"),
-        # Before the text: what is cut off on a narrow terminal is the end of the line.
+        # Before the text: a narrow terminal cuts off the end of the line.
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
         console=RichConsole(file=beneath(sys.stderr)),

@@ -1,4 +1,8 @@
-"""Training steps for whoever looks at them: the parts of a run, without record, evaluation and checkpoints."""
+"""Training steps that are measured: the parts of a run, without record and checkpoints.
+
+`BlankSteps` times steps on input whose values do not matter, with and without the other ranks; `ProfiledSteps` does the
+steps of a run on its data.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +41,16 @@ from hpcai500.workloads import factory
 from hpcai500.workloads.base import BlankWorkload, Place, TrainingBatch, Workload
 
 # ----------------------------------------------------------------------------------------------------
-# Steps of a recipe on input whose values do not matter, with and without the other ranks: to time them.
+# Steps on blank input.
 
 
 _EVALUATIONS = 3
 
 
 class BlankSteps:
-    """Updates of `recipe` on this rank and `device`, timed phase by phase. All ranks call all methods alike.
+    """Updates of `recipe` on blank input, timed phase by phase. All ranks call all methods alike.
 
-    Args:
-        recipe: what a step does.
-        ranks: all processes.
-        device: of this rank.
-        cores: that this rank may count as its own.
-        classes: outputs of a classifier; by default those of the edition's data set.
+    A classifier has `classes` outputs; by default those of the edition's data set.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class BlankSteps:
         self._watch = _Watch(lambda: torch.cuda.synchronize(device) if on_gpu else None)
         self._workload.after_loss = self._watch.loss_is_there
         self._updater = Updater(
-            # Of a workload, steps call `loss` and `blank_payload` only.
+            # A step calls only `loss` and `blank_payload` of a workload.
             workload=cast(Workload, self._workload),
             model=step_model(self._bare, recipe.framework),
             optimizer=build_optimizer(self._bare, recipe.hyperparameters, fused=recipe.framework.fused_optimizer),
@@ -87,7 +86,7 @@ class BlankSteps:
         self._reducer: Reducer | None = None
 
     def prepare(self) -> int | None:
-        """Compile, choose the bucket size, make the reducer, as before a run; returns the size, None for one rank.
+        """Compile, choose the bucket size and make the reducer; returns the bucket size, None for one rank.
 
         Raises:
             RunError: another rank is lost.
@@ -98,7 +97,7 @@ class BlankSteps:
         return found.bucket_bytes
 
     def step(self, *, together: bool) -> Phases:
-        """One update, begun by all ranks at once; `together` or each for itself.
+        """Do one update, begun by all ranks at once, with sums over ranks (`together`) or without.
 
         Raises:
             RunError: another rank is lost.
@@ -106,13 +105,13 @@ class BlankSteps:
         self._updater.reducer = self._reducer if together else None
         self._ranks.world.barrier()
         self._watch.begin()
-        # A rate of 0: the model stays what it is.
+        # At rate 0 the model stays as it is.
         self._updater.update(self._number, 0.0, 0.0, self._blanks, EpochTally())
         self._number += 1
         return self._watch.end()
 
     def evaluation_seconds(self) -> float:
-        """Of a sample in an evaluation, with its input at hand: the slowest rank's, best of a few batches.
+        """Evaluation time of one sample, without reading it: the slowest rank's, best of a few batches.
 
         Raises:
             RunError: another rank is lost.
@@ -130,14 +129,13 @@ class BlankSteps:
         return slowest / self._recipe.hyperparameters.batch_size
 
     def close(self) -> None:
-        """Stop the threads that communicate."""
         if self._reducer:
             self._reducer.close()
 
 
 @dataclass
 class _Watch:
-    """When the phases of a step ended; told by the updater and by the workload."""
+    """When the phases of a step ended, by calls of the updater and the workload; `finish` waits for the device."""
 
     finish: Callable[[], None]
     start: float = 0.0
@@ -152,7 +150,7 @@ class _Watch:
         self.forward_end = self._now()
 
     def phase(self, name: str) -> None:
-        """As `Updater.phase`: ranks wait when the last backward pass has ended, then compute the update."""
+        """Called as `Updater.phase`: WAITING follows the last backward pass, COMPUTING then begins the update."""
         if name == WAITING:
             self.backward_end = self._now()
         elif name == COMPUTING and self.backward_end:
@@ -172,25 +170,23 @@ class _Watch:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Training steps for whoever looks at them: the parts of a run, without record, evaluation and checkpoints.
+# Steps on a run's data.
 
 
-# Of one step: its number, and what it runs in.
+# The context in which a step runs, by the step's number.
 Around = Callable[[int], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Steps that were done, on this rank; seconds.
+    """The times of steps on this rank.
 
     Attributes:
-        steps: how many.
-        seconds: from the first to the last, the device's work included.
-        data_wait_seconds: waiting for batches.
+        seconds: of all steps, the device's work included.
         compute_seconds: what is neither waiting for data nor for sums.
         communication_wait_seconds: from the end of backward passes to the last sum.
-        step_seconds: of a usual step: the median where each step is timed, the mean on a device, which works on after
-            a step of the host has returned.
+        step_seconds: of a usual step: the median on a CPU; the mean on a GPU, which works on after the host has
+            returned from a step.
     """
 
     steps: int
@@ -204,13 +200,7 @@ class Measured:
 class ProfiledSteps:
     """The workload, model, optimizer, sums and input pipeline of a run, made as the run makes them; all ranks alike.
 
-    Args:
-        recipe: of the run.
-        data: folder of its data.
-        ranks: all processes.
-        device: of this rank.
-        cores: that this rank may count as its own.
-        world: `ranks.world`, or what does the same and tells about it.
+    `world` is `ranks.world`, or a wrapper of it that observes its calls.
 
     Raises:
         HpcAi500Error: whatever keeps the run from starting.
@@ -263,7 +253,7 @@ class ProfiledSteps:
         self._done = 0
 
     def warm_up(self, steps: int) -> float:
-        """Compile, choose the bucket size, then do `steps`; returns the seconds of one, the slowest rank's.
+        """Compile, choose the bucket size, then do `steps` steps; returns the seconds of one, the slowest rank's.
 
         Raises:
             HpcAi500Error: as `run`.
@@ -278,12 +268,7 @@ class ProfiledSteps:
         return slowest
 
     def run(self, steps: int, around: Around | None = None, sink: SpanSink | None = None) -> Measured:
-        """Do `steps` more, on real batches; all ranks together.
-
-        Args:
-            steps: at least 1.
-            around: gives the context of each.
-            sink: told when each step and each sum was.
+        """Do `steps` (at least 1) more; all ranks together. `sink` takes the time of each step and each sum.
 
         Raises:
             RunError: another rank is lost.
@@ -314,14 +299,13 @@ class ProfiledSteps:
         )
 
     def close(self) -> None:
-        """Stop the threads that read and communicate."""
         self._batches.close()
         if self._updater.reducer:
             self._updater.reducer.close()
         self._workload.close()
 
     def _step(self, tally: EpochTally) -> None:
-        # After the last step of the run, its schedules have nothing to say.
+        # The run's schedules end with its last step.
         number = min(self._done, self._steps_of_run - 1)
         epoch = number / self._workload.steps_per_epoch
         self._updater.update(self._done, epoch, self._rate.at(number), self._input, tally)

@@ -1,7 +1,7 @@
-"""The frame of every measurement: options, ranks, device, threads, and one JSON document from rank 0.
+"""The frame of every in-job measurement: options, ranks, device, threads, and one JSON document from rank 0.
 
-`python -m hpcai500.X_command --recipe R [--set …] --result FILE [its own options]`, as `launch.measuring` starts it. A
-command imports torch only inside its body: threads are told how to wait before.
+`launch.measuring` starts it as `python -m hpcai500.X_command --recipe R [--set …] --result FILE [its own options]`. A
+command imports torch only inside its body, after OpenMP's variables were set.
 """
 
 from __future__ import annotations
@@ -36,15 +36,7 @@ _SPINNING = "5000"
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a measurement is made.
-
-    Attributes:
-        options: the command's own options.
-        recipe: whose device, precision, threads and communication count.
-        ranks: all processes; `ranks.world` talks.
-        device: of this rank, ready for use.
-        cores: that this rank may count as its own.
-    """
+    """What a measurement runs with: the command's options, the recipe, all ranks, and this rank's device and cores."""
 
     options: argparse.Namespace
     recipe: Recipe
@@ -53,7 +45,7 @@ class Bench:
     cores: int
 
     def doing(self, what: str) -> None:
-        """Note `what` is measured now: if it takes too long, the command that waits for this process names it."""
+        """Note that `what` is measured now; if it takes too long, the command that waits for this process names it."""
         if self.ranks.leads and self.options.doing:
             self.options.doing.write_text(what, encoding="utf-8")
 
@@ -62,10 +54,12 @@ Body = Callable[[Bench], Mapping[str, Any]]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The options of an in-job command; a mistake raises UsageError, which the command tells in one line."""
+    """The options of an in-job command; a mistake raises UsageError, which the command reports in one line.
+
+    argparse itself would print the usage and exit with 2, which means a wrong answer here.
+    """
 
     def error(self, message: str) -> NoReturn:
-        """Instead of the usage text on stderr and exit code 2, which means a wrong answer here."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
@@ -127,7 +121,7 @@ def _measure(options: argparse.Namespace, recipe: Recipe, body: Body) -> None:
 
 
 def let_threads_spin() -> None:
-    """Tell OpenMP, before it is loaded, how long threads wait awake; whoever has told it already is not overruled."""
+    """Tell OpenMP, before it is loaded, how long idle threads spin; variables that the user has set stay."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINNING)
 
@@ -135,6 +129,6 @@ def let_threads_spin() -> None:
 def tell_end(error: HpcAi500Error | str, code: ExitCode) -> int:
     """Say on stderr what ends this rank; returns its exit code."""
     lines = error.lines if isinstance(error, HpcAi500Error) else [error]
-    # The monitor speaks to whoever trains.
+    # The monitor's messages are for training: a measurement cannot be resumed.
     tell(HpcAi500Error(*(line.removesuffix("; go on with --resume") for line in lines)))
     return code

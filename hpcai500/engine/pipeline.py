@@ -1,4 +1,8 @@
-"""One update of a model in stages: batches pass its ranks, gradients are summed over the replicas of each stage."""
+"""Pipeline parallelism: a model cut into stages on several ranks, and one update of it.
+
+A model that is a chain of parts is cut so that stages have about equal work (by FLOPs). Batches pass the stages in
+micro-batches (torch.distributed.pipelining); gradients are summed over the ranks that hold the same stage.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +34,12 @@ from hpcai500.workloads.base import Chain, Chained, Place, TrainingBatch, Worklo
 from hpcai500.workloads.models.parts import Part
 
 # ----------------------------------------------------------------------------------------------------
-# With whom a rank shares one model, where models are cut into stages.
+# The groups of a rank: the stages of its own model (a column), and the replicas of its stage (a row).
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The ranks of one model.
-
-    Attributes:
-        column: for the training thread, first stage first.
-        process_group: the same ranks, as torch's pipelining takes them.
-    """
+    """The ranks of one model, first stage first: `column` is for the training thread, `process_group` for torch."""
 
     column: Communicator
     process_group: dist.ProcessGroup
@@ -48,13 +47,9 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class StageGroups:
-    """With whom this rank shares what.
+    """The ranks of this rank's model, and the ranks that hold the same stage.
 
-    Attributes:
-        layout: who holds which part.
-        neighbours: the ranks of this rank's model.
-        replicas: the ranks that hold the same part, for any thread.
-        watched_replicas: the same, for the training thread.
+    `replicas` is for any thread, `watched_replicas` for the training thread.
     """
 
     layout: Layout
@@ -64,7 +59,7 @@ class StageGroups:
 
 
 def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
-    """The groups of this rank, made by all ranks together; None where every rank has a whole model.
+    """Make the groups of this rank; called by all ranks together. None where every rank has a whole model.
 
     Raises:
         RunError: another rank is lost.
@@ -81,11 +76,11 @@ def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a chain of parts is cut, so that all stages have about equal work.
+# Where the chain is cut.
 
 
 def work_of(parts: Sequence[Part], count: FlopsCount) -> list[float]:
-    """Floating-point operations of each part in a training step, a sample, by the count that results are told by."""
+    """Training FLOPs of each part for one sample, by the same count that results use."""
     return [
         math.fsum(
             operator.training_flops
@@ -97,7 +92,7 @@ def work_of(parts: Sequence[Part], count: FlopsCount) -> list[float]:
 
 
 def cut(work: Sequence[float], stages: int) -> list[range]:
-    """Cut consecutive parts with this `work` into `stages` so that the largest has as little as possible.
+    """Cut parts with this `work` into consecutive ranges, one a stage, so that the largest stage is smallest.
 
     Raises:
         RecipeError: there are fewer parts than stages.
@@ -107,7 +102,8 @@ def cut(work: Sequence[float], stages: int) -> list[range]:
             f"programming.stages: this model can be cut into at most {len(work)} parts, got {stages}; take fewer"
         )
     sums = [0.0, *accumulate(work)]
-    # Of the parts from each one on, in as many stages as were looked at: the largest stage, and where the first ends.
+    # Dynamic programming: `best[start]` is (work of the largest stage, end of the first stage) for the parts from
+    # `start` on, cut into as many stages as were tried so far.
     best = [(sums[-1] - done, len(work)) for done in sums]
     ends = [best]
     for count in range(2, stages + 1):
@@ -128,11 +124,11 @@ def cut(work: Sequence[float], stages: int) -> list[range]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One rank's stage of a model, and how batches pass all stages: torch.distributed.pipelining.
+# One rank's stage, and how batches pass all stages.
 
 
 class StageModule(nn.Module):
-    """Consecutive parts of a chain, computed in the run's precision; tensors are contiguous where they are sent."""
+    """Consecutive parts of a chain, computed in the run's precision; its outputs are contiguous, as sending wants."""
 
     def __init__(self, parts: Sequence[Part], precision: Precision, *, channels_last: bool) -> None:
         super().__init__()
@@ -140,13 +136,12 @@ class StageModule(nn.Module):
         self._precision, self._channels_last = precision, channels_last
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the stage before sent -> what goes on to the next."""
         with self._precision.forward():
             current = tuple(self._laid_out(tensor) for tensor in tensors)
             for part in self.parts:
                 outputs = part(*current)
                 current = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-        # A tensor that only passes through must not be its own gradient's root: autograd would see no way to it.
+        # A tensor that is passed on unchanged needs a view: autograd finds no path to one that is input and output.
         return tuple(tensor.view_as(tensor).contiguous() for tensor in current)
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
@@ -158,20 +153,13 @@ class StageModule(nn.Module):
 class Pipe:
     """Passes batches forward and back through all stages of one model; every rank of its column calls alike.
 
-    Args:
-        chain: the model.
-        own: which of its parts this rank computes.
-        neighbours: the ranks of this model.
-        precision: the arithmetic.
-        example: a batch as the first part takes it; values do not matter.
-        micro_batches: in how many parts a batch passes.
-        channels_last: memory layout of images.
+    `own` are the parts that this rank computes; of `example`, a batch as the first part takes it, only the shape
+    counts.
 
     Attributes:
-        stage: the module of this rank.
-        waited_seconds: in `run` since `begin`: for other stages, and for what they send. On a CPU; a GPU is not waited
-            for, so there it stays 0.
-        phase: told what the rank is doing.
+        waited_seconds: waiting for other stages, in `run` since `begin`. Measured on a CPU only; on a GPU, which
+            computes on its own, it stays 0.
+        phase: is called with what the rank begins to do.
     """
 
     def __init__(
@@ -217,18 +205,13 @@ class Pipe:
         self._sent_bytes = _bytes_of(outputs) if not self.is_last else 0, _bytes_of(inputs) if not self.is_first else 0
 
     def begin(self) -> None:
-        """A new update."""
         self.waited_seconds = 0.0
 
     def run(self, payload: Any, passes: int) -> float:
-        """One backward pass: gradients are added to those of this stage's parameters.
+        """Do one of the `passes` of an update; gradients are added to those of this stage's parameters.
 
-        Args:
-            payload: of the workload's batch, on the first stage; None on the others.
-            passes: backward passes of this update, whose mean counts.
-
-        Returns:
-            The share of the update's loss, on the last stage; 0 on the others.
+        The first stage gives the batch's payload, the others None. Returns the share of the update's loss on the last
+        stage, 0 on the others.
 
         Raises:
             RunError: another rank is lost.
@@ -249,11 +232,7 @@ class Pipe:
         return math.fsum(loss.item() for loss in self._losses)
 
     def sent_bytes(self, hosts: Sequence[str] | None = None) -> int:
-        """What this rank sends to other stages in one backward pass.
-
-        Args:
-            hosts: of the column, by stage: then only what goes to other hosts.
-        """
+        """What this rank sends to other stages in one pass; with the `hosts` of all stages, only to other hosts."""
         here = self._column.rank
         return self._micro_batches * sum(
             size
@@ -262,7 +241,7 @@ class Pipe:
         )
 
     def _loss(self, outputs: tuple[Tensor, ...] | Tensor, places: Tensor) -> Tensor:
-        """Of one micro-batch: its share of the update's mean, scaled as the precision wants gradients."""
+        """Share of the micro-batch with the samples `places` in the update's mean loss, with the loss scale on it."""
         whole = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
         with self._busy(), self._precision.forward():
             targets = self._chain.pick(self._targets, slice(int(places[0]), int(places[-1]) + 1))
@@ -272,13 +251,13 @@ class Pipe:
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Within, this rank computes; otherwise, it waits for others."""
+        """Tell and time that this rank computes; between such contexts it waits for other stages."""
         start = time.perf_counter()
         self.phase(COMPUTING)
         try:
             yield
         except Exception as error:
-            # torch makes it an error of its own, which would look as if another rank were lost.
+            # torch wraps it in an error of its own, which would look like a lost rank.
             self._failure = self._failure or error.__cause__ or error
             raise
         self.phase(WAITING)
@@ -286,7 +265,7 @@ class Pipe:
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """What goes wrong while this rank computes is told as what it is."""
+        """Raise this rank's own failure, if there is one, instead of the communication error that torch made of it."""
         try:
             yield
         except CommunicationError as error:
@@ -296,17 +275,15 @@ class Pipe:
 
 
 class _WatchedStage(PipelineStage):
-    """Tells when it computes."""
+    """torch's stage, which computes inside the context `busy`."""
 
     busy: Callable[[], Any]
 
     def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        """As torch's."""
         with self.busy():
             return super().forward_one_chunk(*arguments, **named)
 
     def backward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        """As torch's."""
         with self.busy():
             return super().backward_one_chunk(*arguments, **named)
 
@@ -314,7 +291,10 @@ class _WatchedStage(PipelineStage):
 def _shapes(
     before: StageModule, stage: StageModule, example: Tensor, samples: int
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """What a stage takes and gives, for `samples`: found with one, which leaves running statistics as they are."""
+    """Empty tensors like the inputs and outputs of `stage` for `samples` samples.
+
+    They are found by passing one sample in evaluation mode, which leaves running statistics as they are.
+    """
     modes = [(module, module.training) for part in (before, stage) for module in part.modules()]
     before.eval()
     stage.eval()
@@ -339,27 +319,14 @@ def _bytes_of(tensors: Sequence[Tensor]) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A model whose stages are trained by several ranks: made whole wherever the run asks for all of it.
+# The whole model and its stages.
 
 
 class StagedModel:
     """The stage of this rank, and the way from all stages to the whole model and back.
 
-    Every rank holds the whole model's weights, which count for little; gradients, the optimizer's state and what
-    backward passes keep are of its own stage alone.
-
-    Args:
-        recipe: how many stages and micro-batches.
-        workload: whose model is cut.
-        whole: that model, on the device.
-        groups: of this rank.
-        place: device and communicator.
-        precision: the arithmetic.
-
-    Attributes:
-        layout: who holds which part.
-        pipe: passes batches.
-        stage: the part that is trained here.
+    Every rank holds the weights of the whole model, which take little memory; gradients, optimizer state and
+    activations it holds for its own stage alone.
 
     Raises:
         RecipeError: the workload's model cannot be cut, or not into as many stages.
@@ -402,11 +369,11 @@ class StagedModel:
         return self._groups.replicas
 
     def sent_bytes(self) -> tuple[int, int]:
-        """What this rank sends to other stages in one backward pass, and the part of it that goes to other hosts."""
+        """What this rank sends to other stages in one pass, and the part of it that goes to other hosts."""
         return self.pipe.sent_bytes(), self.pipe.sent_bytes(self._column.hosts)
 
     def make_whole(self) -> None:
-        """Give the whole model on this rank the weights and buffers that each of its stages has learnt.
+        """Give the whole model on this rank the trained weights and buffers of all stages.
 
         Raises:
             RunError: another rank is lost.
@@ -415,10 +382,9 @@ class StagedModel:
             make_equal(stage, self._column, root=number)
 
     def whole_state(self, optimizer: optim.Optimizer) -> dict[str, Any]:
-        """The state of an optimizer over the whole model, as one process would have it; all ranks of a model call it.
+        """The optimizer's state of all stages, as one process would have it; all ranks of a model call it.
 
-        Args:
-            optimizer: over the whole model, of which it has updated this rank's stage.
+        `optimizer` is over the whole model, of which it has updated this rank's stage.
 
         Raises:
             RunError: another rank is lost.
@@ -430,7 +396,7 @@ class StagedModel:
         return {**own, "state": dict(sorted(state.items()))}
 
     def own_state(self, whole: Mapping[str, Any], optimizer: optim.Optimizer) -> dict[str, Any]:
-        """Of the state that `whole_state` made, or one process, the part of this rank's stage."""
+        """The part of this rank's stage in a `whole` state, made by `whole_state` or by one process."""
         mine = {id(parameter) for parameter in self.stage.parameters()}
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         own = {number for number, parameter in enumerate(parameters) if id(parameter) in mine}
@@ -456,7 +422,7 @@ def _modules(parts: tuple[Part, ...]) -> nn.Module:
 
 
 def _require_all(whole: nn.Module, stages: list[nn.Module]) -> None:
-    """A tensor in no stage would never learn, and one in two would learn apart."""
+    """Refuse stages that lack a tensor of the model (it would never learn) or share one (it would be learnt twice)."""
     wanted = [id(tensor) for tensor in [*whole.parameters(), *whole.buffers()]]
     found = [id(tensor) for stage in stages for tensor in [*stage.parameters(), *stage.buffers()]]
     if sorted(wanted) != sorted(found):
@@ -467,7 +433,7 @@ def _require_all(whole: nn.Module, stages: list[nn.Module]) -> None:
 
 
 def _shared(state: Mapping[int, Any], column: Communicator, root: int, device: torch.device) -> dict[int, Any]:
-    """The optimizer's state that member `root` has; tensors travel as tensors, whatever their size."""
+    """The optimizer state of member `root`, on all members; its tensors are broadcast as tensors, not pickled."""
     mine = column.rank == root
     described = {number: _described(value) for number, value in state.items()} if mine else None
     plain = column.broadcast_object(described, root)
@@ -486,8 +452,6 @@ def _shared(state: Mapping[int, Any], column: Communicator, root: int, device: t
 
 @dataclass(frozen=True)
 class _Form:
-    """What is to be known of a tensor before it arrives."""
-
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_device: bool
@@ -504,21 +468,15 @@ def _described(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One update of a model in stages: batches pass its ranks, gradients are summed over the replicas of each stage.
+# One update.
 
 
 @dataclass
 class StagedUpdater(Updater):
     """Does the updates of one stage; all ranks of the job call alike.
 
-    The first stage reads, and its samples are counted there; the others read nothing. The loss is that of this
-    rank's replica, the same on all its stages.
-
-    Attributes:
-        pipe: passes batches through the stages.
-        world: all ranks of the job, for the training thread.
-        replicas: the ranks that hold the same stage, one of each model that learns.
-        micro_batches: in how many parts a batch passes.
+    Only the first stage reads batches and counts their samples. The loss is that of this rank's replica, the same on
+    all its stages. `world` and `replicas` (the ranks that hold the same stage) are for the training thread.
     """
 
     pipe: Pipe = field(kw_only=True)
@@ -529,7 +487,7 @@ class StagedUpdater(Updater):
 
     @property
     def waited_seconds(self) -> float:
-        """Of the last update: for other stages, for sums over replicas, and for the last word of all ranks."""
+        """Waiting in the last update: for other stages, for sums over replicas, and for all ranks to agree."""
         return super().waited_seconds + self.pipe.waited_seconds + self._agreed_seconds
 
     def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
@@ -562,9 +520,9 @@ class StagedUpdater(Updater):
         return batch
 
     def _agreed(self, loss: float) -> Tensor:
-        """The loss of this replica, and what any rank has heard: the stages of one model have only this in common."""
+        """Sum losses, alarms and requests to stop over all ranks; returns the loss of this replica."""
         start = time.perf_counter()
-        # A sum of all losses would hide whose was no number first.
+        # A place for each replica's loss: one sum of all would hide whose was not finite.
         losses = [0.0] * self.replicas.size
         losses[self.replicas.rank] = loss
         numbers = torch.tensor([*losses, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
@@ -576,7 +534,10 @@ class StagedUpdater(Updater):
         return numbers[self.replicas.rank]
 
     def _held_back(self, turn: int) -> AbstractContextManager[Any]:
-        """Sums leave while the last backward pass runs; that of several micro-batches adds to gradients to its end."""
+        """Keep the reducer from sending gradients that are not complete yet.
+
+        They are complete during the last pass if that has one micro-batch, and only after it if it has several.
+        """
         if self.reducer is None or (turn == self.passes - 1 and self.micro_batches == 1):
             return nullcontext()
         return self.reducer.accumulate()

@@ -1,4 +1,7 @@
-"""The power of a run: measured by one rank of each node while it trains, told by rank 0 when it has ended."""
+"""The power of a run: measured by one rank of each node during training, written into the record by rank 0 at its end.
+
+The source is a meter's file, read after the run, or samples of the node's own sensors.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,10 @@ _MOST_NAMES = 4
 
 
 class RunPower:
-    """Measures from `begin` to `conclude`. All but `begin` and `close` are called by all ranks together.
+    """Measures from `begin` to `conclude`; the first rank of each host measures there.
 
-    Args:
-        choice: what the user wants it to be read from.
-        world: all ranks; the first one of each host measures there.
-        record: folder of the record.
-        on_gpu: whether the run uses accelerators.
-        how: how sources are opened, by name.
+    All methods but `begin` and `close` are called by all ranks together. `choice` is the source that the user wants,
+    `how` opens sources by name.
     """
 
     def __init__(
@@ -47,17 +46,17 @@ class RunPower:
         self._on_gpu, self._how = on_gpu, how if how is not None else openers()
         self._host = world.hosts[world.rank]
         self._hosts = list(dict.fromkeys(world.hosts))
-        # Which of the ranks may measure; whether one does is found out.
+        # Whether this rank may measure; `find` says whether it does.
         self._leads_node = is_first_of_host(world.rank, world.hosts)
         self._node: NodePower | None = None
         self._reason = _NOT_WANTED
 
     def find(self) -> None:
-        """Find out, before anything takes long, what can be read; the same on all nodes. Rank 0 says it on stderr.
+        """Find out what can be read, the same source on all nodes; rank 0 says it on stderr. Called early in a job.
 
         Raises:
-            EnvironmentLacksError: what the user named cannot be read on a node.
-            UsageError: one meter's file cannot be that of each of several nodes.
+            EnvironmentLacksError: the source that the user named cannot be read on a node.
+            UsageError: one meter's file is given for several nodes.
         """
         if self._choice.meter:
             self._take_meter(self._choice.meter)
@@ -65,12 +64,11 @@ class RunPower:
             self._take_source()
 
     def begin(self) -> None:
-        """Measure from now on."""
         if self._node:
             self._node.begin()
 
     def conclude(self, journal: Journal) -> None:
-        """Stop, and write the event `power`, after `run_stop`.
+        """Stop, and write the event `power`; called after `run_stop`.
 
         Raises:
             RunError: a rank is gone, or the disk is full.
@@ -90,7 +88,7 @@ class RunPower:
         journal.event("power", self._value(entries, hosts))
 
     def close(self) -> None:
-        """Let go, however the run ended; what was sampled stays."""
+        """Stop measuring, however the run ended; the samples stay."""
         if self._node:
             self._node.stop()
 
@@ -105,7 +103,7 @@ class RunPower:
             covers = self._hosts if shared else [self._host]
             self._node = MeteredNode(meter, self._record, self._host, covers)
         self._say(f"power: {meter.pattern} (scope {meter.scope}) is read when the run has ended")
-        # The meter may write it later; a name that is mistyped should not be found out only then.
+        # The meter may still write the file; the warning shows a mistyped name before the run.
         lacks = self._node is not None and not files_of(meter, self._host)
         missing = [host for host in self._world.gather_objects(self._host if lacks else None) if host]
         if missing:
@@ -117,7 +115,7 @@ class RunPower:
         found = find_sources(names, self._how) if self._leads_node else Found()
         told = self._world.gather_objects((self._host, tuple(found.sources), found.words) if self._leads_node else None)
         nodes = [one for one in told if one]
-        # Sums over nodes mean something only where all of them measure the same.
+        # A sum over nodes means something only if all of them measure the same.
         common = next((name for name in names if all(name in sources for _, sources, _ in nodes)), None)
         source = found.take(common)
         if common is None:
@@ -132,13 +130,13 @@ class RunPower:
             self._say(f"power: {source.name}{where}: {what}, every {source.interval_seconds:g} s")
 
     def _clock_offset(self) -> float:
-        """How far this node's wall clock is ahead of rank 0's, both as their samples have it."""
+        """Seconds that this node's wall clock is ahead of rank 0's, both as their samples have it."""
         self._world.barrier()
         now = self._node.unix_now() if self._node else 0.0
         return now - float(self._world.gather_objects(now)[0])
 
     def _bring_file(self, rank: int, name: str, sha256: str) -> None:
-        """Into the record that rank 0 writes, where the node of `rank` does not share its file system."""
+        """Copy the file of `rank` into rank 0's record, if the nodes do not share a file system."""
         world, target = self._world, self._record / name
         if world.broadcast_object(_is_file(target, sha256) if world.rank == 0 else None):
             return
@@ -162,7 +160,6 @@ class RunPower:
 
 
 def _run_of(journal: Journal) -> tuple[Window, list[str]]:
-    """The run's time and hosts, as its record has them."""
     events = read_record(journal.path).events
     return window_of(events), hosts_of(events)
 

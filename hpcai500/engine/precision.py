@@ -1,4 +1,4 @@
-"""Arithmetic of a run (layer 4): fp32, tf32, mixed precision in bf16 or fp16 over fp32 weights, and int8 values."""
+"""Device and arithmetic of a run (layer 4): fp32, tf32, mixed precision in bf16 or fp16 over fp32 weights, and int8."""
 
 from __future__ import annotations
 
@@ -21,69 +21,65 @@ from hpcai500.system.accelerator import Torch
 from hpcai500.system.doctor import why_no_device
 
 # ----------------------------------------------------------------------------------------------------
-# fp16's loss scale where several ranks hold parts of one model: what overflows on one is left out by all.
+# fp16's loss scale where several ranks hold stages of one model.
 
 
 class AgreedGradScaler(torch.amp.GradScaler):
-    """torch's loss scaler, that asks the other ranks whether a gradient overflowed.
+    """torch's loss scaler, agreed over the stages of a model: a step that overflows on one is skipped by all.
 
-    Not torch's own ShardedGradScaler: a default argument of it holds the job's process group for as long as the process
-    lives (see open_torch), fused optimizers take a step that overflows on two ranks, and nobody watches
+    `communicator` has all ranks that hold stages of the model, which step equally often. torch's own ShardedGradScaler
+    would not do: a default argument of it holds the job's process group for as long as the process lives (see
+    `comm.torch_backend.open_torch`), fused optimizers take a step that overflows on two ranks, and no monitor watches
     its wait for the others.
-
-    Args:
-        device: where the gradients are.
-        communicator: all ranks that hold parts of the model. Each of them steps as often as the others.
     """
 
     def __init__(self, device: torch.device, communicator: Communicator) -> None:
         super().__init__(device.type)
         self._where, self._communicator = device, communicator
-        # Only the last stage scales a loss; the others too must have the factor that they unscale by.
+        # Only the last stage scales a loss, but all must have the factor, by which they unscale.
         self.scale(torch.zeros((), device=device))
 
     def unscale_(self, optimizer: optim.Optimizer) -> None:
-        """Divide the gradients by the scale, and learn whether one overflowed on any rank.
+        """Divide the gradients by the scale, and find out whether one overflowed on any rank.
 
         Raises:
             CommunicationError: another rank is lost.
         """
         super().unscale_(optimizer)
         state: dict[str, Any] = self._per_optimizer_states[id(optimizer)]
-        # Empty where no parameter has a gradient; the others ask all the same.
+        # Empty where no parameter has a gradient; this rank must take part in the sum all the same.
         found: dict[torch.device, Tensor] = state["found_inf_per_device"] or {
             self._where: torch.zeros((), device=self._where)
         }
         for overflowed in found.values():
             self._communicator.all_reduce(overflowed)
-            # A fused optimizer leaves out its step at 1, and takes it at any other number.
+            # A fused optimizer skips its step at 1 only, not at a sum of 2.
             overflowed.clamp_(max=1)
         state["found_inf_per_device"] = found
 
 
 # ----------------------------------------------------------------------------------------------------
-# Training in 8 bits: what convolutions and linear layers multiply is rounded to 256 values, by torch's own functions.
+# Training with int8 values: inputs and weights of convolutions and linear layers are rounded to 256 values.
 #
-# The values are those of int8; the arithmetic is the device's float32, for torch has no 8-bit kernels that learn.
-# Weights have a scale for each output channel, symmetric about 0. Inputs have a scale and a zero point for each
-# sample: what one sample is rounded to does not depend on which others are in its batch, so that data, model and
-# pipeline parallelism stay what they are. Gradients are straight-through (Bengio et al. 2013; Jacob et al. 2018):
-# those of the rounded values, in float32, as if nothing had been rounded. Weights themselves are kept, and updated,
-# in float32.
+# The arithmetic is the device's float32, as torch has no 8-bit kernels that learn. Weights have a scale for each output
+# channel, symmetric about 0. Inputs have a scale and a zero point for each sample: a sample is rounded alike whatever
+# its batch, so that results do not depend on how data and model are distributed. Gradients are straight-through (Bengio
+# et al. 2013; Jacob et al. 2018): those of the rounded values, in float32, as if nothing had been rounded. Weights are
+# kept, and updated, in float32.
 
 
 _LOWEST, _HIGHEST = -128, 127
-# A tensor that is 0 throughout: any scale is right for it.
+# The scale of a tensor that is 0 throughout: any would be right.
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
 
 
 class Int8Products(TorchFunctionMode):
-    """While it is entered, convolutions and linear layers multiply values of 8 bits; as autocast does it for bf16."""
+    """While it is entered, convolutions and linear layers multiply int8 values, as autocast makes them take bf16."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Round the first two arguments, input and weight, of a product."""
+        """Round input and weight, the first two arguments of a product."""
         if func in _PRODUCTS and len(args) > 1:
             args = (rounded_samples(args[0]), rounded_weight(args[1]), *args[2:])
         return func(*args, **(kwargs or {}))
@@ -93,7 +89,7 @@ _PRODUCTS = (F.conv2d, torch.conv2d, F.linear)
 
 
 def rounded_weight(weight: Tensor) -> Tensor:
-    """(outputs, …) with each output's values on -127 … 127 times a scale of its own; gradients pass through."""
+    """(outputs, …) with each output's values rounded to -127 … 127 times a scale of its own; gradients pass through."""
     largest = weight.detach().abs().flatten(1).amax(1)
     scales = (largest / _HIGHEST).clamp_(min=_LEAST_SCALE)
     zeros = torch.zeros(len(scales), dtype=torch.int32, device=weight.device)
@@ -101,30 +97,28 @@ def rounded_weight(weight: Tensor) -> Tensor:
 
 
 def rounded_samples(images: Tensor) -> Tensor:
-    """(N, …) with each sample's values on 256 evenly spaced ones that span it, 0 among them; gradients pass through."""
+    """(N, …) with each sample's values rounded to 256 evenly spaced ones, 0 among them; gradients pass through."""
     values = images.detach().flatten(1)
     # 0 is exact: padding and what ReLU cut off stay 0.
     least, greatest = values.amin(1).clamp_(max=0), values.amax(1).clamp_(min=0)
-    # One step is to spare: the zero point is rounded, and what would fall off the end would get no gradient.
+    # One step less than there are: the zero point is rounded, and values beyond the last step would get no gradient.
     scales = ((greatest - least) / (_HIGHEST - _LOWEST - 1)).clamp_(min=_LEAST_SCALE)
     zeros = (_LOWEST - least / scales).round_().clamp_(_LOWEST, _HIGHEST).to(torch.int32)
     return torch.fake_quantize_per_channel_affine(images, scales, zeros, 0, _LOWEST, _HIGHEST)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Arithmetic of a run (layer 4): fp32, tf32, mixed precision in bf16 or fp16 over fp32 weights, and int8 values.
+# The precision and the device of a run.
 
 
 _MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """Runs forward passes and updates in the precision that the recipe names.
+    """Runs forward passes and updates in the precision `name` of the recipe.
 
-    Args:
-        name: the recipe's word.
-        device: where the model is.
-        stages: the ranks that hold parts of the same model, which leave out a step alike; by default this one alone.
+    `stages` are the ranks that hold stages of the same model, which must skip the same steps; None for a whole model.
+    Creating it sets torch's global switches for tf32 and cuDNN.
     """
 
     def __init__(self, name: str, device: torch.device, *, stages: Communicator | None = None) -> None:
@@ -134,8 +128,8 @@ class Precision:
         # fp16 has 5 exponent bits: small gradients vanish unless the loss is scaled up.
         self._scaler = _scaler(device, stages) if name == "fp16" else None
         self._in_stages = stages is not None
-        # torch's older switches: its newer ones (fp32_precision) may not be mixed with them, torch's own compiler still
-        # reads the older ones, and of both only these are in all versions that we run on.
+        # torch's older switches: its newer ones (fp32_precision) may not be mixed with them, torch's compiler still
+        # reads the older ones, and only those are in all versions that we run on.
         matmul = "high" if name == "tf32" else "highest"
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = name == "tf32"
@@ -144,20 +138,19 @@ class Precision:
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """The type in which images are best delivered."""
+        """The type in which images should be delivered."""
         return self._mixed or torch.float32
 
     @property
     def leaves_out_overflows(self) -> bool:
-        """Whether `step` leaves the weights as they are where a gradient is not finite."""
+        """Whether `step` leaves the weights unchanged where a gradient is not finite."""
         return self._scaler is not None
 
     def forward(self, *, caching: bool = True) -> AbstractContextManager[Any]:
-        """Context of forward pass and loss.
+        """The context of forward pass and loss.
 
-        Args:
-            caching: whether a weight that is used twice is rounded once. Not while a CUDA graph is captured: a weight
-                that was rounded outside of it would stay what it was.
+        With `caching` a weight that is used twice is rounded once. Not while a CUDA graph is captured: it would keep
+        using a weight that was rounded outside of it.
         """
         if self._is_int8:
             return Int8Products()
@@ -166,41 +159,39 @@ class Precision:
         return torch.autocast(self._device.type, dtype=self._mixed, cache_enabled=caching)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """What a backward pass begins with: the loss, with fp16 scaled up."""
+        """The loss that a backward pass begins with: with fp16 it is scaled up."""
         return self._scaler.scale(loss) if self._scaler else loss
 
     def backward(self, loss: Tensor) -> None:
-        """Backward pass; with fp16 its gradients are scaled up."""
+        """Do the backward pass; with fp16 its gradients are scaled up."""
         self.scaled(loss).backward()
 
     def step(self, optimizer: optim.Optimizer) -> None:
-        """One step of `optimizer`; with fp16 a step whose gradients overflow is left out.
+        """Do one step of `optimizer`; with fp16 a step whose gradients overflow is skipped.
 
-        A fused optimizer divides by the scale and leaves out the step by itself, on the device; for others the host
-        waits for the device's answer whether a gradient overflowed.
+        A fused optimizer divides by the scale and skips the step by itself, on the device; for others the host waits
+        for the device to say whether a gradient overflowed.
         """
         if self._scaler is None:
             optimizer.step()
             return
         if self._in_stages:
-            # A fused optimizer skips what asks the other stages.
+            # The scaler does not call this for a fused optimizer, but it is what asks the other stages.
             self._scaler.unscale_(optimizer)
         self._scaler.step(optimizer)
         self._scaler.update()
 
     def state(self) -> dict[str, Any]:
-        """State of the loss scale, for a checkpoint."""
         return self._scaler.state_dict() if self._scaler else {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on with the loss scale of a checkpoint."""
         if self._scaler:
             self._scaler.load_state_dict(state)
 
 
 @contextmanager
 def same_kernels() -> Iterator[None]:
-    """Within, a GPU takes the same kernels for the same shapes, whatever was timed before."""
+    """While it is entered, cuDNN takes the same kernels for the same shapes, whatever it has timed before."""
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
     try:
@@ -214,7 +205,11 @@ def _scaler(device: torch.device, stages: Communicator | None) -> torch.amp.Grad
 
 
 def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
-    """The device of the recipe. There is no silent fall-back to a CPU: its numbers would be taken for the device's."""
+    """The device of the recipe for this rank, made torch's current one. There is no silent fall-back to a CPU.
+
+    Raises:
+        EnvironmentLacksError: this rank has no such device.
+    """
     if recipe.accelerator.device != "cuda":
         return torch.device(recipe.accelerator.device)
     if not torch.cuda.is_available():
@@ -226,7 +221,7 @@ def device_of(recipe: Recipe, ranks: Ranks) -> torch.device:
                 [recipe.benchmark, *sys.argv[1:]],
             )
         )
-    # A launcher may show each rank its own device only.
+    # Where one device is visible, the launcher may have given each rank its own.
     devices = torch.cuda.device_count()
     local_rank = ranks.placement.local_rank if devices > 1 else 0
     if local_rank >= devices:

@@ -1,7 +1,7 @@
-"""What a member of an ensemble says of each sample, its vote (V3.0 section 3.1), written once the clock has stopped.
+"""Predictions of an ensemble's member for each sample, its vote (V3.0 section 3.1), written after training.
 
-A process that is killed in here leaves a record that is complete but for these files. Another one then makes them of
-the last checkpoint, which holds the very weights that were judged last; nothing is trained again.
+A process that is killed here leaves a record in which only these files are missing. The next one makes them from the
+last checkpoint, which holds exactly the weights that were evaluated last; nothing is trained again.
 """
 
 from __future__ import annotations
@@ -40,16 +40,7 @@ Judged = Callable[[], AbstractContextManager[nn.Module]]
 
 @dataclass(frozen=True)
 class Member:
-    """A member that is trained.
-
-    Attributes:
-        recipe: its recipe.
-        workload: its problem.
-        judged: gives its model as evaluations see it.
-        ranks: all that have trained it.
-        journal: where files and events go.
-        stop: tells when to stop early.
-    """
+    """A trained member of an ensemble; `judged` gives its model as evaluations call it."""
 
     recipe: Recipe
     workload: Workload
@@ -60,9 +51,9 @@ class Member:
 
 
 def missing_kinds(recipe: Recipe, record: Record | None) -> tuple[str, ...]:
-    """Which predictions a run still owes, as its record has it (None: a new run).
+    """Which predictions a run still has to make (record None: a new run).
 
-    Those without an event, and those whose file is not what the event says.
+    These are predictions without an event, and those whose file has not the hash of the event.
     """
     told = vouched(record.events) if record else {}
     return tuple(
@@ -75,7 +66,7 @@ def missing_kinds(recipe: Recipe, record: Record | None) -> tuple[str, ...]:
 def announce_again(
     journal: Journal, recipe: Recipe, ranks: Ranks, campaign: Mapping[str, Any] | None, how: Mapping[str, Any]
 ) -> None:
-    """Write down that a process goes on with a run whose training is over, on which ranks (`how`)."""
+    """Write down that a process goes on with a run whose training is over; `how` says on which ranks."""
     started = {
         "benchmark": recipe.benchmark,
         "edition": recipe.edition,
@@ -91,7 +82,7 @@ def announce_again(
 
 
 def require_same_data(workload: Workload, old: Record) -> None:
-    """Raise DataError unless `workload` reads the data that the run was trained and judged on."""
+    """Raise DataError unless `workload` reads the data on which the run was trained and evaluated."""
     found = workload.dataset()
     before = [event["value"] for event in old.events if event["key"] == "dataset"]
     if before and before[-1]["fingerprint"] != found["fingerprint"]:
@@ -102,7 +93,7 @@ def require_same_data(workload: Workload, old: Record) -> None:
 
 
 def require_trained(recipe: Recipe, path: Path, next_epoch: int) -> None:
-    """Raise RecordError unless the checkpoint that was read holds the weights that were judged last."""
+    """Raise RecordError unless the checkpoint that was read is that of the last epoch."""
     if next_epoch != recipe.problem.epochs + 1:
         raise RecordError(
             f"{path}: the checkpoint of its last epoch is damaged or missing: predictions cannot be made of any other, "
@@ -114,7 +105,7 @@ def write_predictions(member: Member, kinds: Sequence[str]) -> None:
     """Make, check and write predictions of these kinds; called by all ranks.
 
     Raises:
-        RunError: what the model says is not what it said in the evaluation, or no numbers; the disk is full.
+        RunError: predictions are not finite, or give another quality than the last evaluation; the disk is full.
         StoppedError: a signal asked to stop.
     """
     facts = member.workload.dataset()
@@ -130,7 +121,6 @@ def write_predictions(member: Member, kinds: Sequence[str]) -> None:
 
 
 def _unseen(member: Member, training_samples: int) -> SampleIds:
-    """The probe's samples that this member has not drawn."""
     assert member.recipe.ensemble is not None
     return unseen_probe(member.workload.drawn, training_samples, member.recipe.ensemble.out_of_bag_samples)
 
@@ -145,7 +135,7 @@ def _predictions(member: Member, kind: str, samples: SampleIds | None, count: in
             member.ranks.progress()
             bar.advance(min(now, count) - done)
             done = min(now, count)
-            # Many ranks stop together, between two files.
+            # Several ranks stop together, between two files.
             if member.stop.signal and member.ranks.world.size == 1:
                 raise _stopped(member, member.stop.signal.name)
 
@@ -166,7 +156,7 @@ def _keep(member: Member, kind: str, found: Predictions, ids: SampleIds) -> None
 
 
 def _told(recipe: Recipe, quality: Evaluation | None) -> dict[str, Any]:
-    """Value of the event `out_of_bag`; nothing is judged where all of the probe was drawn."""
+    """The value of the event `out_of_bag`; there is no quality where the member has drawn all samples of the probe."""
     value = None if quality is None else quality.value
     per_class = dict(quality.per_class) or None if quality else None
     samples = 0 if quality is None else quality.samples
@@ -185,7 +175,7 @@ def _require_same_quality(found: Evaluation | None, journal: Journal, recipe: Re
 
 
 def last_evaluation(record: Record) -> Mapping[str, Any]:
-    """Value of the last `eval_accuracy` that counts.
+    """The value of the last `eval_accuracy` that counts.
 
     Raises:
         RecordError: there is none.
@@ -198,7 +188,7 @@ def last_evaluation(record: Record) -> Mapping[str, Any]:
 
 
 def is_same_quality(found: Evaluation, told: Mapping[str, Any]) -> bool:
-    """Whether a quality is the one that `eval_accuracy` tells, to the last bit."""
+    """Whether a quality is that of the event `eval_accuracy`, to the last bit."""
     of_all = (found.value, found.samples) == (told["value"], told["samples"])
     return bool(of_all) and dict(found.per_class) == (told.get("per_class") or {})
 

@@ -1,4 +1,8 @@
-"""The processes of one job, as each of them sees the others: who they are, how to talk, and who is lost."""
+"""The processes of one job, as each of them sees the others: layout, communicators, signs of life, and who is lost.
+
+Ranks that hang are found by their silence: each tells a monitor what it does, and a rank that waits for others in a
+collective is not the one that hangs. A watcher thread ends the job when the mount with the data has died.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +39,26 @@ from hpcai500.progress import Progress, Tracker, silent, track
 from hpcai500.system.mounts import unreachable
 
 # ----------------------------------------------------------------------------------------------------
-# Which rank holds which part of which replica of the model.
+# Which rank holds which stage of which replica of the model.
 
 
-# Normalisations whose result depends on which samples are together; `sync-batch` is over all replicas besides.
+# Normalisations over the samples of a batch; `sync-batch` over those of all replicas.
 _OF_SAMPLES = ("batch", "sync-batch")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`replicas` models of `stages` ranks each; the ranks of a model follow one another, so most are on one node."""
+    """`replicas` models of `stages` ranks each; the ranks of a model are consecutive, so most are on one node."""
 
     stages: int
     replicas: int
 
     def stage(self, rank: int) -> int:
-        """The part that `rank` computes, from 0."""
+        """The stage that `rank` computes, from 0."""
         return rank % self.stages
 
     def replica(self, rank: int) -> int:
-        """The model that `rank` has a part of, from 0."""
+        """The model that `rank` has a stage of, from 0."""
         return rank // self.stages
 
     def column(self, replica: int) -> range:
@@ -62,12 +66,12 @@ class Layout:
         return range(replica * self.stages, (replica + 1) * self.stages)
 
     def row(self, stage: int) -> range:
-        """The ranks that hold the same part."""
+        """The ranks that hold the same stage."""
         return range(stage, self.stages * self.replicas, self.stages)
 
 
 def layout_of(recipe: Recipe, size: int) -> Layout | None:
-    """How `size` ranks do what `recipe` says: its stages where they fit, else whole models; None where neither does."""
+    """The layout of `recipe` on `size` ranks: its stages where they fit, else whole models; None if neither fits."""
     stages, shards = recipe.programming.stages, recipe.shards
     if size % stages == 0 and shards % (size // stages) == 0:
         return Layout(stages, size // stages)
@@ -75,7 +79,7 @@ def layout_of(recipe: Recipe, size: int) -> Layout | None:
 
 
 def shares_of(recipe: Recipe, world: Communicator) -> tuple[int, ...]:
-    """Numbers of an update's backward passes (`data.samplers`) that this rank of `world` takes part in."""
+    """Which backward passes of an update (`data.samplers`), by number, this rank of `world` takes part in."""
     layout = layout_of(recipe, world.size)
     assert layout, "the number of ranks was looked at before"
     return tuple(range(layout.replica(world.rank), recipe.shards, layout.replicas))
@@ -92,13 +96,14 @@ def changes_statistics(recipe: Recipe, layout: Layout) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A communicator that tells the monitor when its rank waits for others: a waiting rank is not the one that hangs.
+# A communicator that tells the monitor when its rank waits for others.
 
 
 class WatchedCommunicator:
-    """Does what `communicator` does, each time in a context of `waiting`; so do its groups.
+    """A communicator (protocol `Communicator`) whose calls each run in a context of `waiting`; so do its groups'.
 
-    For the training thread. Another thread takes the communicator itself: its waiting says nothing about training.
+    It is for the training thread. Other threads take the communicator itself, as their waiting says nothing about
+    training.
     """
 
     def __init__(self, communicator: Communicator, waiting: Callable[[], AbstractContextManager[None]]) -> None:
@@ -108,83 +113,66 @@ class WatchedCommunicator:
         self.hosts, self.world_ranks = communicator.hosts, communicator.world_ranks
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """As the protocol."""
         with self._waiting():
             self._communicator.all_reduce(tensor)
 
     def reduce(self, tensor: Tensor, root: int) -> None:
-        """As the protocol."""
         with self._waiting():
             self._communicator.reduce(tensor, root)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """As the protocol."""
         with self._waiting():
             self._communicator.broadcast(tensor, root)
 
     def reduce_scatter(self, source: Tensor, target: Tensor) -> None:
-        """As the protocol."""
         with self._waiting():
             self._communicator.reduce_scatter(source, target)
 
     def all_gather(self, source: Tensor, target: Tensor) -> None:
-        """As the protocol."""
         with self._waiting():
             self._communicator.all_gather(source, target)
 
     def all_to_all(self, source: Tensor, target: Tensor) -> None:
-        """As the protocol."""
         with self._waiting():
             self._communicator.all_to_all(source, target)
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """As the protocol."""
         with self._waiting():
             return self._communicator.gather_objects(thing)
 
     def broadcast_object(self, thing: Any, root: int = 0) -> Any:
-        """As the protocol."""
         with self._waiting():
             return self._communicator.broadcast_object(thing, root)
 
     def barrier(self) -> None:
-        """As the protocol."""
         with self._waiting():
             self._communicator.barrier()
 
     def group(self, members: Sequence[int]) -> Communicator | None:
-        """As the protocol."""
         with self._waiting():
             group = self._communicator.group(members)
         return WatchedCommunicator(group, self._waiting) if group else None
 
     def close(self) -> None:
-        """As the protocol."""
         self._communicator.close()
 
 
 # ----------------------------------------------------------------------------------------------------
-# The processes of one job, as each of them sees the others: who they are, how to talk, and who is lost.
+# All ranks of the job.
 
 
-# A collective fails as soon as a connection breaks; who is gone is known a moment later.
+# A collective fails as soon as a connection breaks; which rank is lost is known a moment later.
 _VERDICT_SECONDS = 10.0
-# Phases in which a rank may rightly be busy for long without a sign of progress.
+# Phases in which a rank may be silent for longer, in seconds.
 _LONG_SECONDS = {STARTING: 3600.0, EVALUATING: 600.0, WRITING: 600.0}
-# Between two looks at whether the main thread gets on; after a signal to stop it has no longer for that.
+# Between two looks at the main thread's progress, and how long it may make none after a signal to stop.
 _LOOK_SECONDS = 1.0
 # Entries of the data's folder that are touched.
 _MOST_TOUCHED = 1000
 
 
 class Ranks:
-    """All processes of the job.
-
-    Attributes:
-        world: collectives over all ranks, for the training thread.
-        unwatched: the same for other threads.
-        placement: where this process stands.
-    """
+    """All processes of the job: `world` is their communicator for the training thread, `unwatched` for others."""
 
     def __init__(self, placement: Placement, communicator: Communicator, timeout_seconds: float) -> None:
         self.placement = placement
@@ -201,27 +189,27 @@ class Ranks:
 
     @property
     def name(self) -> str:
-        """What people call this rank."""
+        """`rank 3 on host n1`, for messages."""
         return f"rank {self.world.rank} on host {self.world.hosts[self.world.rank]}"
 
     def phase(self, name: str) -> None:
-        """This rank begins to do what `name` says; longer silence is allowed where that takes long."""
+        """Tell the monitor what this rank begins to do; in some phases a longer silence is allowed."""
         self._phase, self._moved = name, time.monotonic()
         self._monitor.phase(name, _LONG_SECONDS.get(name, 0.0))
 
     def progress(self) -> None:
-        """This rank is alive and getting on."""
+        """Give a sign of life."""
         self._moved = time.monotonic()
         self._monitor.progress()
 
     def on_lost(self, last_words: Callable[[str], None]) -> None:
-        """Have `last_words` too called with the reason, in another thread, as soon as another rank is lost."""
+        """Also call `last_words` with the reason, in another thread, as soon as another rank is lost."""
         self._last_words.append(last_words)
 
     def tracker(self, doing: Callable[[], str] | None = None) -> Tracker:
-        """For work that takes long before training: rank 0 shows it, and on all ranks it counts as a sign of life.
+        """A tracker for long work before training: rank 0 shows progress, and on all ranks it is a sign of life.
 
-        `doing` says what is done now (`progress.track`).
+        `doing` is as in `progress.track`.
         """
         shown: Tracker = partial(track, doing=doing) if self.leads else silent
 
@@ -237,9 +225,9 @@ class Ranks:
             say(message)
 
     def explained(self, error: HpcAi500Error) -> HpcAi500Error:
-        """`error`, or, if it came about because another rank is lost, one that names that rank.
+        """`error`, or, if another rank that is lost has caused it, an error that names that rank.
 
-        The others are told of an error that is this rank's own.
+        An error that is this rank's own is told to the others.
         """
         if isinstance(error, StoppedError | NotFiniteError):
             return error
@@ -250,24 +238,24 @@ class Ranks:
         return error
 
     def cores(self) -> int:
-        """Cores that this process may count as its own, where several share a host and the same cores."""
+        """This process's share of its cores, which others on the host may be bound to, too; called by all ranks."""
         mine = tuple(sorted(os.sched_getaffinity(0)))
         same = Counter(self.world.gather_objects((self.world.hosts[self.world.rank], mine)))
         return max(1, len(mine) // same[self.world.hosts[self.world.rank], mine])
 
     def watched(self, communicator: Communicator) -> Communicator:
-        """A group of this job for the training thread: whoever waits in it is not the one that hangs."""
+        """`communicator`, a group of this job, for the training thread."""
         return WatchedCommunicator(communicator, self._waiting) if self.unwatched.size > 1 else communicator
 
     @contextmanager
     def reading(self, data: Path, stop: StopRequest) -> Iterator[None]:
-        """While it is entered, `data` on a mount that has died end the job, by the name of that mount.
+        """While it is entered, end the job, naming the mount, if the mount of `data` has died.
 
-        All ranks may wait for their next batch then, for ever and past every signal, so that nobody waits for another.
-        Where the main thread of this one, whatever it is at, does not get on for half of the job's timeout, or for a
-        second after a signal to stop, a child touches `data` and what lies in it, and has 15 s (`system.mounts`).
+        On a dead mount all ranks may wait for their next batch for ever, past every signal, and none of them in a
+        collective. So when the main thread makes no progress for half of the job's timeout, or for a second after a
+        signal to stop, a child process touches `data` and its entries, and has 15 s for it (`system.mounts`).
         """
-        # Splits, or years, may be links to other mounts.
+        # Entries may be links to other mounts.
         paths = [data, *islice(data.glob("*"), _MOST_TOUCHED)]
         over = threading.Event()
         start_watcher(
@@ -308,19 +296,18 @@ class Ranks:
             self.phase(before)
 
     def close(self) -> None:
-        """Say goodbye."""
         self._monitor.close()
         self.unwatched.close()
 
 
 @contextmanager
 def joined(recipe: Recipe, placement: Placement) -> Iterator[Ranks]:
-    """The job's ranks, together, for as long as the context is open.
+    """Bring the job's ranks together for as long as the context is open.
 
     Raises:
-        EnvironmentLacksError: they cannot be brought together; the message says what to do.
+        EnvironmentLacksError: they cannot be connected.
     """
-    # One process may go on with the run of several, whose recipe names a backend that it has no use for.
+    # One process that goes on with the run of several does not need the backend that the recipe names.
     left_alone = placement.is_alone and recipe.world_size > 1
     communicator = LocalCommunicator() if left_alone else connect(recipe, placement)
     ranks = Ranks(placement, communicator, recipe.communication.timeout_seconds)
@@ -335,7 +322,6 @@ class _SignOfLife:
         self._bar, self._alive = bar, alive
 
     def advance(self, n: int = 1) -> None:
-        """Count, and be alive."""
         self._alive()
         self._bar.advance(n)
 
@@ -343,8 +329,8 @@ class _SignOfLife:
 def require_size(recipe: Recipe, size: int, *, going_on: bool) -> None:
     """Make sure that `size` processes can do what the recipe says.
 
-    A run that goes on may have fewer or more ranks as long as each update's shares can be dealt out evenly, and nothing
-    is computed over the samples of all ranks: the mathematics of an update stays the same.
+    A resumed run may have fewer or more ranks as long as the mathematics of an update stays the same: its backward
+    passes can be dealt out evenly, and batch norm is over the same samples.
 
     Raises:
         RecipeError: a new run has another number of ranks than its recipe.
@@ -375,7 +361,3 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
             f"batch norm over {seen} was begun on {recipe.world_size} ranks and would be another on {size}: go on "
             f"with {recipe.world_size}"
         )
-
-
-# ----------------------------------------------------------------------------------------------------
-# The device of a rank.

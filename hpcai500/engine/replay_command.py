@@ -1,7 +1,8 @@
 """Evaluates checkpoints of a run again: the recipe's model, with those weights, on the whole evaluation set.
 
-Its last one also on a sample of the training set and, if there is one, on a set that was held back. On this machine, in
-one process, however many the run had, by the code that evaluates during a run. Checkpoints may come from anybody.
+The last checkpoint is also evaluated on a sample of the training set and, if one is given, on a held-back set. All is
+done on this machine, in one process, by the code that evaluates during a run. Checkpoints may come from anybody: they
+are data that may lie, take all memory, or try to run code.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The weights in a checkpoint that somebody else made: data that may lie, take all memory, or want to run code.
+# Weights from a checkpoint that nobody has reason to trust, and sketches by which models are compared.
 
 
-# Names, shapes and the folder of the ZIP file that a checkpoint is, beside the numbers.
+# What a checkpoint, a ZIP file, may hold beside the numbers: names, shapes and its directory.
 _SLACK_BYTES = 16 << 20
 _MOST_WORDS = 200
-# Of a sketch; and what of a model is in it: matrices and convolutions.
+# Numbers of a sketch; matrices and convolutions are in it.
 _SUMS = 4096
 _LEAST_DIMENSIONS = 2
 _CONVOLUTION_DIMENSIONS = 4
-# After eight, factors of e^3 of all rows and columns leave less than 1e-6 in a trained net.
+# After eight rounds, factors of e^3 of all rows and columns leave less than 1e-6 in a trained net.
 _ROUNDS = 8
 _LEAST_DEVIATION = 1e-6
 
@@ -62,7 +63,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     exactly the model's.
 
     Raises:
-        WrongAnswerError: it is no checkpoint of this model, with the reason.
+        WrongAnswerError: it is no checkpoint of this model.
     """
     try:
         _require_plain(path, state_bytes(model) + _SLACK_BYTES)
@@ -81,10 +82,10 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def sketch_of(model: nn.Module) -> list[float]:
     """4096 numbers by which the weights of two models can be compared without having both.
 
-    The cosine of two sketches is that of what was added up to within about 1/64: each number is added, with a sign, to
-    one of the sums, both drawn from one seed (count sketch: Charikar, Chen and Farach-Colton 2002). Added up are the
+    Each weight is added, with a sign, to one of the sums, both drawn from one seed (count sketch: Charikar, Chen and
+    Farach-Colton 2002), so that the cosine of two sketches is that of the weights to within about 1/64. Added are the
     balanced magnitudes of matrices and convolutions, less their mean, each tensor scaled to norm 1, so that none
-    outweighs another. Biases and what norms learn begin alike in all trainings, and are left out.
+    outweighs another. Biases and the parameters of norms begin alike in all trainings, and are left out.
     """
     sums = torch.zeros(_SUMS, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
@@ -105,9 +106,9 @@ def sketch_of(model: nn.Module) -> list[float]:
 def _balanced(weight: Tensor) -> Tensor:
     """Magnitudes of the weights (outputs, inputs, places in the filter), scaled until each of these has a mean of 1.
 
-    A net is the same function where a filter is scaled, by any sign before a batch norm, and the layer after is made to
-    fit: whatever factors rows and columns have, these numbers are the same (Sinkhorn and Knopp 1967). Places are
-    scaled, too, as the middle of a filter has the largest weights in all nets.
+    Who copies a net can scale its filters (before a batch norm also by -1) and the layer after them inversely: the
+    function stays the same. Balanced magnitudes do not depend on such factors of rows and columns (Sinkhorn and Knopp
+    1967). Places are balanced, too, as the middle of a filter has the largest weights in all nets.
     """
     magnitudes = weight.detach().to("cpu", torch.float64, copy=True).nan_to_num_().abs_()
     magnitudes = magnitudes.reshape(*weight.shape[:_LEAST_DIMENSIONS], -1)
@@ -121,7 +122,7 @@ def _balanced(weight: Tensor) -> Tensor:
 def first_filters(model: nn.Module) -> list[list[float]]:
     """The filters of a model's first convolution, each of norm 1; none where it has no convolution.
 
-    Channels within a net have no order, so that a copy may have them in any; those of the images that it sees have one.
+    A copy may have a net's inner channels in any order; the channels of its input images have a fixed order.
     """
     weight = next((one for one in model.parameters() if one.dim() == _CONVOLUTION_DIMENSIONS), None)
     if weight is None:
@@ -132,7 +133,7 @@ def first_filters(model: nn.Module) -> list[list[float]]:
 
 
 def _require_plain(path: Path, most_bytes: int) -> None:
-    """Before torch looks at it: a ZIP file of a possible size, that does not unfold into more than it is."""
+    """Refuse, before torch reads it, what is no ZIP file, is too large, or would unpack into more than its size."""
     size = path.stat().st_size
     if size > most_bytes:
         raise WrongAnswerError(f"{path}: {size} bytes; a checkpoint of this model has at most {most_bytes}")
@@ -170,9 +171,9 @@ def _form(value: Any) -> str:
 
 @contextmanager
 def _bounded_memory(more_bytes: int) -> Iterator[None]:
-    """No more address space than there is now and `more_bytes`, which is twice what a file needs that is what it says.
+    """Limit the address space of this process to what it has now and twice `more_bytes`.
 
-    torch reads each part once, into the memory that it then is.
+    An honest file needs half of that: torch reads each part once, into the memory where it stays.
     """
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -184,24 +185,19 @@ def _bounded_memory(more_bytes: int) -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """One line of what went wrong."""
     if isinstance(error, MemoryError):
         return "it takes more memory than it has bytes"
-    # torch says first how to open the file nevertheless; what that was raised from says what is wrong.
+    # torch's own message tells how to open the file nevertheless; the error that it was raised from says what is wrong.
     cause = error.__context__ or error
     line = (str(cause).splitlines() or [""])[0].partition(". Please use")[0]
     return f"{type(cause).__name__}: {spelt_out(line, _MOST_WORDS)}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Evaluates checkpoints of a run again: the recipe's model, with those weights, on the whole evaluation set.
-#
-# Its last one also on a sample of the training set and, if there is one, on a set that was held back. On this
-# machine, in one process, however many the run had, by the code that evaluates during a run. Checkpoints may come
-# from anybody.
+# The command.
 
 
-# Beyond so many, sampling errs less than data sets of one origin differ.
+# With more samples the sampling error is smaller than the differences between data sets of one origin.
 _MOST_TRAINING_SAMPLES = 10_000
 
 
@@ -224,14 +220,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def replay(
     recipe: Recipe, checkpoint: Path, data: Path, *, at_target: Path | None = None, held_back: Path | None = None
 ) -> dict[str, Any]:
-    """Quality of the weights in `checkpoint`, with the facts of the data and the model that it was found with.
+    """Quality of the weights in `checkpoint`, the run's last one, with facts of the data and the model.
 
     Args:
-        recipe: of the run.
-        checkpoint: its last one.
-        data: folder of the data set.
-        at_target: the checkpoint with which it reached its target; what it gives is `at_target`.
-        held_back: folder of another data set of the same form; the quality on its evaluation set is `held_back`.
+        at_target: the checkpoint with which the run reached its target; its quality is added as `at_target`.
+        held_back: folder of a data set of the same form; the quality on its evaluation set is added as `held_back`.
 
     Raises:
         WrongAnswerError: a checkpoint is refused.
@@ -249,7 +242,7 @@ def replay(
     from hpcai500.workloads import factory
     from hpcai500.workloads.base import Place
 
-    # Whatever launcher this is started under, it is no rank of its job.
+    # A launcher's variables do not count: this process is no rank of a job.
     alone = Ranks(find_placement({}), LocalCommunicator(), recipe.communication.timeout_seconds)
     device = device_of(recipe, alone)
     precision = Precision(recipe.accelerator.precision, device)
@@ -292,7 +285,7 @@ def replay(
 
 @dataclass(frozen=True)
 class _Judge:
-    """Judges weights, one checkpoint after the other, in `model` on `device`."""
+    """Evaluates weights, one checkpoint after the other, in one model."""
 
     recipe: Recipe
     model: nn.Module
@@ -301,7 +294,7 @@ class _Judge:
     alone: Ranks
 
     def loaded(self, checkpoint: Path) -> dict[str, Any]:
-        """Take the weights of `checkpoint`; returns what they are compared by. Raises WrongAnswerError if refused."""
+        """Load the weights of `checkpoint`; returns sketch and filters. Raises WrongAnswerError if it is refused."""
         from hpcai500.measure.convolutions import to_memory_format
 
         load_weights(self.model.to("cpu"), checkpoint)
@@ -311,12 +304,12 @@ class _Judge:
         return compared
 
     def quality(self, workload: Workload) -> dict[str, Any]:
-        """Of the weights, on the whole evaluation set of `workload`."""
+        """Quality on the whole evaluation set of `workload`."""
         with self._judging(workload.dataset()["evaluation_samples"]) as on_batch:
             return _told(workload.evaluate(self.model, on_batch))
 
     def training_quality(self, workload: Workload) -> dict[str, Any]:
-        """Of the weights, on training samples that nobody can foresee, as many as are evaluated, seen as those are."""
+        """Quality on training samples drawn without a seed, so that nobody can foresee them, seen as in evaluation."""
         import numpy as np
 
         from hpcai500.workloads.voting import voter
@@ -334,7 +327,7 @@ class _Judge:
 
     @contextmanager
     def _judging(self, samples: int) -> Iterator[Callable[[int], None]]:
-        """Within, the model answers as in a run's evaluations; yields what is told how many samples are done."""
+        """Evaluate as a run does; yields a callback that takes how many samples are done."""
         import torch  # after OpenMP's variables are set
 
         self.model.eval()
@@ -381,7 +374,7 @@ def _read_recipe(path: Path) -> Recipe:
 
 
 def _on_device(recipe: Recipe, device: str | None) -> Recipe:
-    """`recipe` there. On a CPU all loaders make the same images, and the native one is everywhere."""
+    """`recipe` on another device; on a CPU with the native loader, which is everywhere and makes the same images."""
     if device is None:
         return recipe
     change = {"device": device} | ({"loader": "native", "conversion": "host"} if device == "cpu" else {})

@@ -40,19 +40,11 @@ _LOSSES_AT_ONCE = 16
 
 
 class Trainer:
-    """Trains one workload to its target epochs.
+    """Trains one workload for the recipe's epochs; all ranks call alike.
 
     Args:
-        recipe: what to do.
-        workload: the problem.
-        place: device and share of the work.
-        ranks: the other processes.
-        precision: the arithmetic.
-        journal: where events go.
-        checkpoints: where state goes; None on ranks that write none.
-        console: where progress goes.
-        stop: tells when to stop early.
-        sink: where the times of steps and sums go.
+        checkpoints: None on ranks that write none.
+        sink: takes the times of steps and sums.
         groups: with whom this rank shares a model; None where it has a whole one.
 
     Attributes:
@@ -88,22 +80,22 @@ class Trainer:
         self._rate = LearningRate(recipe.hyperparameters, recipe.global_batch, self._steps, self._epochs)
         self._staged = self._cut(groups) if groups else None
         self._updater = self._make_updater(model)
-        # Of each update, the loss and the updater's own_norm.
+        # Loss and own_norm of the latest updates.
         self._seen = torch.zeros(_LOSSES_AT_ONCE, 2, dtype=torch.float64, device=place.device)
         self._first_epoch = 1
-        # What a checkpoint says of the epoch, over all ranks; and what this rank has done in it since.
+        # The epoch up to the checkpoint, over all ranks; and what this rank has done in it since.
         self._before = EpochTally()
         self._tally = EpochTally()
         self.attribution = Attribution()
         self._last_loss: float | None = None
-        # At which step this rank's numbers ceased to be finite, and which: gradients, which count once a loss or the
-        # weights are not finite either; and once they are.
+        # (step, what) of this rank's first number that is not finite. Gradients are suspected only: they count once a
+        # loss or the weights are not finite either.
         self._suspected: tuple[int, str] | None = None
         self._not_finite: tuple[int, str] | None = None
         self._quality: float | None = None
 
     def _cut(self, groups: StageGroups) -> StagedModel:
-        # Brings torch's compiler along, which takes two seconds.
+        # It imports torch's compiler, which takes two seconds.
         from hpcai500.engine.pipeline import StagedModel
 
         return StagedModel(self._recipe, self._workload, self._bare, groups, self._place, self._precision)
@@ -118,7 +110,7 @@ class Trainer:
             "reducer": None,
             "stop": self._stop,
             "sink": None,
-            # Until training begins, all that is done may take long: a compiler is at work.
+            # Set when training begins; before it a compiler may be at work for long.
             "phase": lambda name: None,
             "graphs": step_graphs(self._recipe, self._workload, self._bare),
         }
@@ -133,7 +125,7 @@ class Trainer:
         )
 
     def restore(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Go on where a checkpoint was taken; returns its (epoch, step)."""
+        """Take up the state of a checkpoint; returns its (epoch, step)."""
         self._bare.load_state_dict(state["model"])
         whole = state["optimizer"]
         self._optimizer.load_state_dict(self._staged.own_state(whole, self._optimizer) if self._staged else whole)
@@ -144,7 +136,7 @@ class Trainer:
         return self._first_epoch, self._before.steps
 
     def rehearse(self) -> Rehearsed:
-        """Compile, let a GPU set itself up, choose the bucket size: all that is no training yet.
+        """Compile, warm up and choose the bucket size, before the clock starts.
 
         Raises:
             RunError: another rank is lost.
@@ -181,21 +173,20 @@ class Trainer:
 
     @contextmanager
     def judged(self) -> Iterator[nn.Module]:
-        """The model as every evaluation sees it: the same function of its weights, whoever asks, and when."""
-        # Not the compiled model: its last, short batch would be compiled anew while the clock runs.
+        """The model as evaluations call it. For an ensemble, results are the same at any time (`same_kernels`)."""
+        # Not the compiled model: the last, short batch would be compiled anew while the clock runs.
         self._bare.eval()
         repeatable = self._recipe.ensemble is not None
         with torch.inference_mode(), self._precision.forward(), same_kernels() if repeatable else nullcontext():
             yield self._bare
 
     def close(self) -> None:
-        """Stop the thread that communicates."""
         if self._updater.reducer:
             self._updater.reducer.close()
 
     @property
     def between_hosts_bytes(self) -> int:
-        """What this rank sends to other hosts in one update: for sums by the topology's count, and between stages."""
+        """What this rank sends to other hosts in one update: for sums, by the topology's count, and between stages."""
         sums = self._updater.reducer.sent_between_nodes if self._updater.reducer else 0
         return sums + (self._updater.passes * self._staged.sent_bytes()[1] if self._staged else 0)
 
@@ -248,12 +239,12 @@ class Trainer:
     def _look_at_losses(self) -> None:
         """Read the losses since the last look. One that is not finite raises an alarm, so that all ranks stop alike.
 
-        They are this rank's own, as are the gradients that are looked at with them, from before anything is averaged:
-        whose was the first says where it began. In stages they are those of this rank's replica.
+        Losses and gradient norms are this rank's own (in stages: its replica's), from before anything is averaged: the
+        rank of the first one that is not finite is where it began.
         """
         before = time.perf_counter()
         seen = self._seen.tolist()
-        # On a GPU this is where the loop waits for what it has sent there.
+        # On a GPU the loop waits here for the device.
         self._tally.spend(time.perf_counter() - before)
         for step in range(self._tally.losses_seen, self._tally.steps):
             loss, norm = seen[step % _LOSSES_AT_ONCE]
@@ -269,9 +260,10 @@ class Trainer:
         self._tally.losses_seen = self._tally.steps
 
     def _look_at_weights(self, epoch: int) -> str | None:
-        """A checkpoint of weights that are no numbers, or not the same everywhere, could never be gone on from.
+        """Require weights that are finite and the same on all ranks: no run could go on from any others.
 
-        Returns the digest that all replicas share, None for one rank.
+        Makes the model whole where it is in stages, and averages its running statistics. Returns the digest of the
+        weights, None for one rank.
         """
         if self._staged:
             average_statistics(self._staged.stage, self._staged.replicas)
@@ -285,18 +277,15 @@ class Trainer:
         return require_equal(self._bare, self._place.communicator)
 
     def _require_finite(self, epoch: int, mine: tuple[int, str] | None) -> None:
-        """End the run on all ranks where one has come to a number that is not finite.
+        """End the run on all ranks if one of them has come to a number that is not finite.
 
-        Averaging carries it to all ranks, at once or one step later. Where it began on one rank (in stages: in one
-        replica, on one host), or on the ranks of one host while other hosts were finite, the fault may be that device's
-        and no result of the recipe: then the event `not_finite` says so, and not `diverged`, which is final.
-
-        Args:
-            epoch: where training stands.
-            mine: the first step of this rank with such a number, and what it was; None where all were finite.
+        Averaging carries such a number to all ranks, at once or one step later. Where it began on one rank (in stages:
+        in one replica, on one host), or on one host alone, a device may be at fault and not the recipe: then the event
+        is `not_finite`, and not `diverged`, which is final. `mine` is this rank's first such step, and what was not
+        finite.
 
         Raises:
-            NotFiniteError: some rank has one.
+            NotFiniteError: some rank has such a number.
         """
         world = self._place.communicator
         found = world.gather_objects((mine, device_name(self._place.device)))
@@ -359,7 +348,7 @@ class Trainer:
         self._look_at_weights(epoch)
         self._journal.event("interrupted", {"signal": name, "epoch": epoch, "step": step})
         self._save(epoch)
-        # A launcher that sees one rank end may kill rank 0 while it is still writing.
+        # Wait for rank 0: a launcher that sees another rank end may kill it while it writes.
         self._place.communicator.barrier()
         raise StoppedError(
             f"stopped by {name} at epoch {epoch}, step {step}; nothing is lost: "
@@ -367,7 +356,7 @@ class Trainer:
         )
 
     def _whole_tally(self) -> EpochTally:
-        """The epoch so far, over all ranks."""
+        """The epoch so far, over all ranks; all call it."""
         return self._before.merged(self._place.communicator.gather_objects(self._tally.state()))
 
     def _save(self, epoch: int, *, at_target: bool = False) -> None:
@@ -393,7 +382,7 @@ class Trainer:
 
 
 def state_bytes(model: nn.Module) -> int:
-    """Upper estimate of a first checkpoint: weights, buffers, and two more numbers for each weight."""
+    """Upper estimate of a checkpoint's size: weights, buffers, and two numbers of optimizer state for each weight."""
     parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     return 3 * parameters + buffers

@@ -22,21 +22,18 @@ from hpcai500.workloads.base import TrainingBatch, Workload
 
 @dataclass
 class Updater:
-    """Does the updates of a run.
+    """Does the updates of a run; all ranks call alike.
 
     Attributes:
-        workload: gives the loss.
-        model: what is called; perhaps compiled.
-        optimizer: its learning rate is set before each step.
-        precision: the arithmetic.
+        model: what the workload's loss calls; perhaps compiled.
         passes: backward passes of this rank in one update.
         reducer: sums gradients over ranks; None where there is one rank.
-        stop: what any rank has heard, all take up after the same update.
-        sink: where the time of each step is told; None where there is one rank.
-        phase: told what the rank is doing.
+        stop: a signal that any rank has got is agreed on by all after the same update.
+        sink: takes the time of each step; None where there is one rank.
+        phase: is called with what the rank begins to do.
         graphs: captured parts of the model; None where there are none.
-        alarm: whether this rank has seen a loss that is not finite: told to all with the next update.
-        is_alarmed: whether any rank had, when the last update began.
+        alarm: whether this rank has seen a loss that is not finite; the next update tells all ranks.
+        is_alarmed: whether any rank had `alarm` set in the last update.
     """
 
     workload: Workload
@@ -85,12 +82,15 @@ class Updater:
 
     @property
     def waited_seconds(self) -> float:
-        """Of the last update: for other ranks."""
+        """Seconds of the last update that this rank waited for others."""
         return self.reducer.waited_seconds if self.reducer else 0.0
 
     @property
     def own_norm(self) -> Tensor | float:
-        """Of the last update: not finite where a gradient that this rank gave to the sums spoils the weights."""
+        """Norm of this rank's own gradients in the last update, before sums: not finite where they spoil the weights.
+
+        It is 0 for one rank, and where steps whose gradients are not finite are skipped.
+        """
         return 0.0 if self.reducer is None or self.precision.leaves_out_overflows else self.reducer.own_norm
 
     def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
@@ -124,7 +124,7 @@ class Updater:
         return sum(losses[1:], losses[0])
 
     def _held_back(self, turn: int) -> AbstractContextManager[None]:
-        """All passes but the last only add to the gradients; the sums leave with the last one."""
+        """Let all passes but the last only add to the gradients; the sums are sent during the last one."""
         if self.reducer is None or turn == self.passes - 1:
             return nullcontext()
         return self.reducer.accumulate()

@@ -1,8 +1,13 @@
 """The vote of an ensemble's members (V3.0 section 3.1), from the files of predictions in their records.
 
-Members come one after the other, each read once: memory holds what is counted, one member's file, and nothing that
-grows with their number. A file counts only if its member's chain of events vouches for it, and only if it gives the
-very quality that the member's last evaluation gave.
+Members are read one after the other, so that memory does not grow with their number. A file counts only if its member's
+chain of events vouches for it, and only if it gives exactly the quality of the member's last evaluation. It takes
+neither a GPU nor the members' data.
+
+    python -m hpcai500.engine.vote --recipe FILE --records LIST -o vote.json [--refused FILE]
+
+LIST has a line for each member: its number, a tab, and the folder of its record, relative to that of the recipe. The
+first member that cannot vote is written to the file of `--refused`, {member, reason}.
 """
 
 from __future__ import annotations
@@ -35,29 +40,25 @@ from hpcai500.workloads.base import Evaluation
 from hpcai500.workloads.voting import SAMPLES, Form, Predictions, Voter, read_arrays, voter
 
 # ----------------------------------------------------------------------------------------------------
-# The vote of an ensemble's members (V3.0 section 3.1), from the files of predictions in their records.
-#
-# Members come one after the other, each read once: memory holds what is counted, one member's file, and nothing that
-# grows with their number. A file counts only if its member's chain of events vouches for it, and only if it gives the
-# very quality that the member's last evaluation gave.
+# Counting the votes.
 
 
 SCHEMA = "hpcai500-vote-1"
 _EVERY_POINT_TO = 16
 _SEED = "hyperparameters.seed"
-# What members of an ensemble have in common of their data.
+# What all members must have in common of their data.
 _DATA = ("fingerprint", "training_samples", "evaluation_samples")
-# ImageNet has a fiftieth of it.
+# More than any data set has: ImageNet has a fiftieth of it.
 _MOST_SAMPLES = 1 << 26
-# What events of other types than ours may raise.
+# What damaged or forged events may raise.
 _ODD = (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A member, by its number, the folder of its record, and that folder's name in the list: the vote tells no other.
+    """A member: its number, the folder of its record, and `name`, that folder as the list has it.
 
-    An ensemble that was moved has the same vote, byte by byte, only where nothing tells where it lies.
+    The vote holds only `name`, so that an ensemble that was moved has the same vote, byte by byte.
     """
 
     number: int
@@ -66,11 +67,9 @@ class Listed:
 
 
 def read_list(path: Path, folder: Path) -> list[Listed]:
-    """The members that the file `path` lists, one a line, `NUMBER<TAB>RECORD`; in the order of their numbers.
+    """The members that the file `path` lists, one a line, `NUMBER<TAB>RECORD`, in the order of their numbers.
 
-    Args:
-        path: of the list.
-        folder: that records lie below whose paths are not absolute.
+    Relative paths of records are below `folder`.
 
     Raises:
         UsageError: it is no such list, or names a member or a record twice.
@@ -96,7 +95,7 @@ def read_list(path: Path, folder: Path) -> list[Listed]:
 
 
 def curve_points(members: int) -> set[int]:
-    """Numbers of members that the vote is counted at: each up to 16, then powers of two, and all of them."""
+    """Numbers of members after which the vote is counted: each up to 16, then powers of two, and all of them."""
     powers = {2**power for power in range(math.floor(math.log2(members)) + 1)}
     return {members, *range(1, min(members, _EVERY_POINT_TO) + 1), *powers}
 
@@ -105,19 +104,18 @@ OnRefused = Callable[[int, str], None]
 
 
 def _ignore(number: int, reason: str) -> None:
-    """Nobody asked who was refused: the error says it."""
+    """The default of `on_refused`."""
 
 
 def hold_vote(
     recipe: Recipe, members: Sequence[Listed], tracker: Tracker = silent, on_refused: OnRefused = _ignore
 ) -> dict[str, Any]:
-    """What the members say together: the document of `vote.json`; the same for the same members, byte by byte.
+    """Count the votes; returns the document of `vote.json`, the same for the same members, byte by byte.
 
     Args:
         recipe: of the ensemble, with any member's seed.
-        members: who votes, in the order in which the curve adds them.
-        tracker: shows how many have voted.
-        on_refused: is told the number of a member that cannot vote, and why, before the error that says it.
+        members: in the order in which the curve adds them.
+        on_refused: is called with the number of a member that cannot vote, and why, before the error is raised.
 
     Raises:
         WrongAnswerError: a member's predictions are not what its record says, or none that a member makes.
@@ -134,8 +132,6 @@ def hold_vote(
 
 
 class _Ballot:
-    """What was counted so far."""
-
     def __init__(self, recipe: Recipe, members: int) -> None:
         self._recipe, self._tables = recipe, recipe.model_dump(mode="json")
         assert recipe.ensemble is not None
@@ -151,7 +147,6 @@ class _Ballot:
         self._last: Evaluation | None = None
 
     def take(self, member: Listed) -> None:
-        """Count one member's votes."""
         record = read_record(member.record)
         dataset = self._require_one_of_us(record, member.number)
         if self._evaluation is None:
@@ -172,7 +167,6 @@ class _Ballot:
             self._curve.append({"members": len(self._members), "value": self._last.value})
 
     def document(self) -> dict[str, Any]:
-        """The document of `vote.json`."""
         assert self._last is not None
         return {
             "schema": SCHEMA,
@@ -201,7 +195,7 @@ class _Ballot:
         self._judged.append({"member": member.number, "value": value, "samples": int(unseen.size)})
 
     def _count(self, box: Voter, record: Record, kind: str, samples: SampleIds) -> tuple[Evaluation | None, str]:
-        """Quality of a member's predictions of one kind alone, and the hash of their file, once they are counted."""
+        """Count a member's predictions of one `kind`; returns their quality alone, and the hash of their file."""
         predictions, sha256 = _predictions(record, kind, box.form)
         if not np.array_equal(predictions[SAMPLES], samples):
             raise WrongAnswerError(f"{file_of(kind)} is not of the {samples.size} samples that it should be of")
@@ -213,7 +207,7 @@ class _Ballot:
         return alone, sha256
 
     def _require_one_of_us(self, record: Record, number: int) -> Mapping[str, Any]:
-        """Facts of the data of a finished member of this ensemble, which has not voted yet."""
+        """Refuse what is no finished member of this ensemble, or has voted already; returns the facts of its data."""
         if record.status != "done":
             raise RecordError(f"not finished ({record.status}): only who has finished can vote")
         others = [one.field for one in table_differences(record.tables, self._tables) if one.field != _SEED]
@@ -223,7 +217,7 @@ class _Ballot:
         if seed in self._seeds:
             raise RecordError(f"has the seed {seed} of member {self._seeds[seed]}: it is the same model once more")
         dataset: Mapping[str, Any] = [event["value"] for event in record.events if event["key"] == "dataset"][-1]
-        # Strata say which samples a seed draws: nobody has classes or years of their own.
+        # Strata decide which samples a seed draws: all members must have the same.
         data = {**{key: dataset[key] for key in _DATA}, "strata": dataset["drawn"]["strata"]}
         if self._data is None:
             self._data = data
@@ -268,7 +262,7 @@ def _predictions(record: Record, kind: str, form: Form) -> tuple[Predictions, st
 
 @contextmanager
 def _named(member: Listed, on_refused: OnRefused) -> Iterator[None]:
-    """What goes wrong within is told in one line that names the member."""
+    """Name the member in whatever error the body raises, and tell `on_refused` of a refused one."""
     try:
         yield
     except (WrongAnswerError, RecordError) as error:
@@ -291,11 +285,7 @@ def _rest(one: Evaluation) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Counts the votes of an ensemble's members, from their records, without a GPU and without their data.
-#
-# `python -m hpcai500.engine.vote --recipe FILE --records LIST -o vote.json`, as `hpcai500 ensemble collect` has
-# it. LIST has a line for each member: its number, a tab, the folder of its record, relative to that of the recipe.
-# With `--refused FILE`, the first member that cannot vote is written there, {member, reason}.
+# The command, which `hpcai500 ensemble collect` starts.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
-"""Before the clock starts: compile or capture, let a GPU set itself up, choose the bucket size, time the ranks.
+"""The rehearsal before the clock starts: compile or capture, warm up, choose the bucket size, time the ranks.
 
-The steps done here are like those of training, on input whose values do not matter; the model is left as it was. Where
-the run is to be stopped, no more of them are timed: it stops after its first real step.
+Its steps are like those of training, on blank input; the model is left as it was. Where a signal asks to stop, timing
+ends early, and the run stops after its first real step.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The bucket size, chosen by measuring before the clock starts ("grouping layers", V2.0 section 5.1.6).
+# The bucket size, chosen by measuring ("grouping layers", V2.0 section 5.1.6).
 
 
 _MIB = 2**20
 _SIZES = (_MIB, 4 * _MIB, 16 * _MIB, 64 * _MIB)
 _ROUNDS = 3
-# What other libraries settled on (torch's DistributedDataParallel): good on most machines.
+# The default of torch's DistributedDataParallel, good on most machines.
 USUAL = 25 * _MIB
-# Medians of three rounds on a busy machine differ by as much without a reason.
+# Noise of a median of three rounds on a busy machine.
 _SAME = 1.05
 
 
 def bucket_candidates(parameters: Iterable[Tensor]) -> list[int]:
-    """Bucket sizes (bytes of fp32 gradients) worth measuring: 1, 4, 16 and 64 MiB where less than all, and all in one.
+    """Bucket sizes (bytes of fp32 gradients) to measure: those of 1, 4, 16 and 64 MiB below the total, and the total.
 
     Raises:
         UsageError: no parameter is trained, or one is not float32.
@@ -58,19 +58,11 @@ def bucket_candidates(parameters: Iterable[Tensor]) -> list[int]:
 def choose_bucket_bytes(
     candidates: Sequence[int], measure: Callable[[int], float], communicator: Communicator, *, rounds: int = _ROUNDS
 ) -> tuple[int, dict[int, float]]:
-    """The fastest of `candidates`, of equally fast ones the most usual; the same on all ranks.
+    """The fastest of `candidates` (bytes), and seconds by candidate; the same on all ranks.
 
-    Candidates are measured in turn, `rounds` times over, so that whatever else the machine does meets all alike; what
-    counts is the slowest rank of each round, and the median over rounds.
-
-    Args:
-        candidates: bucket sizes in bytes.
-        measure: does a few steps with a bucket size and returns their seconds; called by all ranks at the same time.
-        communicator: all ranks.
-        rounds: measurements of each candidate.
-
-    Returns:
-        The choice, and seconds by candidate.
+    Of equally fast ones, the nearest to `USUAL` is taken. Candidates are measured in turn, `rounds` times over, so that
+    a disturbance of the machine affects all alike. What counts is the slowest rank of each round, and the median over
+    rounds. `measure` does a few steps with a bucket size and returns their seconds; all ranks call it at the same time.
 
     Raises:
         RunError: a rank is gone.
@@ -81,45 +73,42 @@ def choose_bucket_bytes(
             communicator.barrier()
             slowest[candidate].append(max(communicator.gather_objects(measure(candidate))))
     table = {candidate: statistics.median(seconds) for candidate, seconds in slowest.items()}
-    # All have the same table, as far as libraries deliver what they are given; what follows must agree for certain.
+    # All should have the same table; the choice of rank 0 makes sure that they agree.
     found: tuple[int, dict[int, float]] = communicator.broadcast_object((_fastest(table), table))
     return found
 
 
 def _fastest(table: dict[int, float]) -> int:
-    """Of the sizes that are as fast as the fastest, as far as a few steps can tell, the most usual one."""
+    """Of the sizes that are as fast as the fastest, within noise, the one nearest to `USUAL`."""
     limit = min(table.values()) * _SAME
     fast = [size for size, seconds in table.items() if seconds <= limit]
     return min(fast, key=lambda size: abs(math.log(size / USUAL)))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Before the clock starts: compile or capture, let a GPU set itself up, choose the bucket size, time the ranks.
-#
-# The steps done here are like those of training, on input whose values do not matter; the model is left as it was.
-# Where the run is to be stopped, no more of them are timed: it stops after its first real step.
+# The rehearsal.
 
 
-# A step that takes longer than this is not repeated many times only to choose a bucket size.
+# With longer steps the bucket size is not measured, and one pair of steps is timed.
 _LONGEST_STEP_SECONDS = 5.0
 _REPEATS = 3
-# Steps without and with communication are timed by turns: as many pairs, or, where those would take longer than this,
-# as few as an interval of their median needs. One pair of long steps tells as much as the time for more is worth.
+# Steps without and with communication are timed by turns, in so many pairs, or, if those would take longer than this,
+# in as few as an interval of their median needs.
 _PAIRS = 11
 _PAIRS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What was found out.
+    """What the rehearsal has measured.
 
     Attributes:
         compile_seconds: of the first step, which compiles, captures and warms caches; 0 where nothing needed it.
-        bucket_bytes: chosen or as the recipe says; None for one rank.
-        tuning: median seconds of a step by bucket size, where it was measured.
+        bucket_bytes: measured or as the recipe says; None for one rank.
+        tuning: median seconds of a step by bucket size; None where the size was not measured.
         alone_seconds: of a step without communication, the slowest rank's, best of several; None for one rank.
-        together_seconds: of a step with it.
-        efficiencies: of each pair of such steps, one after the other, the time without over the time with it.
+        together_seconds: of a step with communication, likewise.
+        efficiencies: of each pair of such steps, the time without communication over the time with it.
     """
 
     compile_seconds: float
@@ -131,15 +120,7 @@ class Rehearsed:
 
 
 class Rehearsal:
-    """Runs blank steps of one updater.
-
-    Args:
-        updater: of the run.
-        bare: the model.
-        ranks: all processes.
-        settings: how they talk.
-        staged: the stage of this rank, where the model is cut.
-    """
+    """Runs blank steps of a run's updater; `staged` is given where the model is cut into stages."""
 
     def __init__(
         self,
@@ -157,12 +138,12 @@ class Rehearsal:
         self._is_stopping = False
 
     def warm_up(self) -> Rehearsed:
-        """The first step, where anything is prepared in it: compiled code, a GPU's choice of kernels."""
+        """Do the first step, in which code is compiled and a GPU's kernels are chosen."""
         with self._leaving_no_trace():
             return Rehearsed(self._first_seconds())
 
     def with_ranks(self) -> Rehearsed:
-        """The first step; then the bucket size, and a step without and with communication.
+        """Do the first step, choose the bucket size, and time steps without and with communication.
 
         Leaves the updater with the reducer that it will train with.
 
@@ -183,9 +164,9 @@ class Rehearsal:
             return found
 
     def with_stages(self) -> Rehearsed:
-        """The first step of all stages; buckets are as the recipe says, or the usual ones.
+        """Do the first step of all stages; the bucket size is the recipe's, or `USUAL`.
 
-        Stages have other gradients each, so one measurement could not choose for all; and a stage alone makes no step.
+        Each stage has other gradients, so one measurement could not choose for all; and no stage can step alone.
 
         Raises:
             RunError: another rank is lost.
@@ -203,7 +184,7 @@ class Rehearsal:
             return found
 
     def _by_turns(self, found: Rehearsed) -> Rehearsed:
-        """Pairs of steps without and with communication: what disturbs a machine for a while disturbs both."""
+        """Time pairs of steps without and with communication: a disturbance of the machine then affects both."""
         assert found.alone_seconds is not None
         pairs = _PAIRS if 2 * _PAIRS * found.alone_seconds <= _PAIRS_SECONDS else LEAST_VALUES
         if found.alone_seconds > _LONGEST_STEP_SECONDS:
@@ -254,7 +235,7 @@ class Rehearsal:
         self._updater.reducer.set_bucket_bytes(bucket_bytes)
 
     def _first_seconds(self) -> float:
-        """Duration of the first step, on this rank; what is captured is captured before it, while no hook listens."""
+        """Duration of the first step on this rank, with the capture of graphs before it, while no hook is set."""
         start = time.perf_counter()
         updater = self._updater
         if updater.graphs:
@@ -264,14 +245,14 @@ class Rehearsal:
         return time.perf_counter() - start
 
     def _seconds(self) -> float:
-        """Duration of one blank step without its update, on this rank."""
+        """Duration of one blank step, without the optimizer's, on this rank."""
         start = time.perf_counter()
         self._updater.gradients(0, self._blanks)
         _finish(next(self._bare.parameters()).device)
         return time.perf_counter() - start
 
     def _together_seconds(self) -> float:
-        """Duration of one with communication, after which all ranks know alike whether the run is to be stopped."""
+        """Duration of one with communication, after which all ranks agree whether the run is to be stopped."""
         seconds = self._seconds()
         self._is_stopping = self._updater.stop.agreed is not None
         return seconds

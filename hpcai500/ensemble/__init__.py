@@ -1,1 +1,1 @@
-"""V3.0: many base models, each trained by a job of its own, that vote: planned, staged, run, collected."""
+"""Ensembles (V3.0): many base models that vote, each trained by a job of its own: planned, staged, run, collected."""

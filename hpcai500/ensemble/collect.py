@@ -1,6 +1,7 @@
-"""Collects an ensemble: who counts and who is missing, their vote, and what they amount to. Again, it gives the same.
+"""Collects an ensemble: which members count, which are missing, their vote, and the result; and how that is shown.
 
-Members are read one after the other, so that ten thousand take no more memory than their rows of the table.
+Collecting the same members again gives the same result. Only one process collects an ensemble at a time. Members are
+read one after the other, so that ten thousand need no more memory than their rows of the table.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from hpcai500.streams import say
 from hpcai500.text import aligned, scaled
 
 # ----------------------------------------------------------------------------------------------------
-# One collection at a time: a lock on the ensemble's folder, and what a collection leaves there.
+# The lock on the ensemble's folder, and the files that a collection writes there.
 
 
 _LOCK = ".collect.lock"
@@ -56,12 +57,12 @@ class CannotWriteError(RecordError):
 
 @contextmanager
 def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Be the only one that collects the ensemble in `folder`; wait for another one, after having said so.
+    """Be the only process that collects the ensemble in `folder`; wait for another one, after saying so once.
 
-    It ends with the process, however that ends. Where the file system has no locks, nobody is waited for.
+    The lock ends with the process, however that ends. Where the file system has no locks, nobody is waited for.
 
     Raises:
-        CannotWriteError: no lock can be made there.
+        CannotWriteError: the lock's file cannot be made.
     """
     path = folder / _LOCK
     is_told = False
@@ -77,17 +78,17 @@ def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        # While it is still ours: who waits for it finds that it is gone, and makes another one.
+        # Removed while the lock is held: a process that waits for it finds the file gone, and makes another one.
         path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 @contextmanager
 def written(folder: Path) -> Iterator[None]:
-    """What cannot be written within is told in one line, with what to do.
+    """Tell an error of writing within the block in one line, with what to do.
 
     Raises:
-        CannotWriteError: as said.
+        CannotWriteError: for every OSError.
     """
     try:
         yield
@@ -99,17 +100,16 @@ def written(folder: Path) -> Iterator[None]:
 
 
 def forget(folder: Path) -> None:
-    """Remove what an earlier collection has left: it does not hold while another one is going on.
+    """Remove the files of an earlier collection, which do not hold while another one is going on.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: one cannot be removed.
     """
     for name in (DONE, RESULT, VOTE, *PICTURES):
         (folder / name).unlink(missing_ok=True)
 
 
 def _locked(path: Path, on_wait: Callable[[], None]) -> int:
-    """Descriptor of the file `path`, locked by us."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -134,7 +134,7 @@ def _lock(descriptor: int, on_wait: Callable[[], None]) -> None:
 
 
 def _is_still(descriptor: int, path: Path) -> bool:
-    """Whether who comes later would meet our lock: who had it before us has removed the file that it lay on."""
+    """Whether `path` is still the file that we locked: the process before us may have removed that."""
     try:
         return os.fstat(descriptor).st_ino == path.stat().st_ino
     except FileNotFoundError:
@@ -142,19 +142,12 @@ def _is_still(descriptor: int, path: Path) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Collects an ensemble: who counts and who is missing, their vote, and what they amount to. Again, it gives the same.
-#
-# Members are read one after the other, so that ten thousand take no more memory than their rows of the table.
+# The collection.
 
 
 @dataclass(frozen=True)
 class CollectOrder:
-    """What the user asked for.
-
-    Attributes:
-        folder: of the ensemble.
-        accept_incomplete: whether those who are there vote although some are missing.
-    """
+    """What the user asked for; with `accept_incomplete`, the members that are there vote even if some are missing."""
 
     folder: Path
     accept_incomplete: bool = False
@@ -162,14 +155,7 @@ class CollectOrder:
 
 @dataclass(frozen=True)
 class Collected:
-    """An ensemble that was collected.
-
-    Attributes:
-        ensemble: as it is now.
-        result: what it amounts to.
-        figures: pictures that were drawn.
-        missing: who does not count, why, and what helps.
-    """
+    """An ensemble that was collected; `missing` has the members that do not count, with what helps."""
 
     ensemble: Ensemble
     result: EnsembleResult
@@ -182,15 +168,9 @@ def collect_ensemble(
 ) -> Collected:
     """Collect what is there, and write vote.json, result.json, pictures, the event `collect` and DONE.
 
-    Where members are missing and that is not accepted, nobody votes: result.json says who is missing and why. Where
-    somebody else collects, his end is waited for. Where nothing can be written, what was collected before is given if
-    it still holds.
-
-    Args:
-        order: what the user asked for.
-        tracker: shows how many members were read.
-        voting: has the members vote.
-        say: is told what is waited for.
+    Where members are missing and that is not accepted, there is no vote: result.json names them with the reasons. Where
+    another process collects, its end is waited for, after `say` is told so. Where nothing can be written, an earlier
+    collection is returned if it still holds.
 
     Raises:
         HpcAi500Error: there is no ensemble, the vote failed, or the folder cannot be written.
@@ -235,7 +215,7 @@ def _collect(order: CollectOrder, tracker: Tracker, voting: Voting) -> Collected
 def _voted(
     ensemble: Ensemble, found: tuple[list[Member], list[Missing]], order: CollectOrder, voting: Voting
 ) -> tuple[Vote | None, list[Member], list[Missing]]:
-    """The vote, if one is held, who counts in it, and who is missing: also whom the vote refuses."""
+    """The vote, if one is held, the members that count in it, and the missing ones, also those that it refuses."""
     members, missing = found
     while members and (order.accept_incomplete or not missing):
         try:
@@ -250,7 +230,7 @@ def _voted(
 
 
 def _collected_before(folder: Path) -> Collected | None:
-    """What was collected in `folder`, if nothing was written into its journal since."""
+    """The collection in `folder`, if its journal has had no event since."""
     ensemble = read_ensemble(folder)
     last = ensemble.events[-1]
     try:
@@ -268,7 +248,7 @@ def _collected_before(folder: Path) -> Collected | None:
 def read_members(
     ensemble: Ensemble, rules: Mapping[str, Any], tracker: Tracker = silent
 ) -> tuple[list[Member], list[Missing]]:
-    """Who counts, and who is missing, each by number."""
+    """The members that count and those that are missing, each ascending."""
     members: list[Member] = []
     missing: list[Missing] = []
     counted = counted_before(ensemble)
@@ -287,16 +267,16 @@ def read_members(
 
 
 def _told(ensemble: Ensemble, told: Mapping[str, Any]) -> Ensemble:
-    """The ensemble with the event `collect` at the end of its journal: once for one state of its members."""
+    """Append the event `collect` unless the journal ends with the same one: once for each state of the members."""
     last = ensemble.events[-1]
     return ensemble if last["key"] == "collect" and last["value"] == told else append(ensemble, "collect", told)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A collected ensemble as people read it, and as the stable lines that test harnesses read.
+# The report: for people, and as the stable lines that test harnesses read.
 
 
-# Of more members the table shows the first, and the slowest: all are in result.json.
+# With more members the table shows the first ones and the slowest; all are in result.json.
 _MOST_ROWS = 24
 _MOST_MISSING = 8
 
@@ -306,10 +286,8 @@ class CollectReport:
     """What `hpcai500 ensemble collect` says.
 
     Attributes:
-        collected: what was collected; None where an error ended it.
+        collected: None where an error ended it.
         accepted: whether the user has accepted that members are missing.
-        error: what ended it.
-        error_code: exit code of that.
     """
 
     collected: Collected | None
@@ -319,7 +297,7 @@ class CollectReport:
 
     @property
     def exit_code(self) -> int:
-        """That of the error; 1 where members are missing and that was not accepted; 2 for a missed target; else 0."""
+        """The error's; 1 where members are missing and that was not accepted; 2 for a missed target; else 0."""
         if self.collected is None:
             return self.error_code
         result = self.collected.result
@@ -329,7 +307,7 @@ class CollectReport:
 
     @property
     def verdict(self) -> str:
-        """PASS; FAIL for an answer that is wrong; INVALID where there is none."""
+        """PASS; FAIL where the target was missed; INVALID where there is no valid result."""
         return {ExitCode.PASS: "PASS", ExitCode.WRONG_ANSWER: "FAIL"}.get(ExitCode(self.exit_code), "INVALID")
 
     def lines(self) -> Iterator[str]:
@@ -353,13 +331,12 @@ class CollectReport:
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def document(self) -> dict[str, Any]:
-        """For programs: what `result.json` holds, or the error; and in either case how the command ends."""
+        """For programs: the content of `result.json`, or the error; and how the command ends."""
         end = {"verdict": self.verdict, "exit_code": int(self.exit_code)}
         return {**end, "error": self.error} if self.collected is None else {**self.collected.result.as_json(), **end}
 
 
 def member_lines(result: EnsembleResult) -> Iterator[str]:
-    """The table of the members."""
     if not result.member_results:
         return
     rows: list[tuple[str, ...]] = [
@@ -372,7 +349,6 @@ def member_lines(result: EnsembleResult) -> Iterator[str]:
 
 
 def summary_lines(result: EnsembleResult) -> Iterator[str]:
-    """The ensemble's numbers."""
     yield (
         f"benchmark   {result.benchmark}, edition {result.edition}: {result.members} members x {result.degree} = "
         f"{result.scale} accelerators"
@@ -394,7 +370,7 @@ def summary_lines(result: EnsembleResult) -> Iterator[str]:
 
 
 def missing_lines(collected: Collected, *, accepted: bool) -> Iterator[str]:
-    """Who is missing, why, and what to do about it."""
+    """Which members are missing, why, and what to do about it."""
     result = collected.result
     if result.complete:
         return
@@ -408,7 +384,6 @@ def missing_lines(collected: Collected, *, accepted: bool) -> Iterator[str]:
 
 
 def _advice(collected: Collected, *, accepted: bool) -> Iterator[str]:
-    """What helps the members that are missing, and what is left to do without them."""
     folder = shlex.quote(str(collected.ensemble.path))
     by_remedy = {
         remedy: [one.number for one in collected.missing if one.remedy == remedy] for remedy in ("run", "told", "none")

@@ -1,4 +1,9 @@
-"""Has the members vote, in a process of the in-job half, and reads what came of it (see `engine.vote`)."""
+"""Which members of an ensemble count, why others are missing, and the vote of those that count.
+
+A member counts only if its record is the one that its campaign's journal vouches for, has this ensemble's recipe, seed
+and data, and holds its predictions. What is wrong beyond that leaves it counted, and the ensemble not rankable. The
+vote is held in a process of the in-job half (`engine.vote`).
+"""
 
 from __future__ import annotations
 
@@ -42,13 +47,10 @@ from hpcai500.methodology.result import Result, system_identity, training_second
 from hpcai500.record import Event, Record, iterate, json_object
 
 # ----------------------------------------------------------------------------------------------------
-# One member as it counts: its finished record, what it amounts to, and what there is against it; or why it is missing.
-#
-# A member is counted only if its record is the one that its campaign's journal vouches for, of this ensemble's recipe,
-# seed and data, with its predictions in it. What is wrong beyond that leaves it counted and the ensemble not rankable.
+# Members that count, and members that are missing.
 
 
-# A time server keeps clocks far closer; Slurm's own credentials are refused from 5 minutes on.
+# Time servers keep clocks far closer; Slurm's own credentials are refused from 5 minutes on.
 _CLOCK_SECONDS = 5.0
 _COMPANY = {"world_size": "number of ranks", "nodes": "number of nodes", "backend": "backend", "library": "library"}
 
@@ -58,17 +60,15 @@ class Member:
     """A member that counts.
 
     Attributes:
-        times: what it did, and when.
         seed: of its weights, draws and order.
-        record: folder of its record, below the ensemble's.
-        folder: of all attempts at it.
+        record: folder of its record, relative to the ensemble's.
         head: hash of the last event of its record.
-        hosts: that it ran on, also before or after a restart.
-        epochs_by_host: that ended on each of them, by the host of rank 0.
+        hosts: that it ran on, before and after restarts.
+        epochs_by_host: epochs that ended on each host, by the host of rank 0.
         result: its own: what one model alone is worth.
         out_of_bag: its quality on samples that it has not drawn; None where that was not asked for.
-        data: fingerprint of the data set that it was trained on.
-        likeness: what all members must have in common, by what it is called.
+        data: fingerprint of its data set.
+        likeness: what all members must have in common, by a name for people.
         reasons: why an ensemble with it may not be ranked.
     """
 
@@ -87,18 +87,15 @@ class Member:
 
     @property
     def number(self) -> int:
-        """Its number."""
         return self.times.member
 
 
-# What helps a member that is missing: to run it; nothing, because it has diverged; what its reason says.
+# What helps a missing member: to run it; nothing, because it diverged; what its reason says.
 Remedy = Literal["run", "none", "told"]
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A member that does not count, why, and what helps."""
-
     number: int
     reason: str
     remedy: Remedy = "told"
@@ -107,13 +104,9 @@ class Missing:
 def examine(
     ensemble: Ensemble, number: int, rules: Mapping[str, Any], counted: Mapping[int, str] | None = None
 ) -> Member | Missing:
-    """What member `number` of the ensemble is now; whatever is in its folder, nothing is raised.
+    """What member `number` is now; whatever is in its folder, nothing is raised.
 
-    Args:
-        ensemble: that it is of.
-        number: of the member.
-        rules: of the ensemble's edition.
-        counted: heads of the records with which members were collected before, by number (`counted_before`).
+    `counted` has the heads of the records with which members were collected before (`counted_before`).
     """
     folder = ensemble.folder(number)
     try:
@@ -132,12 +125,12 @@ def examine(
 
 
 def refused_by_vote(member: Member, reason: str) -> Missing:
-    """A member that counted until the vote could not use what it says."""
+    """A member that counted until the vote refused what it says."""
     return Missing(member.number, f"{member.record}: {reason}{_run_anew(member.folder)}")
 
 
 def of_other_data(members: Sequence[Member]) -> list[Missing]:
-    """Those of `members` that are none beside the others: most were trained on other data."""
+    """The members that were trained on other data than most."""
     known = Counter(one.data for one in members if one.data is not None)
     if len(known) < 2:
         return []
@@ -155,7 +148,7 @@ def of_other_data(members: Sequence[Member]) -> list[Missing]:
 
 
 def members_reasons(ensemble: Ensemble, members: Sequence[Member]) -> Iterator[tuple[str, int]]:
-    """What there is against members, each sentence with the number of the member that it is of."""
+    """(Reason against ranking, number of the member) for all members."""
     first = members[0] if members else None
     counted = counted_before(ensemble)
     for one in members:
@@ -169,7 +162,7 @@ def members_reasons(ensemble: Ensemble, members: Sequence[Member]) -> Iterator[t
 
 
 def counted_before(ensemble: Ensemble) -> Mapping[int, str]:
-    """Head of the record with which each member was collected first."""
+    """Head of the record with which each member was first collected."""
     found: dict[int, str] = {}
     for event in iterate(ensemble.events, "collect"):
         for number, head in event["value"]["heads"].items():
@@ -178,12 +171,12 @@ def counted_before(ensemble: Ensemble) -> Mapping[int, str]:
 
 
 def _run_anew(folder: str) -> str:
-    """What to do about a member that is done and does not count: by itself it would stay so."""
+    """What to do about a member that is done and does not count; without that, it would stay so."""
     return f": move {shlex.quote(folder)} away, and it is run anew"
 
 
 def _with_remedy(reason: str, folder: Path) -> str:
-    """`reason`, why a record cannot be used, with what to do about it."""
+    """`reason`, with what to do about a record that cannot be used."""
     if "move that folder away" in reason:
         return reason
     first = "; or" if "restore it" in reason else ": restore it, or"
@@ -202,7 +195,7 @@ def _not_begun(number: int, folder: Path, head: str | None) -> Missing:
 
 
 def _failed_before_it_began(folder: Path) -> Iterator[str]:
-    """Why a member whose jobs have failed before it began did so, as far as they left word."""
+    """What is known of why the jobs of a member failed before it began."""
     try:
         failure, error = last_failure(folder), last_error(folder)
     except OSError as problem:
@@ -255,7 +248,7 @@ def _finished(
 
 
 def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outcome) -> Iterator[str]:
-    """Why a finished record is no member of this ensemble."""
+    """Why a finished record does not count in this ensemble."""
     name, anew = f"{outcome.attempt.name}: ", _run_anew(str(campaign.path))
     for reason in binding_reasons(campaign, outcome):
         yield _with_remedy(reason.removeprefix(name), campaign.path)
@@ -278,7 +271,7 @@ def _refusals(ensemble: Ensemble, number: int, campaign: Campaign, outcome: Outc
 
 
 def _wrong_with(path: Path, sha256: str) -> str | None:
-    """What is wrong with a file of predictions, which its record's events name by their hash."""
+    """What is wrong with a file of predictions, whose hash the record's events name."""
     try:
         with path.open("rb") as stream:
             found = file_digest(stream, "sha256").hexdigest()
@@ -290,7 +283,7 @@ def _wrong_with(path: Path, sha256: str) -> str | None:
 
 
 def _planned_reasons(ensemble: Ensemble, record: Record, start: Event) -> Iterator[str]:
-    """Where a member is not what was planned, or cannot have been."""
+    """Where a member differs from what was planned, or contradicts it."""
     planned = ensemble.start.get("code_sha256")
     code = ((record.system.get("installation") or {}).get("package") or {}).get("code_sha256")
     if code is not None and planned not in (None, code):
@@ -330,7 +323,7 @@ def _likeness(record: Record) -> dict[str, Any]:
     system = system_identity(record.system) if record.system else {}
     return {
         **{name: told.get(key) for key, name in _COMPANY.items()},
-        # However many nodes a member had, they are of these kinds.
+        # The kinds of its nodes count, not how many there are.
         **{name: _kinds(value) for name, value in system.items()},
     }
 
@@ -345,7 +338,7 @@ def _kinds(value: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Has the members vote, in a process of the in-job half, and reads what came of it (see `engine.vote`).
+# The vote, held in a process of the in-job half.
 
 
 _LIST = "members.tsv"
@@ -362,7 +355,7 @@ class RefusedError(RunError):
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The quality of the first so many members together."""
+    """The quality of the first `members` members together."""
 
     members: int
     value: float
@@ -379,16 +372,12 @@ class OutOfBag:
 
 @dataclass(frozen=True)
 class Vote:
-    """What the members say together.
+    """The result of a vote.
 
     Attributes:
-        value: quality of the vote of all.
-        per_class: the same of each class, where it has such.
-        samples: of the evaluation set.
-        method: how they vote.
+        per_class: the same by class, where there are classes.
         curve: quality of the first members together, as more are added.
         out_of_bag: None where no sample was kept for it.
-        sha256: of the file.
     """
 
     value: float
@@ -401,29 +390,29 @@ class Vote:
 
 
 class Voting(Protocol):
-    """Writes `vote.json`."""
+    """Holds a vote."""
 
     def __call__(self, ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
-        """Have `members` vote, and write what comes of it to `out`.
+        """Have `members` vote, and write the result to `out`.
 
         Raises:
-            RefusedError: what one of them says cannot be counted.
-            HpcAi500Error: they cannot.
+            RefusedError: the predictions of a member cannot be counted.
+            HpcAi500Error: the vote failed.
         """
 
 
 def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
-    """Have the members vote, by the predictions in their records.
+    """Hold the vote from the predictions in the members' records.
 
     Raises:
-        RefusedError: what one of them says cannot be counted.
-        RunError: the vote failed; it has said why.
+        RefusedError: the predictions of a member cannot be counted.
+        RunError: the vote failed; stderr says why.
         EnvironmentLacksError: no temporary file can be written.
     """
     with scratch_folder(os.environ, ensemble.path) as folder:
         listed, refused = Path(folder, _LIST), Path(folder, _REFUSED)
         try:
-            # As they lie in the ensemble: wherever it is moved to, its vote is the same file.
+            # Relative paths, so that the vote of an ensemble that was moved gives the same file.
             listed.write_text("".join(f"{one.number}\t{one.record}\n" for one in members), encoding="utf-8")
             code = run_to_end(
                 module_command(
@@ -446,11 +435,11 @@ def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
 
 
 def hold_vote(ensemble: Ensemble, members: Sequence[Member], voting: Voting) -> Vote:
-    """The vote of `members`, held now.
+    """Hold the vote of `members`, and read its file.
 
     Raises:
-        RefusedError: what one of them says cannot be counted.
-        RunError: it failed, or its file is not one of these members.
+        RefusedError: the predictions of a member cannot be counted.
+        RunError: the vote failed, or its file is not of these members.
     """
     path = ensemble.path / VOTE
     voting(ensemble, members, path)

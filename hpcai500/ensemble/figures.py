@@ -1,4 +1,4 @@
-"""The pictures of a collected ensemble: `quality` against the number of members, and `training` over time."""
+"""The pictures of a collected ensemble: `quality` over the number of members, and `training` over time."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Quality against the number of members that vote: the curve, each member alone as a dot, the target, out of bag.
+# Quality over the number of voting members: the curve, each member alone as a dot, the target, out of bag.
 
 
-# Blue and orange are told apart by all eyes, and as light and dark in grey.
+# Blue and orange are distinct for the colour-blind too, and as light and dark in grey.
 _VOTE, _ALONE, _FAINT, _INK = "#0072b2", "#d55e00", "#8a8a8a", "#1a1a1a"
-# From here on, the number of members is drawn as its logarithm: the curve has its points there.
+# With more members the axis is logarithmic, as are the points of the curve.
 _MANY = 32
 
 
 def draw_quality(result: EnsembleResult) -> dict[str, bytes]:
-    """The picture as files: `quality.svg` and `quality.png`."""
     return figure_files(lambda figure: _draw(figure, result), "quality", (7.5, 4.5))
 
 
 def _draw(figure: Figure, result: EnsembleResult) -> None:
     axes = figure.subplots()
     quality, values = result.quality, [one.quality for one in result.member_results if one.quality is not None]
-    # A member's dot stands where it joins the vote.
+    # A member's dot is where it joins the vote.
     places = range(1, len(values) + 1)
     size, alpha = (22, 0.9) if len(values) <= _MANY else (6, 0.35)
     axes.scatter(places, values, s=size, alpha=alpha, color=_ALONE, linewidths=0, label="each member alone", zorder=2)
@@ -59,7 +58,7 @@ def _set_axes(axes: Axes, result: EnsembleResult, counts: list[int]) -> None:
     if many:
         axes.set_xscale("log", base=2)
     shown = [count for count in counts if not many or count & (count - 1) == 0 or count == counts[-1]]
-    # The last power of two would be written over the number of all.
+    # The last power of two would overlap with the number of all.
     shown = [count for count in shown if count == counts[-1] or not many or count * 1.5 <= counts[-1]]
     axes.set_xticks(shown, [str(count) for count in shown])
     axes.minorticks_off()
@@ -73,22 +72,21 @@ def _set_axes(axes: Axes, result: EnsembleResult, counts: list[int]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# When each member trained: a strip a member, from its start to its stop; what it was down for is a gap.
+# When each member trained: one strip for each, from its start to its stop, with gaps for its downtime.
 #
-# The strips are in the order of the members and fill the picture however many they are. The slowest is coloured and
-# named, the time until the last start is shaded: both are visible where a strip is thinner than a line.
+# Strips are in the order of the members and fill the picture, however many they are. The slowest one is coloured and
+# named, and the time until the last start is shaded: both are visible even where strips are thinner than a line.
 
 
 _TRAINED, _SLOWEST, _SKEW, _TRAINING_FIGURE_INK = "#4f8fc0", "#d55e00", "#f0c75e", "#1a1a1a"
-# Up to so many, strips stand apart and each has its number.
+# Up to this number, strips stand apart and each has its label.
 _FEW = 24
-# Of the picture's height, a strip of the slowest member is so much at least.
+# Least height of the slowest member's strip, as a part of the picture's height.
 _THINNEST = 0.006
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
 def draw_training(result: EnsembleResult) -> dict[str, bytes]:
-    """The picture as files: `training.svg` and `training.png`."""
     height = min(7.0, 2.4 + 0.16 * len(result.member_results))
     return figure_files(lambda figure: _training_figure_draw(figure, result), "training", (9.0, height))
 
@@ -117,7 +115,7 @@ def _training_figure_draw(figure: Figure, result: EnsembleResult) -> None:
 
 def _draw_strips(axes: Axes, result: EnsembleResult, factor: float) -> None:
     """All strips as one collection: ten thousand are drawn in a second, and are one object of the SVG."""
-    # Only who draws needs it, and it takes longer to load than all the rest.
+    # Imported late, because it takes longer to load than everything else here.
     from matplotlib.collections import PolyCollection
 
     half = 0.36 if len(result.member_results) <= _FEW else 0.5
@@ -160,13 +158,13 @@ def _training_figure_set_axes(axes: Axes, result: EnsembleResult, unit: str) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pictures of a collected ensemble: `quality` against the number of members, and `training` over time.
+# Both pictures.
 
 
 PICTURES = ("quality.svg", "quality.png", "training.svg", "training.png")
 
 
 def draw_ensemble(result: EnsembleResult) -> dict[str, bytes]:
-    """`quality.svg` and `.png` where the members have voted, `training.svg` and `.png` where one is done."""
+    """`quality.svg` and `.png` if the members have voted, `training.svg` and `.png` if one is done."""
     files = draw_quality(result) if result.curve else {}
     return files | draw_training(result) if result.member_results else files

@@ -1,4 +1,8 @@
-"""Writes an ensemble: the plan before the first member, then a line for all that is submitted, cancelled, collected."""
+"""The journal of an ensemble: its plan, fixed before the first member, and what was submitted, cancelled, collected.
+
+Only those who plan, submit, cancel and collect write it; members do not, so ten thousand that begin at once share no
+file.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from hpcai500.system.software import package_code_hash
 from hpcai500.toml_source import parse_toml
 
 # ----------------------------------------------------------------------------------------------------
-# What an ensemble planned and where its parts are.
+# The files of an ensemble.
 #
 #     ENSEMBLE/
 #         recipe.toml          resolved, of member 0
@@ -35,8 +39,8 @@ from hpcai500.toml_source import parse_toml
 #         ensemble.jsonl       the journal: events in a chain, as a record's
 #         members/00000/       a campaign of one trial each (`campaign.journal`): all attempts at member 0
 #         slurm/               scripts and their output
-#         vote.json            what the members say together (`engine.vote`)
-#         result.json          what the ensemble amounts to
+#         vote.json            the vote of the members (`engine.vote`)
+#         result.json          the result of the ensemble
 #         DONE                 hash of the journal's last line, written last
 #
 # Keys of the journal, with their values:
@@ -51,8 +55,7 @@ from hpcai500.toml_source import parse_toml
 #                       result_sha256}
 #
 # Each member's journal begins with `campaign_start`, which carries {ensemble: {id, member}} with this journal's
-# identity: no member can be made to fit another ensemble later. Only those who plan, submit, cancel and collect write
-# here: ten thousand members that begin at once share no file.
+# identity, so that no member can be made to fit another ensemble later.
 
 
 SCHEMA = "hpcai500-ensemble-1"
@@ -62,7 +65,7 @@ PLAN = "plan.toml"
 VOTE = "vote.json"
 RESULT = "result.json"
 DONE = "DONE"
-# In a member's folder, of whoever runs it: what it printed, and how its jobs failed.
+# In a member's folder, written by whoever runs it: its output, and how its jobs failed.
 OUTPUT = "output.txt"
 FAILURES = "failures.jsonl"
 _MEMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -70,16 +73,13 @@ _MEMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 @dataclass(frozen=True)
 class Ensemble:
-    """An ensemble as it lies on disk, the chain of its journal checked.
+    """An ensemble on disk; the chain of its journal was checked.
 
     Attributes:
-        path: its folder.
-        identity: hash of the journal's first line: the plan's.
+        identity: hash of the journal's first line, the plan.
         head: hash of the journal's last line.
         tables: the recipe of member 0, as plain tables.
         start: value of `ensemble_start`.
-        shape: members, and accelerators of each.
-        events: the journal.
     """
 
     path: Path
@@ -92,7 +92,6 @@ class Ensemble:
 
     @property
     def members(self) -> range:
-        """Numbers of the members."""
         return range(self.shape.members)
 
     @property
@@ -102,20 +101,20 @@ class Ensemble:
 
     @property
     def stage(self) -> str | None:
-        """Folder of each node where members' samples are staged, as the node's shell shall read it; None: nowhere."""
+        """Folder on each node for copies of samples, with variables for the node's shell; None: nothing is staged."""
         stage = self.start["stage"]
         return None if stage is None else str(stage)
 
     def seed(self, member: int) -> int:
-        """Of a member's weights, draws and order."""
+        """Seed of a member's weights, draws and order."""
         return int(self.start["first_seed"]) + member
 
     def folder(self, member: int) -> Path:
-        """Where a member's campaign lies, or will lie."""
+        """Where a member's campaign is, or will be."""
         return self.path / "members" / f"{member:05d}"
 
     def campaign(self, member: int) -> Campaign | None:
-        """A member's campaign; None where it has not begun.
+        """A member's campaign; None if it has not begun.
 
         Raises:
             RecordError: it cannot be read, or belongs to another plan.
@@ -142,7 +141,6 @@ class Ensemble:
 
 
 def is_ensemble(folder: Path) -> bool:
-    """Whether `folder` holds an ensemble."""
     return (folder / JOURNAL).is_file()
 
 
@@ -150,7 +148,7 @@ def read_ensemble(folder: Path) -> Ensemble:
     """Read the ensemble in `folder`.
 
     Raises:
-        RecordError: it is none, its journal is broken, or its recipe or plan is not the one that the journal names.
+        RecordError: there is none, its journal is broken, or its recipe or plan is not the one that the journal names.
     """
     path = folder / JOURNAL
     try:
@@ -163,7 +161,7 @@ def read_ensemble(folder: Path) -> Ensemble:
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
     tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
-    # A line that a crash cut off told nothing that anyone has acted on.
+    # Nobody has acted on a line that a crash cut off.
     whole = content[: content.rfind(b"\n") + 1]
     events, _ = parse_events(whole, str(path))
     if not events or events[0]["key"] != "ensemble_start":
@@ -208,7 +206,7 @@ def parse_members(text: str, ensemble: Ensemble) -> list[int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Writes an ensemble: the plan before the first member, then a line for all that is submitted, cancelled, collected.
+# Writing the plan, the journal and the members' campaigns.
 
 
 _HEADER = """\
@@ -221,15 +219,10 @@ _HEADER = """\
 def create_ensemble(
     folder: Path, recipe: Recipe, shape: Shape, jobs: Sequence[MemberJob], data: Path, stage: str | None
 ) -> Ensemble:
-    """Fix a new ensemble in the folder `folder`, which must be empty or absent.
+    """Fix a new ensemble in `folder`, which must be empty or absent.
 
-    Args:
-        folder: where it lies; its members come into it.
-        recipe: resolved, of member 0.
-        shape: members, and accelerators of each.
-        jobs: where each member goes.
-        data: folder of the data set.
-        stage: folder of each node in which samples are staged; None: they are read where they lie.
+    `recipe` is the resolved one of member 0. `stage` is the folder on each node for copies of samples; None: samples
+    are read where they lie.
 
     Raises:
         RecordError: the folder is not empty or cannot be written.
@@ -283,7 +276,7 @@ def require_new(folder: Path) -> None:
 
 
 def append(ensemble: Ensemble, key: str, value: Mapping[str, Any]) -> Ensemble:
-    """Add one event to the journal, on disk when this returns; returns the ensemble as it is then.
+    """Add one event to the journal, which is on disk when this returns; returns the ensemble as it is then.
 
     Raises:
         RecordError: the journal cannot be written.
@@ -293,7 +286,7 @@ def append(ensemble: Ensemble, key: str, value: Mapping[str, Any]) -> Ensemble:
 
 
 def begin_member(ensemble: Ensemble, member: int) -> Campaign:
-    """The campaign of a member, made now where it has none: one trial, with the member's seed.
+    """The campaign of a member, made now if it has none: one trial, with the member's seed.
 
     Raises:
         RecordError: it belongs to another plan, or cannot be written.
@@ -306,7 +299,7 @@ def begin_member(ensemble: Ensemble, member: int) -> Campaign:
             1,
             ensemble.data,
             ensemble={"id": ensemble.identity, "member": member},
-            # What was killed between the two files of a campaign has left the first one, which is the same again.
+            # A crash between the two files of a campaign leaves the first one, which is written again alike.
             beside=(OUTPUT, FAILURES, RECIPE),
         )
     campaign = ensemble.campaign(member)
@@ -315,7 +308,7 @@ def begin_member(ensemble: Ensemble, member: int) -> Campaign:
 
 
 def member_recipe(ensemble: Ensemble, member: int) -> Recipe:
-    """The recipe of a member: that of the ensemble, with the member's seed."""
+    """The ensemble's recipe with the member's seed."""
     tables = {**ensemble.tables, "hyperparameters": {**ensemble.tables["hyperparameters"]}}
     tables["hyperparameters"]["seed"] = ensemble.seed(member)
     return parse_resolved(tomli_w.dumps(tables), f"{ensemble.path / RECIPE}, member {member}")
@@ -329,7 +322,7 @@ def _plan_text(shape: Shape, jobs: Sequence[MemberJob]) -> str:
         "scale": shape.scale,
         "accelerators_per_node": shape.per_node,
     }
-    # A line a job: ten thousand of them are looked through by eye and by grep.
+    # One line for each job: ten thousand of them are searched by eye and by grep.
     lines = [
         f"    {{ member = {job.member}, seed = {job.seed}, nodes = {json.dumps(job.nodes)}, "
         f"accelerators = {json.dumps(job.accelerators)} }},"

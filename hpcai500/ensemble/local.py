@@ -1,4 +1,4 @@
-"""The scheduler of one machine: members are processes here, each on cores or accelerators of its own."""
+"""Runs an ensemble on this machine: members are processes side by side, each on cores or accelerators of its own."""
 
 from __future__ import annotations
 
@@ -22,38 +22,36 @@ from hpcai500.launch.launchers import DEVICES_VARIABLE, neighbours_together, sha
 from hpcai500.launch.processes import SignalRelay, start_child
 
 # ----------------------------------------------------------------------------------------------------
-# What becomes of a member whose job has failed: the same on a cluster and on one machine.
+# Whether a failed member is tried again: the same on a cluster and on one machine.
 
 
-# As often a member may fail, time that ran out aside, before it is given up.
+# Failures, apart from time that ran out, after which a member is given up.
 MOST_FAILURES = 3
 
 
 def may_be_tried_again(exit_code: int, failures: int) -> bool:
-    """Whether a member whose job ended with `exit_code`, its `failures`-th failure, is worth another try.
+    """Whether a member is worth another try after its `failures`-th failure, with this exit code.
 
-    What diverged, or cannot be run as it was planned, ends the same way however often it is tried. A code that is none
-    of ours was a signal's, or its launcher's.
+    A member that diverged, or cannot be run as planned, would end the same way again. Codes that are not ours come from
+    a signal or a launcher.
     """
     final = (ExitCode.WRONG_ANSWER, ExitCode.USAGE, ExitCode.ENVIRONMENT)
     return exit_code not in final and failures < MOST_FAILURES
 
 
 # ----------------------------------------------------------------------------------------------------
-# The scheduler of one machine: members are processes here, each on cores or accelerators of its own.
+# The scheduler of one machine.
 
 
-# Of its output's end, where the last line is looked for.
+# The last line of a member's output is looked for in so much of its end.
 _LAST_LINE_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What one member at a time has of this machine.
+    """The share of this machine that one running member has.
 
-    Attributes:
-        cores: that it may run on.
-        devices: accelerators that it sees, as CUDA names them; None where the recipe needs none.
+    `devices` are the accelerators that it sees, by CUDA's names; None where the recipe needs none.
     """
 
     cores: Sequence[int]
@@ -62,7 +60,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class _Running:
-    """A member that runs: its process, what it has of this machine, where its output began in the file, and when."""
+    """A running member; its output begins at `offset` of the file `output`."""
 
     process: subprocess.Popen[bytes]
     slot: Slot
@@ -72,25 +70,23 @@ class _Running:
 
     @property
     def waits_for_another(self) -> bool:
-        """Whether the last that it said, before a signal stopped it, is that another process is at the member."""
+        """Whether its last words, before those of a signal, say that another process runs the member."""
         try:
             with self.output.open("rb") as stream:
                 end = stream.seek(0, os.SEEK_END)
                 stream.seek(max(self.offset, end - _LAST_LINE_BYTES))
                 lines = stream.read(_LAST_LINE_BYTES).rstrip().splitlines()
         except OSError:
-            # What it printed is shown to nobody: it runs all the same.
+            # The member runs, even if nobody can read its output.
             return False
         lines = [line for line in lines if b"error: stopped by " not in line]
         return bool(lines) and BEING_RUN.encode() in lines[-1]
 
 
 class LocalScheduler:
-    """Runs members as processes of this one, which must live as long as they: `jobs` starts the next ones.
+    """Runs members as processes of this one, which must live as long as they do: `jobs` starts the next ones.
 
-    Args:
-        relay: passes signals on to them.
-        power: what tells the power, as --power has it.
+    `relay` passes signals on to them. `power` is the value of --power.
     """
 
     name = "local"
@@ -111,7 +107,7 @@ class LocalScheduler:
     def submit(
         self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None, exclude: Sequence[str] = ()
     ) -> Sequence[str]:
-        """Have `members` run here, as many at a time as the machine has room for, or `at_once`."""
+        """Have `members` run here, as many at a time as there is room for, or `at_once`."""
         if self._host in exclude:
             raise RunError(f"{self._host}: is excluded, and there is no other host: leave out --exclude")
         self._slots = slots(ensemble, at_once)
@@ -119,7 +115,7 @@ class LocalScheduler:
         return [self._name]
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
-        """How the members stand; those that have room begin."""
+        """How the members stand; starts waiting ones where there is room."""
         for member, running in list(self._running.items()):
             code = running.process.poll()
             if code is not None:
@@ -134,7 +130,7 @@ class LocalScheduler:
         }
 
     def cancel(self, ensemble: Ensemble) -> Sequence[str]:
-        """Ask those that run to stop with a checkpoint, and begin no other."""
+        """Ask running members to stop with a checkpoint, and start no other."""
         for member in self._waiting:
             self._ended[member] = self._job(member, "cancelled")
         self._waiting.clear()
@@ -143,7 +139,7 @@ class LocalScheduler:
         return [f"process-{running.process.pid}" for running in self._running.values()]
 
     def close(self) -> None:
-        """Kill what still runs; its records are gone on with by the next `ensemble run`."""
+        """Kill what still runs; the next `ensemble run` resumes the records."""
         for running in self._running.values():
             running.process.kill()
             running.process.wait()
@@ -190,7 +186,7 @@ class LocalScheduler:
             self._ended[member] = self._job(member, "failed", why)
 
     def _note(self, ensemble: Ensemble, member: int, code: int) -> str:
-        """Write a failure down for whoever looks from outside; returns why that could not be done."""
+        """Write a failure into the member's folder, for `ensemble status`; returns why that was impossible."""
         failure = Failure(self._host, code, _now_ms(), self._name)
         try:
             note_failure(ensemble.folder(member), failure, self._restarts.get(member, 0))
@@ -200,7 +196,7 @@ class LocalScheduler:
 
     def _stopped(self, member: int, *, is_elsewhere: bool) -> MemberJob:
         if is_elsewhere:
-            # Its own job knows nothing of how the member stands.
+            # The local job does not know how the member stands.
             why = "waited for another process, which goes on"
             return replace(self._job(member, "unknown", why), is_elsewhere=True)
         return self._job(member, "stopped", "stopped with this command")
@@ -223,7 +219,7 @@ def _now_ms() -> int:
 
 
 def _was_stopped(ensemble: Ensemble, member: int, since_ms: int) -> bool:
-    """Whether an attempt at the member has ended on request, with a checkpoint, since the moment `since_ms`."""
+    """Whether an attempt at the member has ended on request, with a checkpoint, since `since_ms`."""
     try:
         campaign = ensemble.campaign(member)
     except HpcAi500Error:
@@ -235,10 +231,10 @@ def _was_stopped(ensemble: Ensemble, member: int, since_ms: int) -> bool:
 
 
 def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
-    """What each of the members that run side by side has of this machine: equal shares, as many as it has room for.
+    """Equal shares of this machine, one for each member that runs side by side: as many as there is room for.
 
     Raises:
-        EnvironmentLacksError: there are fewer accelerators than they take.
+        EnvironmentLacksError: there are too few accelerators.
     """
     cores = neighbours_together(os.sched_getaffinity(0))
     degree, members = ensemble.shape.degree, ensemble.shape.members
@@ -260,7 +256,7 @@ def slots(ensemble: Ensemble, at_once: int | None) -> list[Slot]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# An ensemble on this machine: all members that are not done, side by side as far as there is room, to their end.
+# Running an ensemble to its end.
 
 
 _POLL_SECONDS = 0.2
@@ -273,10 +269,9 @@ class RunOrder:
     """What the user asked for.
 
     Attributes:
-        folder: of the ensemble.
         members: those to run, as in `0-3,7`; None: all.
-        at_once: members that run side by side; None: as many as the machine has room for.
-        power: what tells the power, as --power has it.
+        at_once: members that run side by side; None: as many as there is room for.
+        power: value of --power.
     """
 
     folder: Path
@@ -287,12 +282,11 @@ class RunOrder:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How the members stand after all that could be run has run.
+    """How the members stand after everything that could be run has run.
 
     Attributes:
-        ensemble: as it is now.
-        jobs: those that were run, as they ended.
-        stopped: whether a signal ended it early: the same command goes on.
+        jobs: of the members that were run.
+        stopped: whether a signal ended it early, so that the same command resumes it.
     """
 
     ensemble: Ensemble
@@ -301,7 +295,7 @@ class RunEnd:
 
     @property
     def failed(self) -> list[int]:
-        """Members that are not done, and would not be by another try."""
+        """Members that are not done and were given up."""
         return sorted(member for member, job in self.jobs.items() if job.state == "failed")
 
 
@@ -310,11 +304,10 @@ def run_ensemble(
     on_poll: Callable[[Ensemble, Jobs], None] = lambda ensemble, jobs: None,
     on_start: Callable[[Sequence[int]], None] = lambda members: None,
 ) -> RunEnd:
-    """Run what is not done yet, and tell `on_poll` how all stand several times a second; goes on where it was.
+    """Run the members that are not done, resuming attempts, and call `on_poll` several times a second.
 
-    `on_start` is told before the first of them which members are run.
-
-    A member that fails is tried again (`retrying`); one that runs elsewhere already fails, and says so.
+    `on_start` is called with the members to be run before the first of them starts. A member that fails is tried again
+    (`may_be_tried_again`); one that another process runs already fails, and says so.
 
     Raises:
         HpcAi500Error: there is no such ensemble, member or accelerator, or the folder cannot be written.
@@ -350,7 +343,7 @@ def is_done(ensemble: Ensemble, member: int) -> bool:
 
 
 def starting_line(ensemble: Ensemble, members: Sequence[int]) -> str:
-    """What is said before `members` are run: `starting 2 of 3 members of runs/e, output in …`."""
+    """The announcement `starting 2 of 3 members of runs/e, …`."""
     total = ensemble.shape.members
     many = f"{len(members)} of {total}" if len(members) < total else str(total)
     return (

@@ -1,8 +1,8 @@
-"""Which members, on how many accelerators each, on which nodes (V3.0 section 3.3, Equation 5). Pure: no file, no clock.
+"""Maps members to accelerators and nodes (V3.0 section 3.3, Equation 5). Pure: no file, no clock.
 
     Sys_scale = M x P_degree
 
-The text calls Sys_scale a number of nodes; section 4.2 counts accelerators, and so do we.
+The paper calls Sys_scale a number of nodes, but section 4.2 counts accelerators, and so do we.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import groupby
 from hpcai500.errors import UsageError
 
 # ----------------------------------------------------------------------------------------------------
-# Numbers of members for people and for command lines: `0-7,12`, as `parse_members` reads them.
+# Numbers of members for people and command lines: `0-7,12`, as `parse_members` reads them.
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
@@ -25,7 +25,7 @@ def in_ranges(numbers: Iterable[int]) -> str:
 
 
 def in_short(numbers: Iterable[int], most: int = 12) -> str:
-    """The same for a sentence: of many runs, the first `most`, and how many numbers there are in all."""
+    """As `in_ranges`, for a sentence: of many runs the first `most`, and how many numbers there are."""
     numbers = set(numbers)
     runs = _runs(numbers)
     return ",".join(runs) if len(runs) <= most else f"{','.join(runs[:most])},… ({len(numbers)} in all)"
@@ -40,15 +40,11 @@ def _runs(numbers: Iterable[int]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which members, on how many accelerators each, on which nodes (V3.0 section 3.3, Equation 5). Pure: no file, no clock.
-#
-#     Sys_scale = M x P_degree
-#
-# The text calls Sys_scale a number of nodes; section 4.2 counts accelerators, and so do we.
+# Shape and mapping.
 
 
 _MOST_NEAREST = 3
-# Ten times what the largest machine has; a slip of the finger is told before it fills the memory.
+# Ten times the largest machine; a typing error is refused before it fills the memory.
 _MOST_ACCELERATORS = 10**6
 
 
@@ -73,7 +69,7 @@ class Shape:
 
     @property
     def nodes_a_member(self) -> int:
-        """Nodes of a member; a member of less than a node shares its node with others."""
+        """Nodes of a member; 1 also for a member that shares its node with others."""
         return max(1, self.degree // self.per_node)
 
     @property
@@ -97,10 +93,9 @@ class MemberJob:
     """Where one member goes.
 
     Attributes:
-        member: its number, from 0.
-        seed: of its weights, its draws and their order.
-        nodes: names of its nodes.
-        accelerators: numbers of those that it has on each of them, from 0.
+        member: from 0.
+        seed: of its weights, draws and order.
+        accelerators: those that it has on each of its nodes, numbered from 0.
     """
 
     member: int
@@ -137,13 +132,11 @@ def shape_of(
 def member_jobs(shape: Shape, first_seed: int, hosts: Sequence[str] = ()) -> tuple[MemberJob, ...]:
     """The mapping of members to nodes, in the order of both (V3.0 section 3.3, step 2).
 
-    Args:
-        shape: how many of what.
-        first_seed: seed of member 0; member k has the k-th after it.
-        hosts: names of the nodes; without them, they are numbered: a scheduler will choose.
+    Member k has the seed `first_seed` + k. Without `hosts` the nodes are numbered, because a scheduler will choose
+    them.
 
     Raises:
-        UsageError: there are fewer hosts than nodes are needed, or one stands there twice.
+        UsageError: there are fewer hosts than needed, or one is named twice.
     """
     if twice := [host for host, count in Counter(hosts).items() if count > 1]:
         raise UsageError(f"--hosts: {twice[0]} stands there twice: its accelerators would belong to two members")
@@ -163,7 +156,7 @@ def possible_shapes(per_node: int, scale: int) -> list[Shape]:
 
 
 def fits_nodes(degree: int, per_node: int) -> bool:
-    """Whether a member of `degree` accelerators takes whole nodes, or one of several equal parts of a node."""
+    """Whether members of `degree` accelerators take whole nodes, or share a node evenly."""
     return per_node % degree == 0 or degree % per_node == 0
 
 
@@ -200,7 +193,7 @@ def _impossible(per_node: int, scale: int, members: int | None, degree: int | No
     shapes = possible_shapes(per_node, scale)
 
     def distance(shape: Shape) -> float:
-        """Twice as many is as far as half as many."""
+        """Logarithmic: twice as many is as far as half as many."""
         wanted = ((shape.members, members), (shape.degree, degree))
         return math.fsum(abs(math.log(have / want)) for have, want in wanted if want)
 

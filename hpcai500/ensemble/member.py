@@ -1,4 +1,7 @@
-"""One member of an ensemble, on the ranks that were started for it: begun, gone on with, or done already."""
+"""Runs one member of an ensemble on the ranks that were started for it, from a copy of its data on its nodes if asked.
+
+A member is begun, resumed, or found to be done.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from hpcai500.streams import say
 from hpcai500.system.process import owner_of
 
 # ----------------------------------------------------------------------------------------------------
-# What a member reads, copied to the storage of each of its nodes before it trains, and gone after it.
+# Staging: what a member reads is copied to the storage of its nodes before it trains, and removed after.
 #
-# The job on every rank is `python -m hpcai500.data stage`: one rank of a node copies, the others wait for it, and all
-# end together. Members side by side on a node share one folder, and samples in it.
+# The job on every rank is `python -m hpcai500.data stage`: one rank of a node copies while the others wait, and all end
+# together. Members side by side on a node share one folder, and the samples in it.
 
 
 BENCHMARKS = ("ic", "ewa")
@@ -39,20 +42,18 @@ _MODULE = "data"
 def staged(
     ensemble: Ensemble, member: int, crew: Crew, recipe: Recipe, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Path]:
-    """The folder that a member trains on: the data set, or a copy on its nodes of what it reads, while this is open.
+    """The folder that a member trains on: the data set, or a copy on its nodes of what it reads, within the block.
 
-    A member that is killed leaves its copy, which its next attempt on that node goes on with; whoever needs the space
-    takes it.
+    A member that is killed leaves its copy, which its next attempt on that node uses; whoever needs the space removes
+    it.
 
     Args:
-        ensemble: whose `stage` may name $VARIABLES, which are read here, on a node.
-        member: begun already: its campaign's recipe is read.
+        ensemble: its `stage` may name $VARIABLES, which are read here, on a node.
+        member: must have begun: its campaign's recipe is read.
         crew: open, with the ranks that will train.
-        recipe: of the member.
-        environment: of this node.
 
     Raises:
-        UsageError: the folder is none, or the benchmark is one that is not staged.
+        UsageError: the folder is not absolute, or data of this benchmark cannot be staged.
         HpcAi500Error: it could not be staged, as the ranks have said.
     """
     if ensemble.stage is None:
@@ -76,10 +77,10 @@ def staged(
 
 
 def require_stageable(recipe: Recipe) -> None:
-    """Refuse the data of a plug-in: which files a sample is in, it alone knows.
+    """Refuse the data of a plug-in, which alone knows the files of a sample.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is a plug-in's.
     """
     if recipe.benchmark not in BENCHMARKS:
         raise UsageError(
@@ -89,7 +90,7 @@ def require_stageable(recipe: Recipe) -> None:
 
 
 def _release(crew: Crew, recipe: Recipe, arguments: list[str | Path], member: int, root: Path) -> None:
-    """Let the copy go; what befell the member counts for more than a copy that stays."""
+    """Release the copy; a failure is only said, because the member's own end counts for more."""
     try:
         released = crew.run(recipe, arguments, module=_MODULE) == ExitCode.PASS
     except HpcAi500Error as error:
@@ -100,25 +101,25 @@ def _release(crew: Crew, recipe: Recipe, arguments: list[str | Path], member: in
 
 
 def _folder_name(ensemble: Ensemble, recipe: Recipe) -> str:
-    """One for each data set: ensembles on the same data share it, and those on other data do not meet."""
+    """One name for each data folder: ensembles on the same data share copies, others do not meet."""
     place = hashlib.sha256(os.fsencode(ensemble.data)).hexdigest()[:12]
     return f"hpcai500-{recipe.benchmark}-{place}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# One member of an ensemble, on the ranks that were started for it: begun, gone on with, or done already.
+# Running the member.
 
 
-# Ranks whose command was killed stop with a checkpoint in less, and NFS keeps the locks of a node that died for 90 s.
+# Ranks whose command was killed stop with a checkpoint in less time; NFS keeps the locks of a dead node for 90 s.
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 1.0
-# Said while another process is at the member, and where that goes on for too long.
+# Said while another process runs the member, and as the error where that goes on for too long.
 BEING_RUN = "is being run by another process"
 
 
 @dataclass(frozen=True)
 class MemberOrder:
-    """Which member, and what tells the power (as --power has it)."""
+    """Which member to run; `power` is the value of --power."""
 
     folder: Path
     member: int
@@ -126,13 +127,13 @@ class MemberOrder:
 
 
 def run_member(order: MemberOrder, crew: Crew) -> int:
-    """Run what is not done yet of a member; returns 0 when it is done, whatever its quality.
+    """Run what is not done of a member; returns 0 when it is done, whatever its quality.
 
-    The other codes tell a scheduler what to do: 1, it may be run again; 2, it diverged, which no other attempt takes
-    back; 64 and 69, it cannot be run like this, or not here.
+    Other codes tell a scheduler what to do: 1: it may be run again; 2: it diverged, which no other attempt changes; 64
+    and 69: it cannot be run like this, or not here.
 
     Raises:
-        HpcAi500Error: as said.
+        HpcAi500Error: with one of these exit codes.
     """
     ensemble = read_ensemble(order.folder)
     if order.member not in ensemble.members:
@@ -142,7 +143,7 @@ def run_member(order: MemberOrder, crew: Crew) -> int:
 
 
 def _run(ensemble: Ensemble, order: MemberOrder, crew: Crew) -> int:
-    """Nobody else is at the member: neither its copy on a node nor its journal is another's."""
+    """Called while no other process runs the member, writes its journal or uses its copy."""
     campaign = begin_member(ensemble, order.member)
     recipe = campaign_recipe(campaign)
     crew.check(recipe, 1)
@@ -164,10 +165,10 @@ def _run(ensemble: Ensemble, order: MemberOrder, crew: Crew) -> int:
 
 @contextmanager
 def _turn(ensemble: Ensemble, member: int) -> Iterator[None]:
-    """Wait until nobody else is at the member, and keep others from it while this is entered.
+    """Wait until no other process runs the member, and keep others from it within the block.
 
     Raises:
-        RunError: somebody is, and goes on; or the member's folder cannot be made.
+        RunError: another process still runs it after the wait, or the member's folder cannot be made.
     """
     folder = ensemble.folder(member)
     try:

@@ -1,8 +1,7 @@
-"""What is known of all members between two looks, and which of them a poll looks at: never more than it may.
+"""Follows the members of an ensemble: reads their logs as they grow, and derives how each of them stands.
 
-Who waits, or has ended and is known, costs nothing: the scheduler's answer, one for all, says who that is. Of the
-others a poll looks at those whose job has ended, those whose job has begun, and those that nobody has looked at for
-longest, one of each in turn: every one is seen within a bounded number of polls, whatever else happens.
+A look neither locks nor writes a member's files, so that it cannot disturb the runs. What one poll opens and reads is
+bounded, and every member is looked at within a bounded number of polls.
 """
 
 from __future__ import annotations
@@ -42,26 +41,20 @@ from hpcai500.methodology.events import (
 from hpcai500.record import FIRST_PREVIOUS, Event, last_hash, line_hash, parse_events
 
 # ----------------------------------------------------------------------------------------------------
-# A log of chained events that somebody else is writing: what joined it since it was read last, and no byte twice.
+# The log of chained events that another process is writing: each read returns what was appended, no byte twice.
 #
-# Of a long log that is met for the first time only the end is read: how a run stands is told there. Nothing is locked
-# and nothing is written: a look must not stand in the way of those who run.
+# Of a long log that is met for the first time only the end is read: it says how the run stands.
 
 
-# Of a log that is met for the first time: more and more of its end, until it tells where the run is.
+# Windows at the end of a log that is met for the first time: the next one is read if the last does not say enough.
 _WINDOWS_BYTES = (2**16, 2**19, 2**22)
-# At one look at a log that is known; a longer line is not read: it tells what nodes are, not how a run stands.
+# At one look at a known log. A longer line is skipped: such lines describe nodes, not how a run stands.
 _MOST_BYTES = 2**20
 
 
 @dataclass(slots=True)
 class Meter:
-    """What reading has cost so far.
-
-    Attributes:
-        files: that were opened, or were to be and are not there.
-        read_bytes: that were read.
-    """
+    """What reading has cost so far; `files` counts also those that were looked for and are not there."""
 
     files: int = 0
     read_bytes: int = 0
@@ -71,10 +64,8 @@ class LogTail:
     """The end of one log.
 
     Attributes:
-        path: of the log.
         identity: hash of its first line; None where that was not read.
         head: hash of the last whole line that was read; None before any was.
-        inode: of its file, once it was opened.
         is_behind: whether there is more than was read.
     """
 
@@ -89,11 +80,10 @@ class LogTail:
         self._begin_at(0)
 
     def read(self, meter: Meter, enough: Callable[[Sequence[Event]], bool] = lambda events: True) -> list[Event]:
-        """The events that joined since the last call; a line that is not whole yet is left for the next one.
+        """The events that were appended since the last call; an unfinished line is left for the next one.
 
-        Args:
-            meter: is told what it costs.
-            enough: whether the end of a log that is met for the first time tells what is wanted.
+        Of a log that is met for the first time, more of its end is read until `enough` holds for its events. `meter` is
+        told the cost.
 
         Raises:
             FileNotFoundError: the log is not there.
@@ -101,7 +91,7 @@ class LogTail:
             RecordError: it is no log of events, was changed, or lost lines since it was read.
         """
         meter.files += 1
-        # Without O_NONBLOCK, whoever puts a pipe there keeps us for ever.
+        # O_NONBLOCK: opening a pipe would block for ever.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             status = os.fstat(descriptor)
@@ -133,11 +123,11 @@ class LogTail:
         return events
 
     def _begin_at(self, offset: int) -> None:
-        """Forget what was read, and go on at `offset`: in the middle of a line, unless it is the beginning."""
+        """Forget what was read, and go on at `offset`, which is inside a line unless it is 0."""
         self.head = None
-        # Of the first byte that was not read as an event; and how many lines come before it, as far as that is known.
+        # Offset of the first byte not yet taken as an event; how many lines come before it, as far as that is known.
         self._offset, self._lines = offset, 0
-        # Whether a line begins there; and whether the line before it is known.
+        # Whether a line begins there; whether the hash of the line before it is known.
         self._at_line = self._chained = offset == 0
 
     def _next(self, descriptor: int, size: int, most: int, meter: Meter) -> list[Event]:
@@ -155,7 +145,7 @@ class LogTail:
         return self._parsed(whole) if whole else []
 
     def _skip(self, length: int) -> None:
-        """Go past a part of a line; what comes after it is in the chain of what nobody has seen."""
+        """Go past a part of a line; the chain of hashes begins anew with the next whole line."""
         self._offset += length
         self._at_line = self._chained = False
 
@@ -170,7 +160,7 @@ class LogTail:
 
 
 def _place(whole: bytes, path: str) -> tuple[str, int]:
-    """What the first line of `whole`, in the middle of a log, says of the lines before it."""
+    """Hash and number of the lines before the first line of `whole`, which is from the middle of a log."""
     try:
         event = json.loads(whole[: whole.index(b"\n")])
         previous, sequence = event["prev"], event["seq"]
@@ -182,16 +172,16 @@ def _place(whole: bytes, path: str) -> tuple[str, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Failures of a member's own, as its batch script or the runner of this machine wrote them down, and its last words.
+# What stands beside a member's logs: its failures, as its batch script or the local runner noted them; its last error.
 
 
-# Of each of the two files, at its end.
+# Read of each of the two files, from its end.
 _FAILURES_MOST_BYTES = 2**14
 _MOST_WORDS = 400
 _ERROR = "hpcai500: error: "
-# An error that says no more than that one before it says why.
+# Ending of an error that only points to the one printed before it.
 _SEE_ABOVE = "(see above)"
-# What was printed before is of an earlier job.
+# First line of each job's output: what stands before it is from an earlier job.
 _BEGUN = re.compile(r"hpcai500: member \d+: job .*, restart \d+$")
 
 
@@ -200,10 +190,9 @@ class Failure:
     """One failure of a member's own.
 
     Attributes:
-        host: that it ran on; several have commas between them.
-        exit_code: of its job.
-        time_ms: when that was (UNIX time); 0 where it was not told.
-        job: of the scheduler, as the journal's `submit` names it; empty where it was not told.
+        host: that it ran on; several are separated by commas.
+        time_ms: UNIX time; 0 where unknown.
+        job: the scheduler's name for it, as in the journal's `submit`; empty where unknown.
     """
 
     host: str
@@ -213,7 +202,7 @@ class Failure:
 
 
 def begun_line(member: int, job: str, host: str, restarts: int) -> str:
-    """What stands in a member's output before what a job of it prints; the batch script writes the same."""
+    """The line before a job's own output in a member's output file; the batch script writes the same."""
     return f"hpcai500: member {member}: job {job} on {host}, restart {restarts}\n"
 
 
@@ -235,7 +224,7 @@ def note_failure(folder: Path, failure: Failure, restart: int) -> None:
 
 
 def last_failure(folder: Path) -> Failure | None:
-    """The last failure that was written down in a member's folder; None where none was.
+    """The last failure noted in a member's folder; None where there is none.
 
     Raises:
         OSError: it cannot be read.
@@ -245,7 +234,7 @@ def last_failure(folder: Path) -> Failure | None:
 
 
 def last_error(folder: Path) -> str | None:
-    """The last error that a member's last job has printed; None where it has printed none.
+    """The last error that a member's last job printed; None where it printed none.
 
     Raises:
         OSError: its output cannot be read.
@@ -254,7 +243,7 @@ def last_error(folder: Path) -> str | None:
 
 
 def read_failures(folder: str, meter: Meter) -> tuple[Failure, ...]:
-    """The failures that were written down in a member's folder, the last ones of very many, the first one first.
+    """The failures noted in a member's folder, oldest first; of very many, only the last ones.
 
     Raises:
         OSError: they cannot be read.
@@ -263,7 +252,7 @@ def read_failures(folder: str, meter: Meter) -> tuple[Failure, ...]:
 
 
 def read_last_error(folder: str, meter: Meter) -> str | None:
-    """As `last_error`; `meter` is told what it costs."""
+    """As `last_error`; `meter` is told the cost."""
     pointer: str | None = None
     for line in reversed(_end_of(f"{folder}/{OUTPUT}", meter).decode("utf-8", "replace").splitlines()):
         if _BEGUN.search(line):
@@ -284,16 +273,16 @@ def _failures(content: bytes) -> Iterator[Failure]:
                 str(told["host"]), int(told["exit_code"]), int(told.get("time_ms", 0)), str(told.get("job", ""))
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-            # A line that is not whole, or nothing that we wrote: it decides nothing.
+            # An unfinished line, or one that we did not write, is ignored.
             continue
 
 
 def _end_of(path: str, meter: Meter) -> bytes:
-    """The end of a file that may not be there."""
+    """The end of a file; empty if the file is not there."""
     if not os.path.lexists(path):
         return b""
     meter.files += 1
-    # Without O_NONBLOCK, whoever puts a pipe there keeps us for ever.
+    # O_NONBLOCK: opening a pipe would block for ever.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -310,12 +299,12 @@ def _end_of(path: str, meter: Meter) -> bytes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was ordered for an ensemble, as its journal has it: which members, by which scheduler, and whether to cancel.
+# What was ordered for an ensemble, as its journal has it: members and scheduler of each `submit`, `cancel`, `collect`.
 
 
 @dataclass(frozen=True)
 class Order:
-    """One `submit`: names of its jobs, and when it was given (UNIX time)."""
+    """One `submit`: names of its jobs, and its UNIX time."""
 
     jobs: frozenset[str]
     time_ms: int
@@ -323,14 +312,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Orders:
-    """All orders together.
+    """All orders of an ensemble together.
 
     Attributes:
-        scheduler: that was given members last; None where none ever was.
-        submitted: all members that somebody has had run.
-        cancelled: whether the last word was to cancel.
+        scheduler: of the last `submit`; None where there was none.
+        submitted: members that were ever submitted.
+        cancelled: whether the last order was to cancel.
         collected: members that were collected, and not submitted again since.
-        last: order that each member was submitted by last.
+        last: the order that last submitted each member.
     """
 
     scheduler: str | None
@@ -340,9 +329,9 @@ class Orders:
     last: Mapping[int, Order] = field(default_factory=dict, repr=False)
 
     def is_of_the_last(self, member: int, failure: Failure) -> bool:
-        """Whether a member has failed since it was submitted last, and not before."""
+        """Whether `failure` happened after the member was submitted last."""
         order = self.last.get(member)
-        # Clocks of two hosts may differ: the name of the job decides, where it is known.
+        # Clocks of two hosts may differ, so the job's name decides where it is known.
         return order is None or failure.job in order.jobs or failure.time_ms >= order.time_ms
 
 
@@ -350,7 +339,7 @@ def orders_of(ensemble: Ensemble) -> Orders:
     """The orders in the journal of `ensemble`.
 
     Raises:
-        RecordError: one of them lacks something.
+        RecordError: an event lacks something.
     """
     scheduler, cancelled = None, False
     last, collected = dict[int, Order](), set[int]()
@@ -374,10 +363,10 @@ def orders_of(ensemble: Ensemble) -> Orders:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a member's logs tell of it: its campaign's journal who tries, its record how far they have come.
+# What a member's logs tell: its campaign's journal the attempts, its record how far the last attempt has come.
 #
-# Both are folded event by event, so that nothing is kept but what a status shows. Whoever writes them may write
-# anything: what has another type than ours writes is an error of that member, and of no other.
+# Both are folded event by event, so that only what a status shows is kept. Hostile or damaged logs are possible: a
+# value of the wrong type is an error of that member alone.
 
 
 Phase = Literal["starting", "training", "evaluating", "ended"]
@@ -386,15 +375,13 @@ _LONGEST_REASON = 600
 
 
 class _Process(BaseModel):
-    """What `init_start` tells and no score depends on."""
+    """The part of `init_start` that no score depends on."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     process: int | None = None
 
 
 class _Divergence(BaseModel):
-    """`diverged`."""
-
     model_config = ConfigDict(extra="ignore", frozen=True)
     what: str = Field(max_length=4096)
     epoch: int
@@ -403,19 +390,20 @@ class _Divergence(BaseModel):
 
 @dataclass(slots=True)
 class JournalFacts:
-    """What the journal of a member's campaign has told so far.
+    """What the events of a member's campaign journal add up to.
+
+    Times are UNIX milliseconds.
 
     Attributes:
         plan: value of `campaign_start.ensemble`; None before that was read.
-        attempts: that were begun.
-        runs: attempts, and how often one was gone on with.
-        record: name of the last attempt's folder.
+        runs: how many attempts were begun or resumed.
+        record: folder name of the last attempt.
         status: of the last attempt; None before the first.
-        reason: why it ended without a result.
-        head: of its record, once it ended.
-        began_ms: when the first attempt began (UNIX time).
-        started_ms: when the last one began, or was gone on with.
-        ended_ms: when it ended; None while it goes on.
+        reason: why the last attempt ended without a result.
+        head: hash of the last line of its record, once it ended.
+        began_ms: begin of the first attempt.
+        started_ms: when the last attempt began or was resumed.
+        ended_ms: end of the last attempt; None while it goes on.
     """
 
     plan: Any = None
@@ -430,10 +418,10 @@ class JournalFacts:
     ended_ms: int | None = None
 
     def fold(self, events: Iterable[Event]) -> None:
-        """Take in the events that joined.
+        """Take in new events.
 
         Raises:
-            RecordError: one of them lacks something.
+            RecordError: an event lacks something.
         """
         for event in events:
             try:
@@ -465,25 +453,20 @@ class JournalFacts:
 
 @dataclass(slots=True)
 class RecordFacts:
-    """What the record of an attempt has told so far.
+    """What the events of an attempt's record add up to.
 
     Attributes:
         campaign: value of `init_start.campaign`; None where that was not read.
-        process: id of the process that writes.
-        boot: id of its machine's start.
-        hosts: that it runs on.
-        phase: what it does.
-        epoch: that it is at (from 1).
-        epochs_done: that were trained and evaluated.
-        step: updates of this epoch that were done when it told last.
-        steps: updates of an epoch.
-        quality: that was found last.
-        images_per_second: over its last epoch of training.
-        pace_seconds: from the beginning of its last epoch to that of the next one, evaluation and checkpoint included.
-        can_go_on: whether there is a checkpoint.
-        diverged: what was no number any more.
-        error: what ended it.
-        last_ms: when it told something last (UNIX time).
+        boot: boot id of that process's machine.
+        epoch: the current one, from 1.
+        epochs_done: epochs trained and evaluated.
+        step: updates done in this epoch, at the last event.
+        steps: updates in an epoch.
+        quality: of the last evaluation.
+        images_per_second: over the last epoch of training.
+        pace_seconds: from the beginning of the last epoch to that of the next, evaluation and checkpoint included.
+        diverged: which number was not finite, and where.
+        last_ms: UNIX time of the last event.
     """
 
     campaign: Any = None
@@ -505,10 +488,10 @@ class RecordFacts:
     _epoch_began_ms: int | None = None
 
     def fold(self, events: Iterable[Event]) -> None:
-        """Take in the events that joined.
+        """Take in new events.
 
         Raises:
-            RecordError: one of them has something else than it always has.
+            RecordError: an event has not the value that its key demands.
         """
         for event in events:
             key, value = event["key"], event.get("value")
@@ -565,7 +548,7 @@ class RecordFacts:
             self.phase = "ended"
 
     def _begin(self, value: InitStart) -> None:
-        """Another process goes on where the last one has ended."""
+        """Another process resumes where the last one ended."""
         self.campaign, self.boot, self.phase, self.error = value.campaign, value.boot_id, "starting", None
 
     def _save(self, value: Checkpoint) -> None:
@@ -577,7 +560,7 @@ class RecordFacts:
 
 
 def tells_place(events: Sequence[Event]) -> bool:
-    """Whether the end of a record says how far it has come and how fast, or has its beginning."""
+    """Whether the end of a record says how far the run is and how fast, or reaches back to the record's beginning."""
     return any(event["key"] in ("dataset", "model", "run_start", "epoch_stop") for event in events)
 
 
@@ -593,9 +576,9 @@ def _text(value: Any) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the process that writes a record is still there: a question for where no scheduler answers.
+# Whether the process that writes a record still runs, for where no scheduler answers.
 #
-# Nothing is locked to find out: who starts a run and finds its log locked, if only for a moment, would give up.
+# No lock is tried to find out: a run that starts and finds its log locked, if only for a moment, would give up.
 
 
 _LOCKS = Path("/proc/locks")
@@ -604,11 +587,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine, at one moment.
+    """This machine at one moment.
 
     Attributes:
-        host: its name.
-        boot: id of its start; None where the system has none.
+        boot: its boot id; None where the system has none.
         locked: inodes of files that some process here holds a lock on; None where that cannot be told.
     """
 
@@ -617,25 +599,24 @@ class Machine:
     locked: frozenset[int] | None = field(repr=False)
 
     def holds(self, inode: int | None) -> bool:
-        """Whether some process here is known to hold a lock on the file with this inode."""
         return inode is not None and self.locked is not None and inode in self.locked
 
     def has_lost(self, facts: RecordFacts, inode: int | None) -> bool:
-        """Whether the writer of the record with these facts ran here and is gone, for all that can be seen.
+        """Whether the writer of the record with these facts ran here and is gone, as far as can be seen.
 
-        That of another machine, or of a container with processes of its own, is nothing that we could know of.
+        False for the writer on another machine, or in a container with its own process ids: nothing is known of it.
         """
         if facts.phase == "ended" or facts.boot is None or self.boot is None:
             return False
         if facts.boot != self.boot:
-            # The machine has started again since, and it is this one.
+            # The machine was restarted, if it is this one.
             return facts.hosts == (self.host,)
         unlocked = self.locked is not None and inode not in self.locked
         return unlocked and facts.process is not None and facts.process > 0 and not _runs(facts.process)
 
 
 def this_machine() -> Machine:
-    """What is known of this machine now: two small files of the system, however many members there are."""
+    """The state of this machine now, from two small system files, however many members there are."""
     return Machine(socket.gethostname(), _presence_text(_BOOT), _locked())
 
 
@@ -667,15 +648,15 @@ def _presence_text(path: Path) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One member, as it was found when it was looked at last, and how it is looked at again.
+# What is remembered of one member, and how it is looked at again.
 #
-# A look opens the record, and the journal of the member's campaign only when that may have grown: at the beginning,
-# after its job has changed, and at its end.
+# A look opens the record, and the campaign's journal only when that may have grown: at first, when the member's job has
+# changed, and at the record's end.
 
 
-# Without a scheduler that tells of new jobs, the journal of a record that is silent is asked now and then.
+# Without a scheduler to report new jobs, the journal is read this often while the record is silent.
 _JOURNAL_AFTER_SECONDS = 60.0
-# What a job has left behind may reach a shared file system late: so many looks, then it is taken for what it is.
+# A job's last writes may reach a shared file system late: only after this many looks they are taken to be complete.
 _LOOKS_AFTER_THE_END = 3
 
 
@@ -686,17 +667,12 @@ class MemberMemory:
     Attributes:
         looked: number of the poll that looked at it last; 0: none has.
         looked_s: when that was (UNIX seconds).
-        job: as the scheduler saw it then.
-        looks: since its job changed.
-        journal: what the journal of its campaign has told.
-        record: what the record of its last attempt has told.
-        failures: of its own, as its batch script or the runner of this machine told.
-        last_error: that its last job printed; None where its logs say why it failed, or it did not.
-        turn: inode of the lock that who runs it holds, from before its first attempt on; None where there is none.
-        broken: what is wrong with its files, for good; None: nothing.
-        unreadable: why its files could not be read just now; None: they could.
+        looks: how many, since its job changed.
+        last_error: that its last job printed; None where its logs say why it failed, or it did not fail.
+        turn: inode of the lock that its runner holds from before the first attempt on; None where there is none.
+        broken: what is wrong with the contents of its files; None: nothing.
+        unreadable: why its files could not be read at the last look; None: they could.
         is_behind: whether there is more to be read than one look reads.
-        inode: of its record's log.
     """
 
     looked: int = 0
@@ -717,12 +693,12 @@ class MemberMemory:
 
     @property
     def inode(self) -> int | None:
-        """Of the log of its record."""
+        """Inode of its record's log."""
         return self._record.inode if self._record else None
 
     @property
     def has_settled(self) -> bool:
-        """Whether nothing more will come of it unless its job changes, as far as its scheduler knows."""
+        """Whether nothing more can be learnt unless its job changes, as far as its scheduler knows."""
         if self.looked == 0 or self.is_behind:
             return False
         if self.job is None:
@@ -732,14 +708,13 @@ class MemberMemory:
         return self.journal.status != "running" or self.looks >= _LOOKS_AFTER_THE_END
 
     def look(self, folder: str, plan: Any, job: MemberJob | None, now_s: float, meter: Meter) -> None:
-        """Read what has joined since the last look.
+        """Read what was appended since the last look.
 
         Args:
-            folder: of the member.
             plan: what its journal must carry as `campaign_start.ensemble`.
             job: how its scheduler sees it; None where there is none to ask.
             now_s: UNIX seconds.
-            meter: is told what it costs.
+            meter: is told the cost.
         """
         has_changed = job != self.job
         self.job, self.looked_s, self.looks = job, now_s, 1 if has_changed else self.looks + 1
@@ -751,7 +726,7 @@ class MemberMemory:
             if self._journal is None or has_changed or not is_open or is_due:
                 self._read_both(folder, plan, now_s, meter)
             if self._contradicts():
-                # Somebody may have gone on with the attempt since the journal was read.
+                # Somebody may have resumed the attempt since the journal was read.
                 self._read_both(folder, plan, now_s, meter)
                 if self._contradicts():
                     raise RecordError(
@@ -760,7 +735,7 @@ class MemberMemory:
                     )
             self._read_failures(folder, meter, has_changed=has_changed)
             if self._journal is None or (self.journal.record is not None and self._record is None):
-                # What was broken and is gone is not as if it had never been.
+                # Files that were broken and then vanished do not make the member sound.
                 self.broken = broken
         except RecordError as error:
             self._forget(str(error))
@@ -768,7 +743,7 @@ class MemberMemory:
             self.unreadable = f"{error.filename}: cannot be read: {error.strerror}"
 
     def _read_failures(self, folder: str, meter: Meter, *, has_changed: bool) -> None:
-        """Read what is told of a member beside its logs, where these do not tell all."""
+        """Read failures and last error of a member, where its logs do not tell all."""
         job, status = self.job, self.journal.status
         self.turn = None
         if job is None:
@@ -783,19 +758,19 @@ class MemberMemory:
         self.last_error = read_last_error(folder, meter) if has_failed and not is_told else None
 
     def _forget(self, why: str) -> None:
-        """What is broken is read from its beginning at the next look: somebody may have mended it."""
+        """Make the next look read everything from the beginning: somebody may have mended the files by then."""
         self.broken = why
         self._journal = self._record = None
         self.journal, self.record = JournalFacts(), RecordFacts()
 
     def _read_both(self, folder: str, plan: Any, now_s: float, meter: Meter) -> None:
-        """Read the journal, and the record again where the journal tells anything new of it."""
+        """Read the journal, and the record again if the journal has new events."""
         self._journal_read_s = now_s
         if self._read_journal(f"{folder}/{CAMPAIGN_JOURNAL}", plan, meter):
             self._read_record(folder, meter)
 
     def _read_journal(self, path: str, plan: Any, meter: Meter) -> bool:
-        """Read the journal of the member's campaign; returns whether it told anything new."""
+        """Returns whether there were new events."""
         tail = self._journal or LogTail(path)
         try:
             events = tail.read(meter)
@@ -814,7 +789,7 @@ class MemberMemory:
         return bool(events)
 
     def _read_record(self, folder: str, meter: Meter) -> bool:
-        """Read the log of the last attempt's record; returns whether it told anything new."""
+        """Returns whether there were new events."""
         if self.journal.record is None:
             return False
         path = f"{folder}/{self.journal.record}/events.jsonl"
@@ -822,7 +797,7 @@ class MemberMemory:
         try:
             events = tail.read(meter, tells_place)
         except FileNotFoundError:
-            # One that has just begun has no log yet; the end of one whose log is gone names its last line.
+            # An attempt that has just begun has no log yet. A head in the journal says that there was one.
             if self._record is not None or self.journal.head not in (None, NO_EVENTS):
                 raise RecordError(f"{path}: it was there, and is gone") from None
             return False
@@ -835,7 +810,7 @@ class MemberMemory:
         return bool(events)
 
     def _contradicts(self) -> bool:
-        """Whether the journal knows another end of the record than the record has."""
+        """Whether the journal names another last line of the record than the record has."""
         head = self._record.head if self._record and not self._record.is_behind else None
         return None not in (head, self.journal.head) and head != self.journal.head
 
@@ -848,56 +823,54 @@ def _inode(path: Path) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How one member stands: what its scheduler says and what its logs tell, as one row.
+# How one member stands: what its scheduler says and what its logs tell, in one row.
 
 
-# `lost`: its record cannot be used, or nobody is at it and it tells no end; `unread`: not read since its job has ended.
+# `lost`: its record cannot be used, or no process runs it and its record has no end. `unread`: not read since its job
+# ended.
 MemberState = Literal[
     "waiting", "running", "done", "stopped", "cancelled", "failed", "diverged", "lost", "unread"
 ]  # fmt: skip
 STATES: tuple[MemberState, ...] = (
     "waiting", "running", "done", "stopped", "cancelled", "failed", "diverged", "lost", "unread",
 )  # fmt: skip
-# None of these comes to its end by itself.
+# These members do not reach their end by themselves.
 GIVEN_UP: tuple[MemberState, ...] = ("failed", "diverged", "lost")
 
-# What a scheduler knows best; of what has ended it does not know how, which the record tells.
+# States where the scheduler decides; how an ended job ended is told by the record.
 _SCHEDULED: dict[State, MemberState] = {
     "waiting": "waiting", "running": "running", "stopped": "stopped", "cancelled": "cancelled", "failed": "failed",
 }  # fmt: skip
-# Why Slurm has members wait that will run: https://slurm.schedmd.com/job_reason_codes.html
+# Reasons of members that will run in the end: https://slurm.schedmd.com/job_reason_codes.html
 _USUAL_REASONS = {
     "", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency", "Prolog", "Cleaning",
 }  # fmt: skip
-# What whoever was stopped says to do is for a run that stands alone.
+# What follows in the message of a stopped run is advice for a run that stands alone.
 _ADVICE = "; nothing is lost"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One member.
+    """The row of one member.
 
     Attributes:
-        member: its number.
-        state: how it stands.
         hosts: that it runs on, or ran on last.
-        job: the scheduler's name of it.
-        restarts: how often the scheduler has begun it again; None where no scheduler tells.
-        attempts: records that were begun; None where nobody has looked.
-        epoch: that it is at (from 1); None before the first.
-        epochs_done: that were trained and evaluated.
-        step: updates of this epoch that were done when it told last.
-        steps: updates of an epoch.
-        quality: that its last evaluation found.
-        images_per_second: over its last epoch of training.
-        pace_seconds: of its last epoch, evaluation and checkpoint included.
-        can_go_on: whether there is a checkpoint.
-        started_ms: when its last attempt began or was gone on with (UNIX time).
+        job: the scheduler's name for it.
+        restarts: how often the scheduler has restarted it; None without a scheduler.
+        attempts: how many were begun; None where nobody has looked.
+        epoch: the current one, from 1; None before the first.
+        epochs_done: epochs trained and evaluated.
+        step: updates done in this epoch, at the last event.
+        steps: updates in an epoch.
+        quality: of the last evaluation.
+        images_per_second: over the last epoch of training.
+        pace_seconds: of the last epoch, evaluation and checkpoint included.
+        started_ms: when the last attempt began or was resumed (UNIX time).
         last_ms: its last sign of life (UNIX time).
         looked_s: when it was looked at last (UNIX seconds).
         wrong: what is wrong; None: nothing that is known.
-        submitted: whether anybody has had it run.
-        elsewhere: whether who runs it here waits, or has waited, for another process that does.
+        submitted: whether it was ever submitted or run.
+        elsewhere: whether its runner here waits, or has waited, for another process that runs it.
     """
 
     member: int
@@ -923,12 +896,12 @@ class MemberStatus:
 
     @property
     def progress(self) -> float:
-        """Epochs that are done, with the part of this one that is known to be."""
+        """Epochs done, with the known fraction of the current one."""
         in_epoch = self.epoch is not None and self.epoch > self.epochs_done and self.steps
         return self.epochs_done + (min(self.step / self.steps, 1.0) if in_epoch and self.steps else 0.0)
 
     def age_seconds(self, now_s: float) -> float | None:
-        """How long ago its last sign of life was."""
+        """Seconds since its last sign of life."""
         return None if self.last_ms is None else max(0.0, now_s - self.last_ms / 1000)
 
     def document(self, now_s: float) -> dict[str, Any]:
@@ -959,13 +932,7 @@ class MemberStatus:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the ensemble says of all members.
-
-    Attributes:
-        epochs: of each.
-        orders: in its journal.
-        machine: this one, where no scheduler tells who runs.
-    """
+    """What holds for all members: epochs of each, orders, and this machine where no scheduler tells who runs."""
 
     epochs: int
     orders: Orders
@@ -975,11 +942,7 @@ class Setting:
 def member_status(member: int, job: MemberJob | None, known: MemberMemory | None, setting: Setting) -> MemberStatus:
     """The row of one member.
 
-    Args:
-        member: its number.
-        job: as its scheduler sees it; None where there is none to ask, or it knows nothing of it.
-        known: what was read of it.
-        setting: what is true of all.
+    `job` is None where no scheduler knows a job of the member; `known` is None where nothing was read yet.
     """
     hosts, name, restarts = (job.hosts, job.job, job.restarts) if job else ((), "", None)
     if known is None:
@@ -1031,7 +994,7 @@ def _state(job: MemberJob | None, known: MemberMemory, member: int, setting: Set
     if known.record.diverged:
         return "diverged", known.record.diverged
     if job is not None and (state := _SCHEDULED.get(job.state)):
-        # One whose time was up has failed for its scheduler, and is whole.
+        # A job whose time was up is a failure to its scheduler; its attempt was stopped in good order.
         stopped = state == "failed" and known.journal.status == "stopped" and job == known.job
         return "stopped" if stopped else state, _words(job, known)
     return _by_records(job, known, member, setting)
@@ -1040,7 +1003,7 @@ def _state(job: MemberJob | None, known: MemberMemory, member: int, setting: Set
 def _by_records(
     job: MemberJob | None, known: MemberMemory, member: int, setting: Setting
 ) -> tuple[MemberState, str | None]:
-    """How one stands whose scheduler does not know."""
+    """The state of a member whose scheduler does not know it."""
     if job is not None and job != known.job:
         return "unread", None
     status = known.journal.status
@@ -1048,7 +1011,7 @@ def _by_records(
         return _without_end(job, known, setting)
     if _has_failed_since(known, member, setting):
         if setting.machine and setting.machine.holds(known.turn):
-            # Tried again, and before its first event: it stages, or waits for its ranks.
+            # It is tried again, and before its first event: it stages data, or waits for its ranks.
             return "running", known.unreadable or _member_status_failures(known)
         return "failed", known.unreadable or _given_up(known, member)
     if status in ("stopped", "failed"):
@@ -1057,14 +1020,14 @@ def _by_records(
 
 
 def _has_failed_since(known: MemberMemory, member: int, setting: Setting) -> bool:
-    """Whether a job of the member has failed after its last attempt ended, or before it had begun any."""
+    """Whether a job of the member failed after its last attempt ended, or before it began any."""
     if not known.failures or not setting.orders.is_of_the_last(member, known.failures[-1]):
         return False
     return known.journal.ended_ms is None or known.failures[-1].time_ms >= known.journal.ended_ms
 
 
 def _without_end(job: MemberJob | None, known: MemberMemory, setting: Setting) -> tuple[MemberState, str | None]:
-    """One whose journal tells of an attempt that has not ended."""
+    """The state of a member whose journal has an attempt without end."""
     if job is not None and job.state == "ended":
         return "lost", "its job has ended, and its record tells no end: it was killed, or its node went down"
     machine = setting.machine
@@ -1088,7 +1051,7 @@ def _not_begun(
 
 
 def _words(job: MemberJob, known: MemberMemory) -> str | None:
-    """What is wrong with one whose scheduler knows how it stands."""
+    """What is wrong with a member whose scheduler knows its state."""
     if job.state == "waiting":
         return _unusual(job)
     if job.state == "running":
@@ -1099,7 +1062,7 @@ def _words(job: MemberJob, known: MemberMemory) -> str | None:
         )
     if job.state == "stopped":
         return known.unreadable or job.reason or _why(known)
-    # Who runs members here has told of its failures itself, in `reason`.
+    # The local runner has put the failures into `reason` itself.
     failures = None if OUTPUT in job.reason else _member_status_failures(known)
     words = [known.unreadable, job.reason, _why(known), failures, known.last_error]
     return _joined(words)
@@ -1111,24 +1074,23 @@ def _unusual(job: MemberJob) -> str | None:
 
 
 def _past(known: MemberMemory) -> str | None:
-    """Why its last attempt ended, and how often it has failed."""
+    """Why its last attempt ended, how often it failed, and its last error."""
     return _joined([_why(known), _member_status_failures(known), known.last_error])
 
 
 def _given_up(known: MemberMemory, member: int) -> str | None:
-    """Why one has failed that no scheduler tells of, and whose last attempt, if it had any, is another story."""
+    """Why a member failed after its last attempt had ended, or before any, without a scheduler to tell."""
     why = _why(known) if known.journal.status == "failed" else None
     return _joined([why, _member_status_failures(known), f"see members/{member:05d}/{OUTPUT}", known.last_error])
 
 
 def _why(known: MemberMemory) -> str | None:
-    """Why its last attempt ended."""
     why = known.journal.reason or known.record.error
     return why.partition(_ADVICE)[0] if why else None
 
 
 def _joined(words: Sequence[str | None]) -> str | None:
-    """Sentences in one, what is said twice once."""
+    """Sentences in one; what another sentence already contains is left out."""
     found: list[str] = []
     for word in words:
         if word and not any(word in other for other in found):
@@ -1145,17 +1107,17 @@ def _member_status_failures(known: MemberMemory) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is known of all members between two looks, and which of them a poll looks at: never more than it may.
+# Which members a poll looks at: never more than its bounds allow.
 #
-# Who waits, or has ended and is known, costs nothing: the scheduler's answer, one for all, says who that is. Of the
-# others a poll looks at those whose job has ended, those whose job has begun, and those that nobody has looked at for
-# longest, one of each in turn: every one is seen within a bounded number of polls, whatever else happens.
+# Members that wait, or have ended and were read, cost nothing: the scheduler's one answer names them. The others form
+# three queues: jobs that ended, jobs that began, and the rest; within each, the longest unseen come first. A poll takes
+# one of each in turn.
 
 
-# Of one poll.
+# Bounds of one poll.
 MOST_FILES = 256
 MOST_BYTES = 2**26
-# That one look opens at most: record, journal and record again, twice in the worst case, failures and output.
+# Files that one look opens at most: record, journal and record again, all twice at worst, failures and output.
 _FILES_A_LOOK = 7
 
 Jobs = Mapping[int, MemberJob]
@@ -1166,13 +1128,9 @@ class Poll:
     """What one poll has cost.
 
     Attributes:
-        number: which one, from 1.
-        members: that were looked at.
-        files: that were opened.
-        read_bytes: that were read.
-        seconds: that it took.
+        number: of the poll, from 1.
         cpu_seconds: of this process.
-        left: members that it would have looked at, had it been allowed to.
+        left: members that it would have looked at without its bounds.
     """
 
     number: int
@@ -1189,12 +1147,12 @@ class Memory:
 
     Args:
         files: that one poll opens at most.
-        read_bytes: that one poll reads at most, give or take one member's.
+        read_bytes: that one poll reads at most; the last member looked at may exceed it.
         clock: UNIX seconds.
 
     Attributes:
-        last: what the last poll has cost; None before the first.
-        now_s: when that was.
+        last: cost of the last poll; None before the first.
+        now_s: when that poll was.
     """
 
     def __init__(
@@ -1210,12 +1168,10 @@ class Memory:
         return self._members.get(member)
 
     def poll(self, ensemble: Ensemble, jobs: Jobs | None, *, only_unread: bool = False) -> Poll:
-        """Look at those who need it most.
+        """Look at the members that need it most.
 
-        Args:
-            ensemble: whose members.
-            jobs: how its scheduler sees them; None where there is none to ask: then all may have changed.
-            only_unread: whether to leave out those that were looked at since their job changed.
+        `jobs` is None where there is no scheduler to ask: then all members may have changed. `only_unread` leaves out
+        members that were looked at since their job changed.
         """
         start, cpu = time.perf_counter(), time.process_time()
         self.now_s, number, meter, looked = self._clock(), self.last.number + 1 if self.last else 1, Meter(), 0
@@ -1233,13 +1189,13 @@ class Memory:
         return self.last
 
     def catch_up(self, ensemble: Ensemble, jobs: Jobs | None) -> Iterator[Poll]:
-        """Poll until every member that may tell something was looked at, and read to its end."""
+        """Poll until every member that may have news was looked at, and read to its end."""
         yield self.poll(ensemble, jobs, only_unread=True)
         while self.last and self.last.left + sum(known.is_behind for known in self._members.values()):
             yield self.poll(ensemble, jobs, only_unread=True)
 
     def _wanted(self, ensemble: Ensemble, jobs: Jobs | None, *, only_unread: bool) -> Sequence[Sequence[int]]:
-        """Who has ended, who has begun, and who else may tell something; the longest unseen first."""
+        """Members whose job ended, whose job began, and others that may have news; each list longest unseen first."""
         ended: list[tuple[int, int]] = []
         begun: list[tuple[int, int]] = []
         steady: list[tuple[int, int]] = []
@@ -1260,18 +1216,18 @@ def _job(jobs: Jobs | None, member: int) -> MemberJob | None:
 
 
 def _is_idle(known: MemberMemory | None, job: MemberJob | None, *, is_told: bool) -> bool:
-    """Whether a look at a member could tell nothing new; `is_told`: by what its scheduler tells of all members."""
+    """Whether a look could tell nothing new; `is_told`: whether a scheduler has told of all members."""
     if job is not None and job.state == "waiting":
         return True
     if known is None or known.job != job:
         return False
     if is_told and job is None and not known.is_behind:
-        # Nobody was asked to run it; whoever runs it by hand has begun by now.
+        # It was not submitted; if somebody runs it by hand, that has begun by now.
         return known.journal.status != "running"
     return known.has_settled
 
 
 def _in_turn(queues: Sequence[Sequence[int]]) -> Iterator[int]:
-    """One of each in turn, so that none keeps the others waiting for ever."""
+    """One of each queue in turn, so that none keeps the others waiting for ever."""
     for members in zip_longest(*queues):
         yield from (member for member in members if member is not None)

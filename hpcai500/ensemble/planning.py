@@ -1,4 +1,4 @@
-"""From what the user asked for to an ensemble on disk: recipe, shape, mapping, data."""
+"""Plans an ensemble: from what the user asked for to recipe, shape, mapping and data on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcai500.launch.made_data import make_data
 from hpcai500.layers import SEEDS, Recipe
 from hpcai500.recipe import ENSEMBLE, load_edition, load_recipe
 
-# The first edition that has ensembles: a recipe of an older one is planned under it.
+# The first edition with ensembles; recipes of older editions are planned under it.
 _EDITION = "v3.0"
 _MOST_ROWS = 16
 
@@ -27,16 +27,14 @@ class PlanRequest:
     """What the user asked for.
 
     Attributes:
-        folder: of the ensemble.
         recipe: file or name.
         members: base models.
         degree: accelerators of each.
         scale: accelerators of all.
         per_node: accelerators of a node.
-        hosts: names of the nodes, as Slurm writes them; None: whoever schedules chooses.
-        data: folder of the data set; None: made, where the recipe has a synthetic one.
-        stage: folder of each node for copies of what its members read.
-        overrides: as given to --set.
+        hosts: names of the nodes in Slurm's notation; None: a scheduler chooses.
+        data: folder of the data set; None: made, for a recipe with a synthetic one.
+        stage: folder on each node for copies of what its members read.
     """
 
     folder: Path
@@ -53,7 +51,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class Planned:
-    """An ensemble that was fixed, and where its members go."""
+    """A new ensemble, and where its members go."""
 
     ensemble: Ensemble
     jobs: Sequence[MemberJob]
@@ -113,7 +111,7 @@ def plan_ensemble(request: PlanRequest) -> Planned:
     if request.stage is not None:
         _check_stage(request.stage, recipe)
     require_new(request.folder)
-    # A mapping that cannot be fails before data is made, which may take long.
+    # An impossible mapping must fail before data is made, which may take long.
     jobs = member_jobs(shape, recipe.hyperparameters.seed, expand_hosts(request.hosts) if request.hosts else ())
     ensemble = create_ensemble(request.folder, recipe, shape, jobs, _data(request, recipe), request.stage)
     return Planned(ensemble, jobs)
@@ -142,7 +140,7 @@ def _fitted(request: PlanRequest) -> tuple[Recipe, Shape]:
         f"hardware.accelerators_per_node={shape.ranks_a_node}",
         f"communication.backend={'local' if shape.degree == 1 else 'torch' if backend == 'local' else backend}",
     ]
-    # What the user sets comes last: what does not go with the ranks of a member is refused, not changed.
+    # The user's settings come last: what does not fit the ranks of a member is refused, not changed.
     recipe = load_recipe(request.recipe, [*fixed, *request.overrides], edition)
     if recipe.hyperparameters.seed + shape.members > SEEDS:
         raise UsageError(

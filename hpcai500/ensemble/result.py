@@ -1,4 +1,4 @@
-"""What an ensemble amounts to (V3.0 section 3.5): `result.json`, as a pure function of its members and their vote."""
+"""The result of an ensemble (V3.0 section 3.5), `result.json`, as a pure function of its members and their vote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcai500.methodology.result import DEFAULT_EXPONENT, Quality, has_edition_t
 from hpcai500.methodology.trials import penalty_coefficient, valid_flops
 
 SCHEMA = "hpcai500-ensemble-result-1"
-# Less of a member's time between its starts is not shown.
+# Shorter downtimes are not shown.
 _SHOWN_SECONDS = 0.05
 
 
@@ -32,16 +32,16 @@ class MissingMember(_Frozen):
 
 
 class ParallelComputation(_Frozen):
-    """APC: operations of one update side by side, of one member (V3.0 Eq. 3) and of all (Eq. 4)."""
+    """APC: operations of one update, of one member (V3.0 Eq. 3) and of all members side by side (Eq. 4)."""
 
     member: float
     ensemble: float
 
 
 class Slowest(_Frozen):
-    """The member that took longest; `slowdown` is how much more than the median of the others, as a part of it.
+    """The member that took longest; `slowdown` is its excess over the others' median, as a fraction of that.
 
-    `host` ran most of its epochs. `down_seconds` lie between its starts; `running_slowdown` is without them.
+    `host` ran most of its epochs. `down_seconds` lie between its starts; `running_slowdown` leaves them out.
     """
 
     member: int
@@ -65,14 +65,14 @@ def slowest_words(slowest: Slowest) -> str:
 
 
 class CurvePoint(_Frozen):
-    """The quality of the first so many members together."""
+    """The quality of the first `members` members together."""
 
     members: int
     value: float
 
 
 class OutOfBag(_Frozen):
-    """The quality of the vote on training samples, by members that have not drawn them."""
+    """The quality of the vote on training samples, each judged by the members that have not drawn it."""
 
     value: float | None
     samples: int
@@ -107,8 +107,8 @@ class EnsembleResult(_Frozen):
     """All numbers of one ensemble; unknown is None, never 0. Times in seconds, rates a second, FLOPS unscaled.
 
     `members` were planned, `members_done` count; an ensemble that is not `complete` is never rankable. `seconds` go
-    from the first start to the last stop; `flops` is by V3.0 Eq. 6, `flops_of_members` the sum of the members' own
-    rates, `sustained_flops` all operations by `seconds`. `start` is the first start (UNIX seconds).
+    from the first start to the last stop. `flops` is by V3.0 Eq. 6, `flops_of_members` the sum of the members' own
+    rates, `sustained_flops` all operations divided by `seconds`. `start` is the first start (UNIX seconds).
     """
 
     schema_: str = SCHEMA
@@ -161,10 +161,10 @@ class EnsembleResult(_Frozen):
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> EnsembleResult:
-        """What `as_json` wrote.
+        """The result in a document of `as_json`.
 
         Raises:
-            ValidationError: it did not.
+            ValidationError: it is no such document.
         """
         return cls.model_validate({"schema_": document.get("schema"), **document})
 
@@ -181,14 +181,9 @@ def derive_ensemble(
     vote: Vote | None,
     rules: Mapping[str, Any],
 ) -> EnsembleResult:
-    """The result of what is there of an ensemble.
+    """The result of `members`, which count, and `missing` ones; `vote` is None where none was held.
 
-    Args:
-        ensemble: as it was planned.
-        members: those that count, by number.
-        missing: the others.
-        vote: of `members`; None where none was held.
-        rules: of the ensemble's edition.
+    `rules` are those of the ensemble's edition.
     """
     problem, options = ensemble.tables["problem"], ensemble.tables["ensemble"]
     numbers = ensemble_numbers([one.times for one in members]) if members else None
@@ -263,7 +258,7 @@ def _parallel_computation(ensemble: Ensemble, members: Sequence[Member]) -> Para
 
 
 def _power(members: Sequence[Member], numbers: EnsembleNumbers | None, coefficient: float | None) -> dict[str, Any]:
-    """The sum over the members, where each part of it was measured once; the mean is over the slowest member's time."""
+    """The sum over the members, if each part was measured once; the mean is over the slowest member's time."""
     results = [one.result for one in members]
     told: dict[str, Any] = {
         "power_source": ", ".join(sorted({one.power_source for one in results if one.power_source})) or None,
@@ -332,7 +327,6 @@ def _reasons(
     vote: Vote | None,
     numbers: EnsembleNumbers | None,
 ) -> Iterator[str]:
-    """Why the ensemble may not be ranked."""
     planned = ensemble.shape.members
     if missing:
         names = in_short(one.number for one in missing)
@@ -346,7 +340,7 @@ def _reasons(
 
 
 def _shared(found: Iterable[tuple[str, int]], members: int) -> Iterator[str]:
-    """Each sentence once, with the members that it is said of."""
+    """Each sentence once, with the members that it is about."""
     told: dict[str, list[int]] = {}
     for sentence, number in found:
         told.setdefault(sentence, []).append(number)

@@ -1,7 +1,7 @@
-"""Ensembles of more and more members on this machine, beside one model on the same ranks (V3.0 Fig. 5, 7 and 9).
+"""Weak scaling of ensembles on this machine, beside one model on the same ranks (V3.0 Fig. 5, 7 and 9).
 
 FOLDER/
-    scale.json                     what is run, so that an interrupted scaling can be gone on with
+    scale.json                     what is run, so that an interrupted scaling can be resumed
     procs-1/ procs-2/ …            records of one model by data parallelism
     ensemble-1x1/ ensemble-2x1/ …  ensembles, members x accelerators of each
 """
@@ -42,12 +42,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Ensembles of more and more members on this machine, beside one model on the same ranks (V3.0 Fig. 5, 7 and 9).
-#
-# FOLDER/
-#     scale.json                     what is run, so that an interrupted scaling can be gone on with
-#     procs-1/ procs-2/ …            records of one model by data parallelism
-#     ensemble-1x1/ ensemble-2x1/ …  ensembles, members x accelerators of each
+# Running them.
 
 
 _TABLE = f"{ENSEMBLE}."
@@ -58,8 +53,7 @@ class EnsembleScaleRequest:
     """What the user asked for.
 
     Attributes:
-        scaling: benchmark, numbers of ranks, recipe of one model, data, folder, overrides: those of `[ensemble]` are
-            for the ensembles alone.
+        scaling: for one model; overrides of `[ensemble]` apply to the ensembles alone.
         degree: ranks of a member in the weak scaling.
     """
 
@@ -69,7 +63,7 @@ class EnsembleScaleRequest:
 
 @dataclass(frozen=True)
 class ScaledRuns:
-    """What was run, as folders.
+    """The folders of what was run.
 
     Attributes:
         records: of one model, by number of ranks ascending.
@@ -85,15 +79,10 @@ class ScaledRuns:
 def run_ensemble_scaling(
     request: EnsembleScaleRequest, folder: Path, run_one: Callable[[Points, Path, int], None] | None = None
 ) -> ScaledRuns:
-    """Run what is not finished yet in `folder`: one model and an ensemble on each number of ranks, then trade-offs.
+    """Run what is not finished in `folder`: one model and an ensemble on each number of ranks, then the trade-off.
 
-    Those are ensembles of fewer and larger members on the ranks of the largest point. Every rank has as many cores at
-    every point as it has at the largest one, where all of them are taken.
-
-    Args:
-        request: what the user asked for.
-        folder: where all of it lies.
-        run_one: runs one model; tests put something else there.
+    The trade-off has ensembles of fewer and larger members on the ranks of the largest point. A rank has as many cores
+    at every point as at the largest one, which takes all of them. Tests replace `run_one`, which runs one model.
 
     Raises:
         HpcAi500Error: the request makes no sense, `folder` holds another scaling, or a run failed.
@@ -126,9 +115,9 @@ def fewer_members(most: int) -> list[int]:
 
 @contextmanager
 def cores_of(ranks: int, most: int) -> Iterator[None]:
-    """Let what is started within run on the share of this process's cores that `ranks` of `most` ranks have.
+    """Restrict processes started within the block to the share of this process's cores that `ranks` of `most` have.
 
-    Else, a point of fewer ranks would have more of the machine for each: idle cores for its input, say.
+    Otherwise a rank of a smaller point would have more of the machine: idle cores for its input, say.
     """
     before = os.sched_getaffinity(0)
     each = max(1, len(before) // most)
@@ -165,7 +154,7 @@ def _run_one(points: Points, folder: Path, ranks: int) -> None:
 
 
 def _run_ensemble(points: Points, folder: Path, own: Sequence[str], members: int, degree: int) -> Path:
-    """Plan, run and collect one ensemble, or what is not done of it."""
+    """Plan, run and collect one ensemble, as far as that is not done."""
     place = folder / f"ensemble-{members}x{degree}"
     if not is_ensemble(place):
         request = points.request
@@ -196,26 +185,24 @@ def _run_ensemble(points: Points, folder: Path, own: Sequence[str], members: int
 
 
 # ----------------------------------------------------------------------------------------------------
-# Tables of the weak scaling of ensembles beside data parallelism, and of quality against speed (V3.0 Fig. 5, 7, 9).
+# The tables: weak scaling of ensembles beside data parallelism, and quality against speed.
 
 
 @dataclass(frozen=True)
 class EnsemblePoint:
-    """One ensemble. Rates are those of the training steps (as `ScalingPoint`'s): no evaluation, no checkpoint.
+    """One ensemble. As in `ScalingPoint`, rates are of the training steps alone, without evaluation and checkpoints.
 
     Attributes:
-        folder: of the ensemble.
         members: base models (M).
         degree: ranks of each (P_degree).
-        ranks: of all together.
-        images_per_second: that all members train on together.
+        ranks: of all members together.
+        images_per_second: of all members together.
         flops: of all members together (Eq. 6).
-        vflops: those, times the penalty coefficient of the vote; None where the target is not the edition's.
-        member_images_per_second: how fast the slowest member goes through its epoch: the speed of V3.0 Fig. 7.
-        quality: of the vote.
+        vflops: `flops` times the penalty coefficient of the vote; None where the target is not the edition's.
+        member_images_per_second: of the slowest member in its epoch: the speed of V3.0 Fig. 7.
         at_once: most members that ran at the same moment.
         overlap: the slowest member's time as a part of that from the first start to the last stop.
-        efficiency: rate of a rank as a part of that of the smallest point; None where it was not compared.
+        efficiency: FLOPS of a rank relative to the smallest point; None where it was not compared.
     """
 
     folder: str
@@ -234,7 +221,7 @@ class EnsemblePoint:
 
 @dataclass(frozen=True)
 class EnsembleScaling:
-    """Both tables. `metric` names the quality; `data_parallel` has one model on as many ranks as each point."""
+    """Both tables; `metric` names the quality, and `data_parallel` has one model on the ranks of each point."""
 
     benchmark: str
     metric: str
@@ -281,13 +268,13 @@ class EnsembleScaling:
         yield from aligned(told, right=range(4))
 
     def doubts(self) -> Iterator[str]:
-        """Points whose rate was never there, because their members did not run side by side."""
+        """Points whose rate was not reached at any moment, because their members did not run side by side."""
         for point in {one.folder: one for one in (*self.points, *self.trade_off)}.values():
             for reason in overlap_reasons(point, point.members):
                 yield f"{point.folder}: {reason}: train longer, as by --set problem.epochs=N, on an idle machine"
 
     def figure_of_merit_lines(self) -> Iterator[str]:
-        """The stable lines for harnesses, of all points but the base; none of a rate that was never there."""
+        """The stable lines for harnesses, for all points but the base and those in doubt."""
         for point, one in list(zip(self.points, self.data_parallel.points, strict=True))[1:]:
             if any(overlap_reasons(point, point.members)):
                 continue
@@ -296,7 +283,7 @@ class EnsembleScaling:
             yield f"HPCAI500 FOM ensemble_over_data_parallel_{point.ranks}={point.flops / one.flops:.6g} times"
 
     def document(self) -> dict[str, Any]:
-        """The same for programs."""
+        """For programs."""
         return {
             "benchmark": self.benchmark,
             "metric": self.metric,
@@ -330,7 +317,7 @@ def read_result(folder: Path) -> EnsembleResult:
     """The result of the collected ensemble in `folder`.
 
     Raises:
-        RecordError: it was not collected, something has joined its journal since, or its result was changed.
+        RecordError: it was not collected, its journal has a later event, or its result was changed.
     """
     ensemble = read_ensemble(folder)
     done, told = folder / DONE, ensemble.events[-1]
@@ -352,7 +339,8 @@ def point_of(folder: Path, result: EnsembleResult) -> EnsemblePoint:
     """
     if result.quality.achieved is None or result.penalty_coefficient is None or result.flops_per_image is None:
         raise RecordError(f"{folder}: its members have not voted: hpcai500 ensemble collect {folder}")
-    # Images that fill up the last batch of an epoch are work as well; epochs are as many for all and cancel out.
+    # Images that fill up the last batch of an epoch are work, too. All have the same number of epochs, which cancels
+    # out.
     work = [float(one.images + one.padded_images) for one in result.member_results]
     seconds = [one.training_seconds for one in result.member_results]
     rate = epoch_rate(work, seconds)
@@ -373,7 +361,7 @@ def point_of(folder: Path, result: EnsembleResult) -> EnsemblePoint:
 
 
 def compared(points: Sequence[EnsemblePoint]) -> tuple[EnsemblePoint, ...]:
-    """The points with their efficiencies against the smallest.
+    """The points with their efficiencies relative to the smallest.
 
     Raises:
         UsageError: there are fewer than two.
@@ -385,11 +373,11 @@ def compared(points: Sequence[EnsemblePoint]) -> tuple[EnsemblePoint, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pictures of a scaling of ensembles: FLOPS over ranks beside data parallelism, and quality against speed.
+# The pictures: FLOPS over ranks beside data parallelism, and quality against speed.
 
 
 _ENSEMBLE, _ONE, _VALID, _IDEAL = "#0072b2", "#d55e00", "#56b4e9", "#999999"
-# VFLOPS are drawn while they are within this factor of FLOPS.
+# VFLOPS are drawn if they are within this factor of FLOPS.
 _MOST_PENALTY = 4.0
 
 
@@ -411,7 +399,7 @@ def _draw_scaling(figure: Figure, scaling: EnsembleScaling) -> None:
     ideal = [flops[0] / ranks[0] * count for count in ranks]
     axes.plot(ranks, ideal, "--", color=_IDEAL, label="ideal", zorder=1)
     axes.plot(ranks, flops, "o-", color=_ENSEMBLE, label="ensemble", zorder=4)
-    # Far from the target, a power of five or ten would leave the curves that are compared no room.
+    # Far from the target, VFLOPS would squeeze the curves that are compared.
     if len(valid) == len(flops) and all(
         height / _MOST_PENALTY <= one <= height * _MOST_PENALTY for one, height in zip(valid, flops, strict=True)
     ):

@@ -1,4 +1,4 @@
-"""What runs the members of an ensemble: Slurm on a cluster, processes on one machine, behind one interface."""
+"""The interface of what runs the members of an ensemble: Slurm on a cluster, processes on one machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from hpcai500.ensemble.journal import Ensemble
 
-# `ended` has ended by itself, well or not: its record says which; `stopped` on request, and can be gone on with.
+# `ended`: by itself, and the record says how; `stopped`: on request, and can be resumed.
 State = Literal["waiting", "running", "ended", "stopped", "failed", "cancelled", "unknown"]
 
 
@@ -17,13 +17,11 @@ class MemberJob:
     """A member, as its scheduler sees it.
 
     Attributes:
-        member: its number.
-        state: as far as the scheduler knows.
-        job: the scheduler's name of it.
+        job: the scheduler's name for it.
         hosts: that it runs on, or ran on last.
-        restarts: how often the scheduler has begun it again.
+        restarts: how often the scheduler has restarted it.
         reason: why it waits or has failed, in the scheduler's words.
-        is_elsewhere: whether its job waits, or has waited, for another process that is at the member.
+        is_elsewhere: whether its job waits, or has waited, for another process that runs the member.
     """
 
     member: int
@@ -43,7 +41,7 @@ class Scheduler(Protocol):
     def submit(
         self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None, exclude: Sequence[str] = ()
     ) -> Sequence[str]:
-        """Have `members` run, `at_once` at a time at most, on none of the hosts `exclude`; returns ids of their jobs.
+        """Have `members` run, at most `at_once` at a time and on none of the hosts `exclude`; returns their jobs' ids.
 
         Raises:
             EnvironmentLacksError: there is no such scheduler here.
@@ -51,7 +49,7 @@ class Scheduler(Protocol):
         """
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
-        """How all members stand that were ever submitted: one question to the scheduler, however many they are.
+        """How all members that were ever submitted stand, from a single question to the scheduler.
 
         Raises:
             EnvironmentLacksError: there is no such scheduler here.
@@ -59,7 +57,7 @@ class Scheduler(Protocol):
         """
 
     def cancel(self, ensemble: Ensemble) -> Sequence[str]:
-        """End what runs or waits, members with a checkpoint; returns ids of what was ended.
+        """End what runs or waits, running members with a checkpoint; returns ids of what was ended.
 
         Raises:
             EnvironmentLacksError: there is no such scheduler here.

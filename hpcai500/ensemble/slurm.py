@@ -1,4 +1,8 @@
-"""Slurm as the scheduler of an ensemble: submits its scripts, reads squeue and sacct, ends jobs with checkpoints."""
+"""Slurm as the scheduler of an ensemble: submits its scripts, reads squeue and sacct, ends jobs with checkpoints.
+
+Before anything is queued, plan, site and recipe are checked against each other. Members run as elements of job arrays;
+a job behind the arrays collects, and may have missing members run again, once.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,11 @@ from hpcai500.streams import say
 from hpcai500.system.container import find_container
 
 # ----------------------------------------------------------------------------------------------------
-# Slurm's commands: called with a bound on the time that they may take, their words in our errors.
+# Slurm's commands: called with a bound on their time; what they print on stderr goes into our errors.
 
 
 _PATIENCE_SECONDS = 120.0
-# Filters that a user has set for own use; and a bound on how many numbers of elements squeue and sacct print.
+# Prefixes of a user's own settings, which could filter the answers; and no bound on how many array elements are listed.
 _FILTERS = ("SQUEUE_", "SACCT_")
 _ALL_NUMBERS = {"SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
 
@@ -58,7 +62,7 @@ def call(environment: Mapping[str, str], program: str, *words: str) -> str:
 
     Raises:
         EnvironmentLacksError: there is no such program here.
-        RunError: it failed, or does not answer; `error.args` has its words.
+        RunError: it failed, with its own words, or does not answer.
     """
     path = shutil.which(program, path=environment.get("PATH"))
     if path is None:
@@ -87,7 +91,6 @@ def call(environment: Mapping[str, str], program: str, *words: str) -> str:
 
 
 def has(environment: Mapping[str, str], program: str) -> bool:
-    """Whether `program` can be called here."""
     return shutil.which(program, path=environment.get("PATH")) is not None
 
 
@@ -97,10 +100,10 @@ def _said(program: str, text: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What squeue and sacct print of job arrays, read: pending elements stand in one line, `0-4,7,10-20:2%10`. Pure.
+# What squeue and sacct print of job arrays, parsed. Pending elements stand in one line: `0-4,7,10-20:2%10`. Pure.
 
 
-# For `squeue --Format`: without a width, a column is as wide as what it holds.
+# For `squeue --Format`: without a width, a column is as wide as its content.
 QUEUE_COLUMNS = ("ArrayJobID", "ArrayTaskID", "State", "NodeList", "RestartCnt", "Reason")
 QUEUE_FORMAT = ",".join(f"{column}:|" for column in QUEUE_COLUMNS)
 ACCOUNT_COLUMNS = ("JobID", "State", "NodeList", "ExitCode")
@@ -125,16 +128,14 @@ _MOST_TASKS = 4_000_001
 
 @dataclass(frozen=True)
 class Element:
-    """One element of an array, or a job that is none (task None: also what an array has left when it was cancelled).
+    """One element of an array, or of another job.
 
     Attributes:
-        job: number of the array.
-        task: number of the element.
-        state: ours.
-        word: Slurm's word for it.
+        job: number of the array or job.
+        task: number of the element. None: the job is no array, or this stands for all that was left of a cancelled
+            array.
         hosts: that it runs on, or ran on last.
         restarts: how often it has come back from the queue.
-        reason: why it waits, or how it ended.
     """
 
     job: str
@@ -150,7 +151,7 @@ def read_queue(text: str) -> Iterator[Element]:
     """The elements in the output of `squeue --noheader --Format=QUEUE_FORMAT`.
 
     Raises:
-        RunError: it is something else.
+        RunError: the text has another format.
     """
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|", len(QUEUE_COLUMNS) - 1)]
@@ -165,10 +166,10 @@ def read_queue(text: str) -> Iterator[Element]:
 def read_accounts(text: str) -> Iterator[Element]:
     """The elements in the output of `sacct --allocations --duplicates --noheader --parsable2 --format=ACCOUNT_FORMAT`.
 
-    What has come back from the queue has a line for each run; they are one element here.
+    sacct has a line for each run of a job that came back from the queue; they are one element here.
 
     Raises:
-        RunError: it is something else.
+        RunError: the text has another format.
     """
     found: dict[tuple[str, int | None], Element] = {}
     for line in text.splitlines():
@@ -183,7 +184,7 @@ def read_accounts(text: str) -> Iterator[Element]:
         for task in _tasks("sacct", match[2] or match[3] or "N/A", line):
             known = found.get((match[1], task))
             element = Element(match[1], task, state, word, hosts, 0 if known is None else known.restarts + 1, reason)
-            # The elements that an array still had when it was cancelled are told once more, without a host.
+            # A cancelled array lists its remaining elements once more, without a host.
             if known is not None and not hosts and known.hosts:
                 element = replace(known)
             found[match[1], task] = element
@@ -191,12 +192,11 @@ def read_accounts(text: str) -> Iterator[Element]:
 
 
 def by_element(elements: Iterable[Element]) -> Mapping[tuple[str, int | None], Element]:
-    """Each by its job and task."""
     return {(element.job, element.task): element for element in elements}
 
 
 def _tasks(program: str, text: str, line: str) -> Sequence[int | None]:
-    """`3`, `0-4,7%2`, `0-400:2`; None for a job that is no array."""
+    """Numbers in `3`, `0-4,7%2`, `0-400:2`; `[None]` for a job that is no array."""
     if text in ("N/A", "", "4294967294"):
         return [None]
     found: list[int | None] = []
@@ -231,18 +231,12 @@ def _unexpected(line: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the collecting job asks: which members are missing and may be run again, and on which hosts better not.
+# What the collecting job asks: which members are missing and may be run again, and which hosts to avoid.
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of a member's own, as its batch script wrote it down.
-
-    Attributes:
-        hosts: all that the member ran on.
-        exit_code: of its ranks.
-        job: the array that it was an element of.
-    """
+    """A failure of a member's own, as its batch script noted it; `hosts` are all that the member ran on."""
 
     hosts: tuple[str, ...]
     exit_code: int
@@ -251,13 +245,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Again:
-    """What is left to do after all elements have ended.
-
-    Attributes:
-        members: that may be run again.
-        at_once: members side by side at most, as before.
-        exclude: hosts that must not be used.
-    """
+    """What is left to do after all elements have ended; members run `at_once` side by side at most, as before."""
 
     members: Sequence[int] = ()
     at_once: int | None = None
@@ -265,7 +253,7 @@ class Again:
 
 
 def again_after(ensemble: Ensemble, collector: str) -> Again:
-    """What may be run again behind the job `collector`: once, and only where it belongs to the last submission.
+    """What may be run again behind the job `collector`: once, and only if it belongs to the last submission.
 
     Raises:
         RecordError: what a member has left cannot be read.
@@ -284,7 +272,7 @@ def again_after(ensemble: Ensemble, collector: str) -> Again:
 
 
 def failures(path: Path, jobs: Iterable[str]) -> list[Failure]:
-    """The failures in the file `path` that happened in one of `jobs`; a line that a crash cut off tells nothing.
+    """The failures noted in the file `path` by one of `jobs`; a line that a crash cut off is ignored.
 
     Raises:
         RecordError: the file cannot be read, or holds something else.
@@ -310,7 +298,7 @@ def _is_given_up(told: Sequence[Failure]) -> bool:
 
 
 def _bad_hosts(ensemble: Ensemble, told: Sequence[Failure]) -> list[str]:
-    """Hosts where members have failed, if enough others are known to run one."""
+    """Hosts where members have failed too often, if enough other hosts are known to run a member."""
     counts = Counter(host for failure in told for host in failure.hosts)
     bad = sorted(host for host, count in counts.items() if count >= MOST_ON_A_HOST)
     if not bad:
@@ -328,7 +316,7 @@ def _hosts_of_done(ensemble: Ensemble, member: int) -> Sequence[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From a request to the scripts of an ensemble: plan, site and recipe are held against each other first.
+# From a request to the scripts of an ensemble.
 
 
 @dataclass(frozen=True)
@@ -336,13 +324,11 @@ class SubmitRequest:
     """What the user asked for.
 
     Attributes:
-        site: name or file; None: the one that this ensemble was submitted with before, or what works on most.
+        site: name or file; None: that of the last submission of this ensemble, or the defaults.
         members: as in `0-3,7`; None: all that are not done.
         at_once: members side by side at most.
-        exclude: hosts that must not be used, as Slurm writes them.
+        exclude: hosts that must not be used, in Slurm's notation.
         after: the collecting job that asks which members may be run again.
-        rendered_by: the command line.
-        environment: of this process.
     """
 
     environment: Mapping[str, str]
@@ -358,7 +344,7 @@ def plan_submission(ensemble: Ensemble, request: SubmitRequest) -> Submission | 
     """The submission of `request`; None where nothing is left to do.
 
     Raises:
-        UsageError: site, plan, image or data cannot be used, or not together.
+        UsageError: site, plan, image or data cannot be used, or do not fit together.
     """
     site = site_of(ensemble, request)
     _check(ensemble, site, request)
@@ -425,7 +411,7 @@ def site_of(ensemble: Ensemble, request: SubmitRequest) -> Site:
 
 
 def last_site(ensemble: Ensemble) -> Site:
-    """The site of the last submission; one with defaults where its file is gone.
+    """The site of the last submission; the defaults where its file is gone.
 
     Raises:
         UsageError: its file cannot be used.
@@ -435,7 +421,7 @@ def last_site(ensemble: Ensemble) -> Site:
 
 
 def warnings_of(submission: Submission) -> list[str]:
-    """What may disturb the measurement, or be meant."""
+    """What may disturb the measurement, but may be intended."""
     slurm, shape = submission.site.slurm, submission.shape
     if slurm.exclusive or shape.members_a_node > 1 or len(submission.members) < 2 or submission.at_once == 1:
         return []
@@ -446,7 +432,7 @@ def warnings_of(submission: Submission) -> list[str]:
 
 
 def write_submission(submission: Submission) -> Path:
-    """Write its scripts, instead of those of an earlier one; returns the one to be called on the host.
+    """Write its scripts in place of earlier ones; returns the one to be called on the host.
 
     Raises:
         RecordError: the folder cannot be written.
@@ -468,7 +454,7 @@ def write_submission(submission: Submission) -> Path:
 
 
 def _check(ensemble: Ensemble, site: Site, request: SubmitRequest) -> None:
-    """Refuse what would fail on all nodes after hours in the queue."""
+    """Refuse now what would fail on all nodes after hours in the queue."""
     shape, node = ensemble.shape, site.node
     if node.tasks != shape.per_node:
         raise UsageError(
@@ -484,7 +470,7 @@ def _check(ensemble: Ensemble, site: Site, request: SubmitRequest) -> None:
         )
     check_site(site, ensemble.recipe())
     if find_container(request.environment) is not None:
-        # What is not bound here may be there all the same; the scripts look.
+        # Inside an image, a path that is not bound here may exist on the host; the scripts check it there.
         return
     if site.container.command != NO_CONTAINER and not Path(site.container.image).exists():
         raise UsageError(f"[container] image: {site.container.image}: is not there; make it, or correct the site file")
@@ -493,34 +479,27 @@ def _check(ensemble: Ensemble, site: Site, request: SubmitRequest) -> None:
 
 
 def _arrays_of(ensemble: Ensemble, members: Sequence[int]) -> list[str]:
-    """Arrays that were submitted for any of `members`."""
     wanted = set(members)
     told = [one for one in submissions(ensemble) if wanted.intersection(one.members)]
     return [array for one in told for array in one.arrays.values()]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Slurm as the scheduler of an ensemble: submits its scripts, reads squeue and sacct, ends jobs with checkpoints.
+# The scheduler itself.
 
 
 _BASH = "/bin/bash"
 _POLL_SECONDS = 0.5
-# Clocks of the host of the journal and of Slurm's accounting differ by less.
+# Bound on the difference between the clocks of the journal's host and of Slurm's accounting.
 _CLOCKS = timedelta(hours=1)
-# So that members with a short warning have time for a checkpoint.
+# Least time that members get for a checkpoint, however short the site's warning is.
 _LEAST_PATIENCE_SECONDS = 60.0
 
 Elements = Mapping[tuple[str, int | None], Element]
 
 
 class SlurmScheduler:
-    """Runs members as elements of job arrays.
-
-    Args:
-        site: what is asked of Slurm.
-        environment: of this process.
-        on_change: is told what happens meanwhile.
-    """
+    """Runs members as elements of job arrays; `on_change` is told what happens meanwhile."""
 
     name = "slurm"
 
@@ -539,7 +518,7 @@ class SlurmScheduler:
     def submit(
         self, ensemble: Ensemble, members: Sequence[int], *, at_once: int | None = None, exclude: Sequence[str] = ()
     ) -> Sequence[str]:
-        """Have `members` run; see `Scheduler.submit`. The journal names the jobs: the last one collects."""
+        """Have `members` run; see `Scheduler.submit`. Returns the arrays' jobs and, last, the job that collects."""
         submission = submission_of(
             ensemble, self._site, members, at_once=at_once, exclude=exclude, environment=self._environment
         )
@@ -550,7 +529,7 @@ class SlurmScheduler:
 
         Raises:
             EnvironmentLacksError: there is no Slurm here.
-            RunError: it refuses; nothing is left in the queue.
+            HpcAi500Error: the script failed, by its exit code; nothing is left in the queue.
         """
         if not self.can_submit:
             raise EnvironmentLacksError(f"no sbatch here: type this on the host: bash {script}")
@@ -568,8 +547,8 @@ class SlurmScheduler:
         return [] if not told else [*told[-1].arrays.values(), told[-1].collector]
 
     def jobs(self, ensemble: Ensemble) -> Mapping[int, MemberJob]:
-        """How all members stand; see `Scheduler.jobs`. One call of squeue, and one of sacct where that leaves gaps."""
-        # A member that was submitted more than once is where it was submitted last.
+        """How all members stand; see `Scheduler.jobs`. One call of squeue, and one of sacct if that leaves gaps."""
+        # What counts of a member is where it was submitted last.
         last = {member: one for one in submissions(ensemble) for member in one.members}
         names = {member: one.element(member) for member, one in last.items()}
         arrays = list(dict.fromkeys(array for array, _ in names.values()))
@@ -581,18 +560,18 @@ class SlurmScheduler:
         return {member: _as_cancelled(job) if last[member].is_cancelled else job for member, job in jobs.items()}
 
     def in_queue(self, ensemble: Ensemble) -> Sequence[str]:
-        """Numbers of arrays of which something runs or waits, and of jobs that collect.
+        """Numbers of the arrays that still have elements in the queue, and of the jobs that collect.
 
         Raises:
-            EnvironmentLacksError: there is no such scheduler here.
+            EnvironmentLacksError: there is no Slurm here.
             RunError: it does not answer.
         """
         return list(dict.fromkeys(element.job for element in self._left(ensemble).values()))
 
     def cancel(self, ensemble: Ensemble) -> Sequence[str]:
-        """End all; see `Scheduler.cancel`. Returns when nothing is left in the queue.
+        """End all jobs; see `Scheduler.cancel`. Returns when nothing is left in the queue.
 
-        Who still runs after the time that the site's warning gives for a checkpoint is killed.
+        Jobs that still run after the time that the site's warning gives for a checkpoint are killed.
         """
         collectors = {one.collector for one in submissions(ensemble)}
         left = self._left(ensemble)
@@ -610,7 +589,7 @@ class SlurmScheduler:
         return list(ended)
 
     def _ask_to_end(self, left: Elements, collectors: set[str], asked: set[str]) -> set[str]:
-        """Take out of the queue what waits, and ask what runs to stop with a checkpoint; returns who was asked."""
+        """Cancel what waits, and ask what runs to stop with a checkpoint; returns the names of those asked now."""
         collecting = [name for name in map(_name, left.values()) if name in collectors]
         waiting = sorted({element.job for element in left.values() if element.state == "waiting"} - collectors)
         running = [
@@ -627,10 +606,11 @@ class SlurmScheduler:
         if new:
             self._say(f"{len(new)} members are asked to stop with a checkpoint: {_some(new)}")
             try:
-                # To the script alone, which tells the ranks: what Slurm sends to all processes kills them first.
+                # Only to the batch script, which tells the ranks: a signal from Slurm to all processes would kill them
+                # first.
                 call(self._environment, "scancel", "--signal=TERM", "--batch", *new)
             except RunError:
-                # Some have ended meanwhile; the others are asked again.
+                # Some have ended meanwhile: the others are asked again.
                 return set()
         return set(new)
 
@@ -644,7 +624,7 @@ class SlurmScheduler:
         try:
             return by_element(read_queue(call(self._environment, "squeue", *command)))
         except RunError as error:
-            # Jobs that ended minutes ago.
+            # Slurm forgets jobs some minutes after their end.
             if "Invalid job id" in str(error):
                 return {}
             raise
@@ -652,7 +632,7 @@ class SlurmScheduler:
     def _accounts(self, ensemble: Ensemble, numbers: Sequence[str]) -> Elements:
         if not self._has_accounts:
             return {}
-        # Numbers of jobs come again when a cluster is set up anew.
+        # Job numbers start again when a cluster is set up anew, so older jobs are left out.
         first_s = next(event["time_ms"] for event in ensemble.events if event["key"] == "submit") / 1000
         start = (datetime.fromtimestamp(first_s, UTC) - _CLOCKS).strftime("%Y-%m-%dT%H:%M:%S")
         command = ["--allocations", "--duplicates", "--noheader", "--parsable2", f"--format={ACCOUNT_FORMAT}"]
@@ -677,13 +657,13 @@ def _names(ensemble: Ensemble) -> str:
 
 
 def _numbers(ensemble: Ensemble) -> list[str]:
-    """Of all jobs that were ever submitted."""
+    """Numbers of all jobs that were ever submitted."""
     return [number for one in submissions(ensemble) for number in (*one.arrays.values(), one.collector)]
 
 
 def _member_job(member: int, name: tuple[str, int], queue: Elements, accounts: Elements) -> MemberJob:
     array, task = name
-    # What an array had left when it was cancelled may be told as one, without numbers.
+    # The rest of a cancelled array may be listed as one, without numbers.
     element = queue.get(name) or accounts.get(name) or queue.get((array, None)) or accounts.get((array, None))
     if element is None:
         return MemberJob(member, "unknown", f"{array}_{task}")
@@ -692,7 +672,7 @@ def _member_job(member: int, name: tuple[str, int], queue: Elements, accounts: E
 
 
 def _as_cancelled(job: MemberJob) -> MemberJob:
-    """What was asked to stop with a checkpoint ends with an exit code, which Slurm takes for a failure."""
+    """A member that stops with a checkpoint ends with an exit code, which Slurm takes for a failure."""
     return replace(job, state="cancelled", reason="") if job.state == "failed" else job
 
 

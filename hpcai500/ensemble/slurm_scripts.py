@@ -1,4 +1,7 @@
-"""The batch scripts of an ensemble: an array of members, a job behind it that collects, and what submits both. Pure."""
+"""The batch scripts of an ensemble: an array of members, a job behind it that collects, and one that submits both.
+
+Everything here is pure: a submission goes in, text comes out.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,19 @@ from hpcai500.launch.slurm import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# Which element of which array a member is, as the ensemble's journal tells. Pure.
+# Which element of which array a member is, from the ensemble's journal.
 
 
-# Slurm numbers the elements of an array from 0 to 1000 unless a site says otherwise (MaxArraySize): more members than
-# that are several arrays.
+# Slurm numbers the elements of an array from 0 to 1000 unless a site says otherwise (MaxArraySize), so more members
+# need several arrays.
 ELEMENTS = 1000
 
 
 def job_names(benchmark: str, identity: str) -> tuple[str, str]:
-    """Names of the jobs of an ensemble: its members', and of those that collect.
+    """Names of the jobs of an ensemble: those of its members, and those that collect.
 
-    Another cluster, or the same set up anew, gives others the numbers of our jobs: number and name together are ours.
+    Only number and name together identify a job of ours: another cluster, or the same one set up anew, gives the number
+    to other jobs.
     """
     mark = identity[:12]
     return f"hpcai500-{benchmark}-member-{mark}", f"hpcai500-{benchmark}-collect-{mark}"
@@ -56,13 +60,10 @@ class Submitted:
     """What one `submit` put into the queue.
 
     Attributes:
-        arrays: number of each array, by the member that its element 0 is, or would be.
-        collector: number of the job that collects.
-        members: numbers of those that were submitted.
+        arrays: number of each array, by the member whose element number is, or would be, 0.
         at_once: members side by side at most.
         exclude: hosts that must not be used.
         after: the collecting job that submitted it; None: a person did.
-        is_cancelled: whether it was, later.
     """
 
     arrays: Mapping[int, str]
@@ -74,18 +75,18 @@ class Submitted:
     is_cancelled: bool
 
     def element(self, member: int) -> tuple[str, int]:
-        """Array and number of a member's element."""
+        """Number of a member's array, and of its element in it."""
         first = first_of(member)
         return self.arrays[first], member - first
 
 
 def first_of(member: int) -> int:
-    """The member that element 0 of a member's array is, or would be."""
+    """The member that is, or would be, element 0 of the array of `member`."""
     return member // ELEMENTS * ELEMENTS
 
 
 def first_members(members: Iterable[int]) -> list[int]:
-    """Of each array that `members` take, the member that its element 0 is, or would be."""
+    """`first_of` each array that `members` need, ascending."""
     return sorted({first_of(member) for member in members})
 
 
@@ -93,7 +94,7 @@ def submissions(ensemble: Ensemble) -> list[Submitted]:
     """All that was ever submitted to Slurm, in order.
 
     Raises:
-        RecordError: the journal tells it in another way.
+        RecordError: an event lacks something.
     """
     cancels = [event["seq"] for event in ensemble.events if event["key"] == "cancel"]
     told = [event for event in ensemble.events if event["key"] == "submit" and event["value"]["scheduler"] == "slurm"]
@@ -104,7 +105,7 @@ def submissions(ensemble: Ensemble) -> list[Submitted]:
 
 
 def standing(ensemble: Ensemble) -> Submitted | None:
-    """The last submission; None without one, or where it was cancelled."""
+    """The last submission; None if there was none, or it was cancelled."""
     told = submissions(ensemble)
     return told[-1] if told and not told[-1].is_cancelled else None
 
@@ -124,7 +125,7 @@ def _submitted(value: Mapping[str, Any], is_cancelled: bool) -> Submitted:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What shall be submitted, and what all scripts of one submission share. Pure.
+# A submission, and what all its scripts share.
 
 
 FOLDER = "slurm"
@@ -137,18 +138,13 @@ class Submission:
 
     Attributes:
         folder: of the ensemble, absolute.
-        benchmark: its name.
-        identity: of the ensemble.
-        shape: of the ensemble.
-        data: folder of the data set.
-        stage: folder of each node for copies, as its shell reads it; None: there are none.
-        site: where; its image is named, unless it uses no container.
-        members: numbers of those that shall run, ascending.
+        stage: folder for copies on each node, with variables for the node's shell; None: there are none.
+        site: names the image, unless it uses no container.
+        members: ascending.
         at_once: members side by side at most; None: as many as the cluster has room for.
-        exclude: hosts that must not be used.
         after: the collecting job that has found members to be run again; None: a person asked.
-        in_queue: arrays that were submitted for some of these members: none of their elements may be left.
-        submits_inside: whether the host where this is submitted reaches hpcai500 only in the image.
+        in_queue: arrays submitted earlier for some of these members; no element of them may be left in the queue.
+        submits_inside: whether the submitting host has hpcai500 only in the image.
         rendered_by: the command that asked for it.
     """
 
@@ -169,17 +165,16 @@ class Submission:
 
     @property
     def job_names(self) -> tuple[str, str]:
-        """Of its members' jobs, and of the one that collects."""
+        """Names of its members' jobs, and of the job that collects."""
         return job_names(self.benchmark, self.identity)
 
     @property
     def first_members(self) -> list[int]:
-        """Of each array, the member that its element 0 is, or would be."""
         return first_members(self.members)
 
 
 def script_name(first_member: int) -> str:
-    """File of the array whose element 0 is this member."""
+    """File name of the array's script whose element 0 is this member."""
     return MEMBER if first_member == 0 else MEMBER.replace(".", f"-{first_member}.")
 
 
@@ -197,13 +192,13 @@ def binds_of(submission: Submission) -> list[str]:
     if submission.site.container.command == NO_CONTAINER:
         return []
     data = str(submission.data)
-    # Data first: where the ensemble lies in the folder of the data, its own bind is on top, and can be written to.
+    # Data first: if the ensemble lies in the data folder, its own bind comes on top of that, and is writable.
     paths = [bind_of(data, data, "ro"), bind_of(str(submission.folder))]
     return [*paths, *([read_by_shell(bind_of(submission.stage))] if submission.stage is not None else [])]
 
 
 def read_by_shell(stage: str) -> Expression:
-    """A path in which the node's shell reads variables, and nothing else of what a shell could read."""
+    """A path in which the node's shell expands variables, and nothing else."""
     text = stage
     for special in ("\\", '"', "`"):
         text = text.replace(special, f"\\{special}")
@@ -216,19 +211,21 @@ def container_tokens(submission: Submission, binds: Sequence[str]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a member's batch script does when the member has not come to its end: counts, and has it run elsewhere. Pure.
+# The part of a member's script that deals with a member that has not reached its end: it counts failures, and has the
+# member run elsewhere.
 
 
-# So often a member may fail on a host before it is run on others.
+# Failures of a member on one host before other hosts are used.
 MOST_ON_A_HOST = 2
-# Codes that a node may be to blame for: it lacks something, or does not see the data. Another one is tried at once.
+# Exit codes for which the node may be to blame (it lacks something, or does not see the data): another node is tried at
+# once.
 OF_THE_NODE = (ExitCode.USAGE, ExitCode.ENVIRONMENT)
-# On so many nodes such a code is believed.
+# After this many nodes, such a code is taken for the member's own.
 MOST_NODES = 2
 _CODES = [code.value for code in OF_THE_NODE]
 _IS_OF_THE_NODE = f"(( {' || '.join(f'code == {code}' for code in _CODES)} ))"
 _PATTERN = f'"exit_code":({"|".join(map(str, _CODES))}),'
-# Of this start alone: what was printed before is of an earlier one.
+# Only of this start: older output is from earlier ones.
 _SAID_NOW = f'/: job .*, restart [0-9]+$/ {{said = ""}} /{FAULTY_DEVICE}/ {{said = $0}} END {{print said}}'
 _FAULTY_HOST = rf"s/.* alone, host \([^,.]*\)[,.].*{FAULTY_DEVICE}.*/\1/p"
 # Slurm's own SIGTERM, which follows at once, would end scontrol.
@@ -262,7 +259,7 @@ def stopped(slurm: SlurmTable) -> list[str]:
 
 
 def failure(slurm: SlurmTable, most_failures: int, exclude: Sequence[str]) -> list[str]:
-    """Lines that define `fail CODE`: what becomes of a member that has failed by itself, or could not begin here."""
+    """Lines that define `fail CODE`: what happens to a member that has failed by itself, or could not begin here."""
     return [
         "# A failure of the member's own: it is written down, and ends here, or goes back to the queue.",
         "fail() {",
@@ -333,11 +330,11 @@ def own_failures() -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The batch script of a member: an element of a job array, which runs one member and deals with its end. Pure.
+# A member's script: an element of a job array, which runs one member and deals with its end.
 
 
 def member_script(submission: Submission, first_member: int = 0) -> str:
-    """The script of an array: each element runs one member, counted from `first_member`."""
+    """The script of an array: element N runs member `first_member` + N."""
     site, shape = submission.site, submission.shape
     container = container_tokens(submission, binds_of(submission))
     return script_text(
@@ -391,7 +388,7 @@ def _directives(submission: Submission, first_member: int) -> Iterator[str]:
     yield f"#SBATCH --job-name={submission.job_names[0]}"
     yield from queue_directives(site.slurm)
     yield from size_directives(site.node, shape.nodes_a_member, shape.ranks_a_node)
-    # Members that are less than a node lie side by side.
+    # Members smaller than a node share it.
     if site.slurm.exclusive and shape.members_a_node == 1:
         yield "#SBATCH --exclusive"
     yield f"#SBATCH --array={in_ranges(elements)}{f'%{submission.at_once}' if submission.at_once else ''}"
@@ -413,18 +410,18 @@ def _names(submission: Submission, first_member: int) -> Iterator[str]:
 
 
 def _stage_folder(submission: Submission) -> list[str]:
-    """A container can only be shown a folder that is there."""
+    """A container can only bind a folder that exists, so it is made on every node."""
     if submission.stage is None or submission.site.container.command == NO_CONTAINER:
         return []
     return [f'"${{launcher[@]}}" mkdir -p -- {word(read_by_shell(submission.stage))} || fail 69']
 
 
 # ----------------------------------------------------------------------------------------------------
-# The batch scripts of an ensemble: an array of members, a job behind it that collects, and what submits both. Pure.
+# The scripts that collect and submit.
 
 
 def scripts(submission: Submission) -> dict[str, str]:
-    """Name and text of each file.
+    """The text of each file, by name.
 
     Raises:
         UsageError: a path cannot be bound into a container, or there is no image.
@@ -437,7 +434,7 @@ def scripts(submission: Submission) -> dict[str, str]:
 
 
 def collect_script(submission: Submission) -> str:
-    """The script of the job that runs when all elements have ended, however they did."""
+    """The script of the job that runs when all elements have ended, in whichever way."""
     site, slurm = submission.site, submission.site.slurm
     container = container_tokens(submission, binds_of(submission))
     header = (
@@ -476,7 +473,7 @@ def collect_script(submission: Submission) -> str:
 
 
 def submit_script(submission: Submission) -> str:
-    """What is typed on the host: checks, submits the array and the job behind it, and has the journal name both."""
+    """What is called on the host: checks, submits arrays and the job behind them, and has the journal name them."""
     folder, firsts = submission.folder, submission.first_members
     here = container_tokens(submission, binds_of(submission)) if submission.submits_inside else ["hpcai500"]
     told = [
@@ -547,7 +544,7 @@ def _queueing(submission: Submission) -> Iterator[str]:
     yield "queued=()"
     yield "trap 'if (( ${#queued[@]} )); then scancel \"${queued[@]}\"; fi' EXIT"
     for number, first in enumerate(submission.first_members):
-        # One array after the other, so that no more than --at-once run.
+        # With --at-once, arrays run one after the other: each would count its members alone.
         behind = '--dependency=afterany:"${queued[-1]}" ' if number and submission.at_once else ""
         yield from _queued(f"{behind}{FOLDER}/{script_name(first)}")
     yield 'arrays=$(IFS=:; echo "${queued[*]}")'
@@ -557,5 +554,5 @@ def _queueing(submission: Submission) -> Iterator[str]:
 
 def _queued(words: str) -> Iterator[str]:
     yield f"job=$(sbatch --parsable {words})"
-    # Where there are several clusters, its cluster's name stands behind it.
+    # On a site with several clusters, the cluster's name follows.
     yield 'queued+=("${job%%;*}")'

@@ -1,4 +1,8 @@
-"""How all members of an ensemble stand, from one answer of their scheduler and a bounded look at their records."""
+"""The status of an ensemble: how all members stand, what they come to, and how that is shown to people and programs.
+
+It comes from one answer of the scheduler and a bounded look at the members' records (`members`). It can be read once,
+or followed on a terminal as a table that is drawn again, elsewhere as a line now and then.
+"""
 
 from __future__ import annotations
 
@@ -44,17 +48,17 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What all members come to: percentiles, who is slow, who is silent, and when the last one will be done. Pure.
+# Statistics over all members: percentiles, who is slow, who is silent, and when the last one will be done. Pure.
 
 
-# Silence of so many epochs is no epoch any more; and below the least, it is nothing.
+# A member is silent after this many epochs' time, and at least this many seconds.
 _SILENT_EPOCHS = 3.0
 _LEAST_SILENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of a number over so many members: the least, the 10th of a hundred, the median, the 90th, the greatest."""
+    """Of a number over `count` members."""
 
     count: int
     least: float
@@ -64,15 +68,11 @@ class Percentiles:
     greatest: float
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return asdict(self)
 
 
 def percentiles(values: Sequence[float]) -> Percentiles | None:
-    """Those of `values`: the median, of an even number the mean of the two in the middle, and others that there are.
-
-    These are of the nearest rank. None where there is none.
-    """
+    """Percentiles of `values` by the nearest rank, the median of an even number by the mean; None of no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -84,18 +84,15 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
 
 
 def usual_pace(rows: Sequence[MemberStatus]) -> float | None:
-    """Median seconds of an epoch, over all members that have told; None where none has."""
+    """Median seconds of an epoch, over all members that have finished one; None where none has."""
     paces = [row.pace_seconds for row in rows if row.pace_seconds is not None]
     return statistics.median(paces) if paces else None
 
 
 def is_stuck(row: MemberStatus, usual: float | None, now_s: float) -> bool:
-    """Whether a member should have told something by now: it is silent for longer than three epochs take.
+    """Whether a running member is silent for longer than three epochs take.
 
-    Args:
-        row: the member.
-        usual: median seconds of an epoch.
-        now_s: UNIX seconds.
+    `usual` is the median seconds of an epoch; `now_s` are UNIX seconds.
     """
     age = row.age_seconds(now_s)
     if row.state != "running" or age is None or usual is None:
@@ -104,23 +101,23 @@ def is_stuck(row: MemberStatus, usual: float | None, now_s: float) -> bool:
 
 
 def left_seconds(row: MemberStatus, epochs: int, usual: float | None, now_s: float) -> float | None:
-    """About how long a running member still takes, at the pace of its last epoch, or else of the others'.
+    """Estimate of how long a running member still takes, at the pace of its last epoch, or else at the `usual` one.
 
-    None where no member has told a pace.
+    None where no pace is known.
     """
     pace = usual if row.pace_seconds is None else row.pace_seconds
     if pace is None:
         return None
-    # What it has done since it told last is known by the clock alone, and is an epoch at most.
+    # Progress since its last event is estimated by the clock, up to one epoch.
     since = min(row.age_seconds(now_s) or 0.0, pace)
     return max(0.0, (epochs - row.progress) * pace - since)
 
 
 def eta_seconds(rows: Sequence[MemberStatus], epochs: int, usual: float | None, now_s: float) -> float | None:
-    """About when the last member will be done, if as many go on running as run now; None where nobody can say.
+    """Estimate of when the last member will be done, if as many go on running as run now; None where that is unknown.
 
-    Those that wait take the place of those that end: all cannot be done before the work is, spread evenly over as many
-    as run now, nor before the slowest of these.
+    Waiting members take the places of those that end. The end comes neither before the total work, spread evenly over
+    the running ones, is done, nor before the slowest running one ends.
     """
     running = [row for row in rows if row.state == "running"]
     if usual is None or not running:
@@ -131,7 +128,7 @@ def eta_seconds(rows: Sequence[MemberStatus], epochs: int, usual: float | None, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Bars of letters: how much is done, and how a number is spread over members.
+# Bars of characters: how much is done, and how a number is spread over members.
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -146,7 +143,7 @@ def progress_bar(share: float) -> str:
 
 
 def spread_bar(values: Sequence[float], *, ascii_only: bool, width: int = _WIDTH) -> str:
-    """How many of `values` lie where between the least and the greatest: the higher, the more; a space: none."""
+    """A histogram of `values` from the least to the greatest: the higher, the more; a space: none."""
     low, high = min(values), max(values)
     counts = [0] * width
     for value in values:
@@ -157,7 +154,7 @@ def spread_bar(values: Sequence[float], *, ascii_only: bool, width: int = _WIDTH
 
 
 # ----------------------------------------------------------------------------------------------------
-# Members as a picture of letters: one for each, or for several, in the order of their numbers.
+# A map of the members: one character for each, or for several, in the order of their numbers.
 
 
 _MARKS: dict[MemberState, str] = {
@@ -165,7 +162,7 @@ _MARKS: dict[MemberState, str] = {
     "unread": "?",
 }  # fmt: skip
 STUCK = "!"
-# Of several members that share a place, that with the first of these marks is shown; digits come after them.
+# Where several members share a place, the first of these marks is shown; digits come after them.
 _WORST = "LFD!sc"
 _LEAST_WIDTH = 20
 _STATUS_MAP_WIDTH = 100
@@ -179,14 +176,11 @@ LEGEND = (
 def map_lines(
     rows: Sequence[MemberStatus], stuck: Collection[int], epochs: int, width: int | None, most_lines: int | None
 ) -> Iterator[str]:
-    """The map, and what its letters mean.
+    """The map and its legend.
 
     Args:
-        rows: all members, in order.
         stuck: numbers of those that are silent.
-        epochs: of each.
-        width: columns of the terminal.
-        most_lines: that the map has; where members are more than places, several share one, and the worst is shown.
+        most_lines: of the map; where members are more than places, several share one, and the worst is shown.
             None: a place for each.
     """
     places = max(_LEAST_WIDTH, (width or _STATUS_MAP_WIDTH) - len(str(len(rows))) - 2)
@@ -195,7 +189,7 @@ def map_lines(
     marks = [_mark(row, stuck, epochs) for row in rows]
     shown = "".join(_worst(marks[first : first + share]) for first in range(0, len(marks), share))
     if share > 1:
-        # A line begins with a number that people can count from.
+        # So that each line begins with a round number.
         places -= places % 10
     digits = len(str(len(rows)))
     for first in range(0, len(shown), places):
@@ -218,28 +212,28 @@ def _worst(marks: Sequence[str]) -> str:
 
 
 def _badness(mark: str) -> tuple[int, str]:
-    """Bad ones first, then running ones, the slowest first, then those that wait, and last those that are done."""
+    """Order of marks: trouble first, then running ones, slowest first, then waiting, then done."""
     if mark in _WORST:
         return 0, str(_WORST.index(mark))
     return (1, mark) if mark.isdecimal() else (2 + "?.#".index(mark), mark)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The status of an ensemble for people: what all members come to, a map of them, and the rows worth reading.
+# The status for people: a summary, the map, and the rows worth reading.
 
 
 _MAP_LINES = 8
 _MOST_NAME = 40
 _MOST_HOSTS = 2
 _LEAST_WRONG = 24
-# A picture of fewer members says nothing that their rows do not.
+# With fewer members, map and histogram say nothing that the rows do not.
 _LEAST_PICTURED = 8
 _HEAD = (
     "member", "state", "hosts", "job", "restarts", "attempts", "epoch", "step", "quality", "images/s", "started (UTC)",
     "silent for", "what is wrong",
 )  # fmt: skip
 _NUMBERS = {0, 4, 5, 6, 7, 8, 9, 11}
-# On a narrow terminal these are left out, one after the other.
+# Columns left out on a narrow terminal, in this order.
 _LEFT_OUT = ("started (UTC)", "step", "attempts", "job", "restarts", "hosts")
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
@@ -275,7 +269,7 @@ def headline(status: Status) -> str:
 
 
 def next_line(status: Status) -> str | None:
-    """What to type where nothing goes on by itself; None where something does, or nothing is left to do."""
+    """The command to type next; None while something runs by itself, or when all is done."""
     events, states = status.ensemble.events, status.states
     folder = spelt_out(shlex.quote(str(status.ensemble.path)))
     if states["done"] == len(status.rows):
@@ -323,7 +317,6 @@ def choose(status: Status, most: int | None) -> Sequence[MemberStatus]:
 
 
 def _wrapped(line: str, width: int | None, indent: int) -> Iterator[str]:
-    """`line` in as many lines as it takes."""
     if width is None or len(line) <= width:
         yield line
         return
@@ -332,17 +325,17 @@ def _wrapped(line: str, width: int | None, indent: int) -> Iterator[str]:
 
 
 def cut(line: str, width: int | None) -> str:
-    """The part of `line` that fits."""
+    """The start of `line` that fits, with an ellipsis where it was cut."""
     return line if width is None or len(line) <= width else line[: max(1, width - 1)] + "…"
 
 
 def number(value: float) -> str:
-    """Three digits at least: `0.0421`, `4.21`, `42.1`, `4210`."""
+    """At least three digits: `0.0421`, `4.21`, `42.1`, `4210`."""
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def percent(share: float) -> str:
-    """`45 %`; never 100 before all is done."""
+    """`45 %`, rounded down: never 100 before all is done."""
     return f"{int(100 * share + 1e-9)} %"
 
 
@@ -423,7 +416,7 @@ def _table(status: Status, rows: Sequence[MemberStatus], width: int | None, *, w
     cells = [_HEAD, *(_cells(row, status) for row in rows)]
     wrongs = [(row[0], row[-1]) for row in cells[1:] if row[-1]]
     if whole and width is not None and any(len(wrong) > _LEAST_WRONG for _, wrong in wrongs):
-        # Sentences that people must read to their end go beneath.
+        # Sentences that people must read to their end are put beneath the table.
         yield from _table_without(cells, {"what is wrong"}, width)
         for member, wrong in wrongs:
             yield from _wrapped(f"  member {member}: {wrong}", width, 4)
@@ -471,7 +464,7 @@ def _hosts(hosts: Sequence[str]) -> str:
 
 
 def clock(time_ms: float) -> str:
-    """`2026-11-22 07:20:13`, or what is no such moment, as a number."""
+    """`2026-11-22 07:20:13` in UTC; a number where `time_ms` is out of the range of dates."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):
@@ -479,7 +472,7 @@ def clock(time_ms: float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How all members of an ensemble stand, from one answer of their scheduler and a bounded look at their records.
+# The status itself, and how it is read.
 
 
 SCHEMA = "hpcai500-ensemble-status-1"
@@ -487,12 +480,12 @@ SCHEMA = "hpcai500-ensemble-status-1"
 
 @dataclass(frozen=True)
 class Source:
-    """Who says which members run.
+    """The scheduler that says which members run.
 
     Attributes:
-        name: of the scheduler that the members were given to last; None where they were given to none.
-        problem: why it tells nothing; None where it does.
-        answered_s: when it told what is shown (UNIX seconds); None: now, or never.
+        name: scheduler of the last `submit`; None where nothing was submitted.
+        problem: why it does not answer; None where it does.
+        answered_s: when it gave the answer that is shown (UNIX seconds); None: now, or never.
     """
 
     name: str | None = None
@@ -505,15 +498,7 @@ _NOBODY = Source()
 
 @dataclass(frozen=True)
 class Status:
-    """An ensemble, as it was seen at one moment.
-
-    Attributes:
-        ensemble: which.
-        rows: all members, in order.
-        source: who says which of them run.
-        polls: what the looks at the records have cost.
-        now_s: the moment (UNIX seconds).
-    """
+    """An ensemble as it was seen at one moment, `now_s` (UNIX seconds); `rows` has all members, in order."""
 
     ensemble: Ensemble
     rows: Sequence[MemberStatus] = field(repr=False)
@@ -523,12 +508,11 @@ class Status:
 
     @cached_property
     def epochs(self) -> int:
-        """Of each member."""
         return _epochs(self.ensemble)
 
     @cached_property
     def states(self) -> dict[MemberState, int]:
-        """Members by state; all states are named."""
+        """Members by state; every state is a key."""
         found = Counter(row.state for row in self.rows)
         return {state: found[state] for state in STATES}
 
@@ -539,12 +523,12 @@ class Status:
 
     @property
     def exit_code(self) -> ExitCode:
-        """2 where a member will not come to its end by itself; 0 where all is well or goes on."""
+        """2 where a member will not reach its end by itself; 0 otherwise."""
         return ExitCode.WRONG_ANSWER if any(self.states[state] for state in GIVEN_UP) else ExitCode.PASS
 
     @cached_property
     def usual_pace(self) -> float | None:
-        """Median seconds of an epoch, over all members that have told; None where none has."""
+        """Median seconds of an epoch over all members; None where unknown."""
         return usual_pace(self.rows)
 
     @cached_property
@@ -554,38 +538,36 @@ class Status:
 
     @cached_property
     def progress(self) -> float:
-        """Share of all epochs of all members that are done."""
+        """Share of all epochs of all members that is done, from 0 to 1."""
         return sum(row.progress for row in self.rows) / (self.epochs * len(self.rows))
 
     @cached_property
     def told(self) -> Sequence[MemberStatus]:
-        """Those that percentiles are over: who runs; where nobody does, who has."""
+        """The members that percentiles are over: the running ones, or else all that have begun."""
         running = [row for row in self.rows if row.state == "running" and row.epoch is not None]
         return running or [row for row in self.rows if row.epoch is not None]
 
     @cached_property
     def rates(self) -> list[float]:
-        """Images a second of each of them that has told."""
+        """Images a second of each of `told`, where known."""
         return [row.images_per_second for row in self.told if row.images_per_second is not None]
 
     @property
     def rate_percentiles(self) -> Percentiles | None:
-        """Of images a second."""
         return percentiles(self.rates)
 
     @property
     def epoch_percentiles(self) -> Percentiles | None:
-        """Of epochs done."""
         return percentiles([row.progress for row in self.told])
 
     @property
     def quality_percentiles(self) -> Percentiles | None:
-        """Of the quality of members that are done."""
+        """Over members that are done."""
         return percentiles([row.quality for row in self.rows if row.state == "done" and row.quality is not None])
 
     @cached_property
     def eta_seconds(self) -> float | None:
-        """About how long until the last member is done, if as many go on running as do now."""
+        """Estimate of the time until the last member is done; None where unknown."""
         return eta_seconds(self.rows, self.epochs, self.usual_pace, self.now_s)
 
     def lines(
@@ -594,10 +576,10 @@ class Status:
         """For people.
 
         Args:
-            width: columns of the terminal; None: as many as it takes.
+            width: columns of the terminal; None: unlimited.
             rows: of the table, at most; None: one for each member.
-            ascii_only: whether bars are drawn by letters that every terminal has.
-            whole: whether what is wrong is told to its end, beneath the table if need be, or as far as it has room.
+            ascii_only: whether bars are drawn in ASCII.
+            whole: whether what is wrong is shown in full, beneath the table if need be, or cut to the table's width.
         """
         return status_lines(self, width, rows, ascii_only=ascii_only, whole=whole)
 
@@ -633,11 +615,7 @@ class Status:
 def read_status(ensemble: Ensemble, jobs: Jobs | None, memory: Memory, source: Source = _NOBODY) -> Status:
     """How all members stand, after one poll of their records.
 
-    Args:
-        ensemble: which.
-        jobs: how its scheduler sees the members; None where there is none to ask: the records alone tell.
-        memory: what was read before; one for each ensemble.
-        source: who said what `jobs` says.
+    `jobs` is None where there is no scheduler to ask: then the records alone tell. `memory` belongs to one ensemble.
     """
     return status_of(ensemble, jobs, memory, [memory.poll(ensemble, jobs)], source)
 
@@ -645,7 +623,7 @@ def read_status(ensemble: Ensemble, jobs: Jobs | None, memory: Memory, source: S
 def status_of(
     ensemble: Ensemble, jobs: Jobs | None, memory: Memory, polls: Sequence[Poll], source: Source = _NOBODY
 ) -> Status:
-    """How all members stood after `polls`, by what `memory` has of them: nothing is read."""
+    """How all members stood after `polls`, from `memory` alone: nothing is read but the state of this machine."""
     orders = orders_of(ensemble)
     machine = this_machine() if jobs is None else None
     setting = Setting(_epochs(ensemble), orders, machine)
@@ -655,7 +633,7 @@ def status_of(
 
 
 def _epochs(ensemble: Ensemble) -> int:
-    """Of each member.
+    """Epochs of each member.
 
     Raises:
         RecordError: the recipe does not say.
@@ -668,13 +646,13 @@ def _epochs(ensemble: Ensemble) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The status of an ensemble while it runs: on a terminal a table that is drawn again, elsewhere a line now and then.
+# The status while the ensemble runs: on a terminal a table that is drawn again, elsewhere a line now and then.
 
 
-# A look may cost this share of the time at most.
+# Share of the time that looks may cost at most.
 _SHARE = 0.05
 _LEAST_SECONDS = 1.0
-# Lines around the rows of the table: summary, map with its legend, heads and empty lines.
+# Lines beside the rows of the table: summary, map and legend, heads and empty lines.
 _OTHER_LINES = 24
 _LEAST_ROWS = 5
 _MOST_TROUBLES = 10
@@ -684,10 +662,8 @@ _LOUD = {r"\b(failed|diverged|lost)\b": "bold red", r"\bsilent\b": "yellow", r"\
 class Screen:
     """Shows one status after the other.
 
-    Args:
-        stream: a terminal, or anything else: there, a line is written for all, and one for each member in trouble.
-        interval_seconds: between two such lines, unless a member has got into trouble.
-        prefix: of each such line.
+    On a terminal it is a table that is drawn again. On any other `stream` it is a line for all every
+    `interval_seconds`, and one for each member as soon as that gets into trouble; each has `prefix` in front.
     """
 
     def __init__(
@@ -710,7 +686,7 @@ class Screen:
             self._live.stop()
 
     def show(self, status: Status, *, is_last: bool = False) -> None:
-        """Show `status` now, instead of the one before it; `is_last`: whatever interval there is."""
+        """Show `status` in place of the one before it; the last one is shown whatever the interval."""
         if self._is_terminal:
             self._draw(status)
         else:
@@ -747,13 +723,12 @@ class Screen:
 
 
 class Live:
-    """Shows on stderr how the members of an ensemble stand, for whoever runs them.
+    """Shows how the members of an ensemble stand to whoever runs them.
 
     Args:
-        ensemble: which.
-        total: members of it that are run.
-        stream: where it is shown; None: stderr.
-        memory: of the records; None: one of its own.
+        total: how many of its members are run here.
+        stream: None: stderr.
+        memory: of the records; None: a new one.
     """
 
     def __init__(
@@ -779,7 +754,7 @@ class Live:
             self._screen.__exit__(kind, error, trace)
 
     def update(self, jobs: Jobs) -> None:
-        """Look, and show what there is to see; so often called as one likes, it looks once a second at most."""
+        """Look and show, at most once a second and for at most a twentieth of the time, however often it is called."""
         self._jobs = jobs
         if time.monotonic() >= self._next_s:
             start = time.monotonic()
@@ -797,7 +772,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def is_ascii(stream: TextIO) -> bool:
-    """Whether `stream` lacks the letters that bars are drawn by."""
+    """Whether the encoding of `stream` lacks the characters of the bars."""
     try:
         "▁█…".encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -806,7 +781,7 @@ def is_ascii(stream: TextIO) -> bool:
 
 
 def _live(stream: TextIO) -> RichLive:
-    # rich costs about 0.1 s to import: only a terminal pays for it.
+    # rich costs about 0.1 s to import, so only a terminal pays for it.
     from rich.console import Console
     from rich.live import Live as RichLive
 
@@ -823,10 +798,10 @@ def _painted(text: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Looks at an ensemble from outside, once or again and again: one question to its scheduler, then a bounded look.
+# Looks from outside at an ensemble that others run: one question to its scheduler, then a bounded look, once or often.
 
 
-# A controller that takes long to answer has much to do: it is left alone for so many times as long.
+# After an answer the scheduler is left alone for this many times as long as the answer took: a slow one is busy.
 _KINDNESS = 10.0
 
 
@@ -839,15 +814,12 @@ class _Answer:
 
 
 class Watch:
-    """Looks at the ensemble in one folder; whatever does not answer, what is known is shown.
+    """Looks at the ensemble in one folder; where the scheduler does not answer, the last known state is shown.
 
-    Args:
-        folder: of the ensemble.
-        schedulers: name: makes the scheduler that can be asked; called once, when it is needed.
-        memory: what was read before.
+    `schedulers` makes, by name, the scheduler that can be asked; each is called once, when it is needed.
 
     Attributes:
-        pause_seconds: that the scheduler is left alone for after it has answered, at least.
+        pause_seconds: how long to leave the scheduler alone after its answer, at least.
     """
 
     def __init__(
@@ -862,7 +834,7 @@ class Watch:
 
     @property
     def members(self) -> int:
-        """How many it has."""
+        """How many members the ensemble has."""
         return self._ensemble.shape.members
 
     def look(self) -> Status:
@@ -876,7 +848,7 @@ class Watch:
         return read_status(ensemble, jobs, self._memory, source)
 
     def look_at_all(self, tracker: Tracker = silent) -> Status:
-        """As many polls as it takes to have read all that may tell something; the scheduler is asked once."""
+        """As many polls as are needed to read all news; the scheduler is asked once."""
         ensemble = self._now()
         jobs, source = self._ask(ensemble)
         polls = []
@@ -887,7 +859,7 @@ class Watch:
         return status_of(ensemble, jobs, self._memory, polls, source)
 
     def _now(self) -> Ensemble:
-        """The ensemble as it is now; its journal is read again when it has grown."""
+        """The ensemble; its journal is read again when it has grown."""
         size = self._journal_bytes()
         if size != self._size:
             self._ensemble, self._size = read_ensemble(self._folder), size
@@ -921,7 +893,7 @@ class Watch:
 def follow(
     watch: Watch, show: Callable[[Status], None], interval_seconds: float, sleep: Callable[[float], None] = time.sleep
 ) -> Status:
-    """Look and show until no member runs or waits any more; returns how they stand then.
+    """Look and show until no member runs or waits any more; returns the last status.
 
     Raises:
         RecordError: the ensemble's journal cannot be read any more.

@@ -1,1 +1,1 @@
-"""Starting the in-job half: token lists, never shell strings, and never an import of what they start."""
+"""Starts the in-job half: by token lists, never by shell strings, and without importing what is started."""

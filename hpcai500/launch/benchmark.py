@@ -1,4 +1,4 @@
-"""One benchmark command: which recipe, which data, which record, and the job that turns them into a result."""
+"""A benchmark's command: chooses recipe, data and record, and runs or resumes the job."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hpcai500.system.doctor import Subject, require_healthy
 from hpcai500.system.power import parse_power
 
 # ----------------------------------------------------------------------------------------------------
-# What `--resume` goes on with where nothing is named: the newest run or campaign that can be gone on with.
+# What `--resume` resumes where no record is named.
 
 
 def latest_unfinished(runs: Path, benchmark: str) -> Path:
-    """The newest run or campaign in the folder `runs` that can be gone on with and that nobody is writing now.
+    """The newest run or campaign in the folder `runs` that can be resumed and that no process is writing.
 
-    One that was stopped or killed comes before one that failed: that would most likely fail again.
+    One that was stopped or killed comes before one that failed, which would most likely fail again.
 
     Raises:
         RecordError: there is none.
@@ -47,7 +47,7 @@ def latest_unfinished(runs: Path, benchmark: str) -> Path:
 
 
 def _run_failed(folder: Path, benchmark: str) -> bool | None:
-    """Whether the run has failed; None where there is nothing to go on with."""
+    """Whether the run has failed; None if it cannot be resumed."""
     record = read_record(folder)
     begun = record.tables.get("benchmark") == benchmark and any(iterate(record.events, "run_start"))
     if not begun or record.status == "done" or is_being_written(folder):
@@ -60,7 +60,7 @@ def _has_failed(record: Record) -> bool:
 
 
 def _campaign_failed(folder: Path, benchmark: str) -> bool | None:
-    """Whether the last attempt at a run of the campaign has failed; None where there is nothing to go on with."""
+    """Whether the last attempt at a run of the campaign has failed; None if there is nothing to resume."""
     campaign = read_campaign(folder)
     left = {trial.trial for trial in campaign.trials} - {attempt.trial for attempt in campaign.done()}
     if campaign.benchmark != benchmark or not left or any(_is_run(campaign, trial) for trial in left):
@@ -78,7 +78,7 @@ def _running(campaign: Campaign, trial: int) -> Iterator[Path]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One benchmark command: which recipe, which data, which record, and the job that turns them into a result.
+# Running and resuming.
 
 
 _RUNS = Path("runs")
@@ -99,9 +99,9 @@ class Request:
 
 
 def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
-    """Run the trials of `request`, one after the other, yielding each as it ends; stops after one that failed.
+    """Run the trials of `request`, yielding each as it ends; stops after one that failed.
 
-    `crew` runs the jobs; to end it is the caller's, when all is said.
+    `crew` is opened here, and is not ended.
 
     Raises:
         UsageError: the request makes no sense, or recipe, data or record cannot be used.
@@ -111,7 +111,7 @@ def run_benchmark(request: Request, crew: Crew) -> Iterator[Outcome]:
     if request.resume:
         yield from _resume(request, power, crew)
         return
-    # Without a recipe and without data there is still something to run; with data, the real thing.
+    # Without recipe and data, the default is a recipe that runs anywhere; with data, the reference.
     name = request.recipe or default_recipe(request.benchmark, has_data=request.data is not None)
     overrides = [*request.overrides, *crew.fit(name, request.overrides)]
     recipe = load_recipe(name, overrides)
@@ -145,7 +145,7 @@ def _resume(request: Request, power: str, crew: Crew) -> Iterator[Outcome]:
             "--resume goes on with the recipe of the record: leave out --recipe, --set, --input and --trials"
         )
     folder = request.out or latest_unfinished(_RUNS, request.benchmark)
-    # What stops a run names its record, also that of a campaign: there its journal has to know that it goes on.
+    # A stopped run names its record. Where that belongs to a campaign, its journal must know of the resumption.
     campaign = next((one for one in (folder, folder.absolute().parent) if is_campaign(one)), None)
     if campaign is not None:
         _check_benchmark(request, read_campaign(campaign).benchmark, f"{campaign}: runs", f"--resume --out {folder}")
@@ -156,7 +156,7 @@ def _resume(request: Request, power: str, crew: Crew) -> Iterator[Outcome]:
 
 
 def _trial_of(campaign: Path, record: str) -> int:
-    """The planned run that the last attempt with this folder is at."""
+    """The trial whose last attempt has this folder."""
     plan = read_campaign(campaign)
     latest = {trial.trial: attempts[-1].record for trial in plan.trials if (attempts := plan.attempts_at(trial.trial))}
     trial = next((trial for trial, name in latest.items() if name == record), None)
@@ -175,14 +175,13 @@ def _resume_record(request: Request, folder: Path, power: str, crew: Crew) -> Ou
     if record.status == "done":
         say(f"{benchmark}: {folder} is complete: this is its result")
         return Outcome(folder, ExitCode.PASS)
-    # Without either, the job says what the record lacks.
+    # Without data, the job says what the record lacks.
     if data := request.data or _data_of(record):
         require_healthy(Subject(record.recipe(), data, folder, sys.argv[1:]))
     return _go_on(crew, folder, request.data, power)
 
 
 def _data_of(record: Record) -> Path | None:
-    """The folder that a run was started on."""
     dataset = next(iterate(record.events, "dataset"), None)
     return Path(dataset["value"]["root"]) if dataset else None
 

@@ -1,4 +1,4 @@
-"""Runs a campaign: each planned run that is not done yet, one after the other, every attempt in the journal first."""
+"""Plans a campaign, and runs what is not done of it, one run at a time; every attempt is in the journal first."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 
 # ----------------------------------------------------------------------------------------------------
-# Plans a campaign: recipe, number of runs and seeds, before the first of them.
+# Planning: recipe, number of runs and seeds are fixed before the first run.
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the user asked for; `trials` is None for as many as the edition suggests."""
+    """What the user asked for; `trials` is None for the number that the edition suggests."""
 
     folder: Path
     recipe: str
@@ -53,8 +53,7 @@ class Plan:
     """A new campaign.
 
     Attributes:
-        campaign: as it lies on disk.
-        least_runs: that its edition wants; None for a benchmark that it does not know.
+        least_runs: that its edition wants; None for a benchmark that the edition does not know.
         warnings: what the user may want to change before the first run.
     """
 
@@ -143,7 +142,7 @@ def _warnings(recipe: Recipe, rules: Mapping[str, Any], trials: int, least: int 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Runs a campaign: each planned run that is not done yet, one after the other, every attempt in the journal first.
+# Running.
 
 
 @dataclass(frozen=True)
@@ -151,10 +150,9 @@ class CampaignOrder:
     """What the user asked for.
 
     Attributes:
-        folder: of the campaign.
-        data: where its data set lies now; None: where the plan says.
+        data: where its data set is now; None: where the plan says.
         only: one trial; None: all of them.
-        power: what tells the power, as --power has it.
+        power: value of --power.
     """
 
     folder: Path
@@ -176,12 +174,13 @@ class _Work:
 
 
 def run_campaign(order: CampaignOrder, crew: Crew) -> Iterator[Outcome]:
-    """Run what is not done yet, yielding each planned run as it ends; stops after one that failed.
+    """Run what is not done, yielding each planned run as it ends; stops after one that failed.
 
-    `crew` is open already, and runs the jobs; to end it is the caller's.
+    `crew` must be open, and is not ended.
 
     Raises:
-        UsageError: there is no such campaign or trial, the crew is not that of the recipe, or a trial is run elsewhere.
+        UsageError: there is no such campaign or trial, or the crew does not fit the recipe.
+        RecordError: another process runs a trial.
         Stopped: by a signal that a run heard too late to stop.
     """
     campaign = read_campaign(order.folder)
@@ -227,7 +226,7 @@ def _wanted(campaign: Campaign, only: int | None) -> Sequence[Trial]:
 
 
 def _run_trial(work: _Work, folder: Path, trial: Trial) -> Outcome:
-    """One planned run, from where its last attempt has left it. Nobody else is at it."""
+    """One planned run, from where its last attempt left it; called while no other process runs it."""
     campaign, last = _settled(read_campaign(folder), trial, work.rules)
     if last is not None and last.status == "done":
         return Outcome(campaign.record(last), ExitCode.PASS)
@@ -246,7 +245,7 @@ def _run_trial(work: _Work, folder: Path, trial: Trial) -> Outcome:
 
 
 def _settled(campaign: Campaign, trial: Trial, rules: Mapping[str, Any]) -> tuple[Campaign, Attempt | None]:
-    """The last attempt at `trial`, after its end was written down if it was killed."""
+    """The last attempt at `trial`; if it was killed, its end is written down first."""
     attempts = campaign.attempts_at(trial.trial)
     last = attempts[-1] if attempts else None
     if last is not None and last.status == "running":
@@ -280,7 +279,7 @@ def _run(work: _Work, campaign: Campaign, attempt: Attempt, arguments: Sequence[
     try:
         code = work.crew.run(work.recipe, arguments)
     except BaseException:
-        # Ctrl-C at a moment when the job could not catch it, or ranks that did not come.
+        # Ctrl-C before the job could handle it, or ranks that did not come.
         _stop(campaign, attempt, None, work.rules)
         raise
     _stop(campaign, attempt, code, work.rules)
@@ -294,7 +293,7 @@ def _stop(campaign: Campaign, attempt: Attempt, code: int | None, rules: Mapping
 
 
 def _tell_head(campaign: Campaign, attempt: Attempt) -> None:
-    """Print what the committee is to be sent now, as a line of its own."""
+    """Print the line for the committee, without a prefix."""
     say(str(last_head(campaign, attempt)), prefix="")
 
 

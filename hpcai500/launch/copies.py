@@ -1,8 +1,8 @@
-"""One command under a launcher is N copies of it: rank 0 decides, and tells the others which job to become.
+"""One command under a launcher is N copies of it: rank 0 decides, and tells the others which jobs to run.
 
-So only rank 0 reads the recipe, makes data, chooses the record and counts trials; the others cannot disagree with it,
-and each job meets at a port of its own. The others say `Hello` when they have come, and hear `Job` for each job, then
-`End` with the exit code of the whole (`launch.copies`).
+Only rank 0 reads the recipe, makes data, chooses the record and counts trials, so the others cannot disagree with it;
+each job has a rendezvous port of its own. A copy sends `Hello` when it has come, and receives a `Job` for each job,
+then `End` with the exit code of the command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpcai500.launch.processes import Patience, run_to_end
 from hpcai500.messages import Connection, Message, MessageError, Reception, line_of, parse
 
 # ----------------------------------------------------------------------------------------------------
-# Where the copies of one command meet, and how they talk: lines of JSON over TCP.
+# Where the copies meet, and their messages: lines of JSON over TCP.
 
 
 _MOST_BYTES = 1 << 20
@@ -36,7 +36,7 @@ _BACKLOG = 4096
 
 
 class Hello(Message):
-    """A copy to rank 0: which one it is. Nothing proves it: a launcher gives its ranks no secret."""
+    """A copy to rank 0: which one it is. Nothing proves it, because a launcher gives its ranks no secret."""
 
     hpcai500: Annotated[str, Field(max_length=100, pattern=r"^[0-9A-Za-z.+-]+$")]
     rank: Annotated[int, Field(ge=0, lt=2**31)]
@@ -46,7 +46,7 @@ class Hello(Message):
 class Job(Message):
     """Rank 0 to the copies: the module of ours to run, its arguments, and where its ranks meet.
 
-    An argument is the text of bytes in Latin-1, since a file's name may be any bytes: see `of` and `command`.
+    Arguments are bytes decoded as Latin-1, since a file's name may be any bytes: see `of` and `command`.
     """
 
     kind: Literal["job"] = "job"
@@ -56,7 +56,6 @@ class Job(Message):
 
     @classmethod
     def of(cls, module: str, arguments: Sequence[str | Path], rendezvous: str) -> Job:
-        """The job `python -m hpcai500.MODULE ARGUMENTS`."""
         return cls(
             module=module,
             arguments=[os.fsencode(argument).decode("latin-1") for argument in arguments],
@@ -65,12 +64,11 @@ class Job(Message):
 
     @property
     def command(self) -> list[str]:
-        """The module and its arguments."""
         return [self.module, *(os.fsdecode(argument.encode("latin-1")) for argument in self.arguments)]
 
 
 class End(Message):
-    """Rank 0 to the copies: all is done, and this is the exit code."""
+    """Rank 0 to the copies: all jobs are done, and this is the exit code."""
 
     kind: Literal["end"] = "end"
     code: Annotated[int, Field(ge=0, le=255)]
@@ -84,7 +82,7 @@ def meeting_point(placement: Placement) -> tuple[str, int]:
     """Host and port where the copies of one command meet.
 
     Raises:
-        UsageError: only MASTER_ADDR could tell, and is not set.
+        UsageError: this needs MASTER_ADDR, which is not set.
     """
     if placement.rendezvous is None:
         how = "-x MASTER_ADDR=HOST" if placement.launcher == "mpirun" else "MASTER_ADDR=HOST in the environment"
@@ -97,10 +95,10 @@ def meeting_point(placement: Placement) -> tuple[str, int]:
 
 
 def listen_at(host: str, port: int = 0) -> socket.socket:
-    """A socket that ranks reach as `host`:`port`; port 0: one that the kernel chooses.
+    """A socket that ranks reach as `host`:`port`; port 0: the kernel chooses one.
 
-    For a host other than the loopback it listens on all interfaces, because a host's own name may mean the loopback on
-    that host.
+    It listens on all interfaces unless `host` is the loopback, because a host's own name may mean the loopback on that
+    host.
 
     Raises:
         OSError: the port is taken.
@@ -123,13 +121,13 @@ def send(connection: socket.socket, message: Message) -> None:
     """Send one message.
 
     Raises:
-        OSError: nobody is there any more.
+        OSError: the other end is gone.
     """
     connection.sendall(line_of(message))
 
 
 def receive(stream: BufferedReader) -> Job | End | None:
-    """What rank 0 says next; None if it is gone.
+    """The next message of rank 0; None if it is gone.
 
     Raises:
         RunError: something else answers where rank 0 should be.
@@ -150,33 +148,33 @@ def receive(stream: BufferedReader) -> Job | End | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The copies of a command that are not rank 0: they wait for it, become the jobs that it names, and print no result.
+# The copies other than rank 0: they wait for it, run their rank of its jobs, and print no result.
 
 
 PATIENCE_SECONDS = 300.0
 _RETRY_SECONDS = 0.1
-# After a rank of the job has failed, rank 0's ends within seconds (`comm.liveness`), and its command says so.
+# After a rank of the job has failed, rank 0's process ends within seconds (`comm.liveness`), and its command says so.
 _LAST_WORD_SECONDS = 15.0
-# A host that is gone is noticed after idle + count * interval, while we wait for rank 0 to make data or to score.
+# While we wait for rank 0 to make data or to score, a dead host is noticed after idle + count * interval.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 
 def follow(placement: Placement) -> int:
-    """Run rank 0's jobs, as our rank of them, until it ends; returns its exit code.
+    """Run our rank of rank 0's jobs until it ends; returns its exit code.
 
     Raises:
-        RunError: rank 0 is nowhere, or something else is in its place.
+        RunError: rank 0 cannot be reached, or something else answers in its place.
     """
     if placement.rendezvous is None:
         return ExitCode.USAGE  # rank 0 says why
     with _connect(placement) as connection, connection.makefile("rb") as stream:
         send(connection, Hello(hpcai500=__version__, rank=placement.rank, size=placement.size))
         while isinstance(order := receive(stream), Job):
-            # Whatever its exit code: rank 0 has seen that the job failed, and says when all ends.
+            # The exit code does not matter: rank 0 has seen that the job failed, and says when all ends.
             if run_rank(placement, order.command, order.rendezvous) != ExitCode.PASS:
-                # Rank 0's job ends with ours: its command has no more to wait for than that, unless its host is gone.
+                # Rank 0's job ends with ours, so its End comes soon, unless its host is gone.
                 connection.settimeout(_LAST_WORD_SECONDS)
-        # From here to our end, which has its code already, a launcher that ends all ranks because one failed is late.
+        # The exit code is known now: a launcher that ends all ranks because one failed must not change it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return order.code if order else ExitCode.RUN_FAILED
 
@@ -193,7 +191,7 @@ def run_rank(
     Args:
         rendezvous: where the ranks of this job meet.
         listen_fd: on rank 0, the socket that listens there.
-        patience: of a measurement, on rank 0; the others end with it.
+        patience: of a measurement, on rank 0; the other ranks end with it.
     """
     cores = cores_of_launched(placement)
     environment = {**os.environ, RENDEZVOUS: rendezvous}
@@ -206,7 +204,7 @@ def run_rank(
 
 
 def _connect(placement: Placement) -> socket.socket:
-    """A connection to rank 0, which may come later than we."""
+    """A connection to rank 0, which may start later than we."""
     limit = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -227,16 +225,12 @@ def _connect(placement: Placement) -> socket.socket:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One command under a launcher is N copies of it: rank 0 decides, and tells the others which job to become.
-#
-# So only rank 0 reads the recipe, makes data, chooses the record and counts trials; the others cannot disagree with it,
-# and each job meets at a port of its own. The others say `Hello` when they have come, and hear `Job` for each job, then
-# `End` with the exit code of the whole (`launch.copies`).
+# Rank 0's side.
 
 
-# Messages are short: a rank that lives has taken one in milliseconds.
+# Messages are short: a live rank takes one in milliseconds.
 _SEND_SECONDS = 10.0
-# A rank that lives hangs up in milliseconds; one whose host is gone never does.
+# A live rank hangs up in milliseconds; one on a dead host never does.
 _HANG_UP_SECONDS = 1.0
 
 
@@ -244,9 +238,10 @@ class Conductor:
     """Rank 0's side: `open` early, `run` each job, `end` when all is printed.
 
     Args:
-        patience_seconds: how long the other copies may take to come: a launcher starts thousands from one file system
-            within minutes.
-        farewell_seconds: the same where the command ends before its first job: who has not come is their launcher's.
+        patience_seconds: how long to wait for the other copies: a launcher starts thousands from one file system within
+            minutes.
+        farewell_seconds: the same where the command ends before its first job; copies that have not come by then are
+            left to their launcher.
     """
 
     def __init__(
@@ -260,10 +255,10 @@ class Conductor:
         self._others: dict[int, socket.socket] = {}
 
     def open(self) -> None:
-        """Let the other copies come and wait: data may be made meanwhile.
+        """Let the other copies connect and wait; data may be made meanwhile.
 
         Raises:
-            UsageError: the port is taken, or nobody knows where to meet.
+            UsageError: the port is taken, or no meeting point is known.
         """
         host, port = meeting_point(self._placement)
         try:
@@ -276,7 +271,7 @@ class Conductor:
         self._reception = Reception(listener, HELLO, self._placement.size, greet=lambda _: "", take=self._take)
 
     def run(self, module: str, arguments: Sequence[str | Path], patience: Patience | None = None) -> int:
-        """Run one job, `python -m hpcai500.MODULE` on all ranks, and return the exit code of rank 0's process.
+        """Run one job, `python -m hpcai500.MODULE` on all ranks; returns the exit code of rank 0's process.
 
         Raises:
             RunError: a rank is missing or gone, or of another version.
@@ -303,25 +298,25 @@ class Conductor:
             return run_rank(self._placement, order.command, order.rendezvous, listener.fileno(), patience)
 
     def end(self, code: int) -> None:
-        """Send the other copies home with `code`."""
+        """Let the other copies end with `code`."""
         if self._reception is None:
             return
         self._gather(self._farewell_seconds)
         self._reception.close()
         for connection in self._others.values():
-            # One that is gone already needs to be told nothing.
+            # A copy that is gone needs no message.
             with contextlib.suppress(OSError):
                 send(connection, End(code=int(code)))
         limit = time.monotonic() + _HANG_UP_SECONDS
         for connection in self._others.values():
-            # Whoever has heard it hangs up. A launcher that kills all once we have failed must not come before: its
-            # exit code would be that of the killed.
+            # A copy hangs up when it has its code. Were we to end before, a launcher that kills all ranks after a
+            # failure would report the killed ones' exit code.
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(max(0.01, limit - time.monotonic()))
                 connection.recv(1)
 
     def _gather(self, patience_seconds: float) -> list[int]:
-        """Wait until every other rank has said who it is; returns those that did not come."""
+        """Wait until every other rank has said `Hello`; returns those that did not."""
         assert self._reception is not None
         limit = time.monotonic() + patience_seconds
         while missing := [rank for rank in range(1, self._placement.size) if rank not in self._others]:
@@ -332,7 +327,7 @@ class Conductor:
         return []
 
     def _take(self, connection: Connection[Hello], _: str, hello: Hello) -> bool:
-        """Take the one that has connected for a rank of this job, or send it away: ports get strange visitors."""
+        """Accept a connection as a rank of this job, or refuse it: anything may connect to a port."""
         expected = 0 < hello.rank < self._placement.size and hello.rank not in self._others
         if not expected or hello.size != self._placement.size:
             return False

@@ -1,4 +1,4 @@
-"""Who runs the jobs of a command: processes that are started here, or the copies that a launcher has started."""
+"""Crews run the jobs of a command: on processes started here, or on the copies that a launcher has started."""
 
 from __future__ import annotations
 
@@ -21,20 +21,17 @@ from hpcai500.recipe import find_recipe, is_shipped
 from hpcai500.streams import say
 from hpcai500.toml_source import parse_tables, read_source
 
-# ----------------------------------------------------------------------------------------------------
-# What became of one run.
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: where its record lies and how its job ended."""
+    """One run: where its record is, and how its job ended."""
 
     record: Path
     exit_code: int
 
 
 # ----------------------------------------------------------------------------------------------------
-# A recipe and the ranks that there are: what the recipe leaves open follows the ranks, what it states must agree.
+# A recipe and the ranks: what the recipe leaves open follows the ranks, what it states must agree with them.
 
 
 Field = tuple[str, str]
@@ -47,14 +44,13 @@ _FIELDS = _NODES, _PER_NODE, _BACKEND = (
 
 @dataclass(frozen=True)
 class World:
-    """The ranks that there are, or are asked for.
+    """The ranks that exist, or are asked for.
 
     Attributes:
-        size: how many.
-        nodes: on how many nodes; None where their launcher does not say.
-        backend: the backend of the recipe where it names none and there are several ranks.
-        source: who says so, for messages: `--procs 2`, `mpirun`.
-        fix: what to do about it where a recipe asks for another number.
+        nodes: None where their launcher does not say.
+        backend: for a recipe that names none, if there are several ranks.
+        source: who determines them, for messages: `--procs 2`, `mpirun`.
+        fix: what to do where a recipe asks for another number.
     """
 
     size: int
@@ -67,7 +63,7 @@ class World:
 def fitting_overrides(name: str | Path, overrides: Sequence[str], world: World) -> list[str]:
     """Overrides (`table.key=value`) that fit the recipe `name`, changed by `overrides`, to `world`.
 
-    The reference recipe of a benchmark states nothing: its one rank is only where a difference begins.
+    A shipped reference recipe states no number of ranks: its one rank is only a default.
 
     Raises:
         RecipeError: there is no such recipe.
@@ -93,8 +89,7 @@ def fitting_overrides(name: str | Path, overrides: Sequence[str], world: World) 
 def require_full_rows(recipe: Recipe, size: int, local_size: int | None) -> None:
     """Refuse a 2D torus whose rows `size` ranks do not fill, before any of them starts.
 
-    Args:
-        local_size: ranks on this host, where that is known.
+    `local_size` are the ranks on this host, where that is known.
 
     Raises:
         RecipeError: a row is a node and nodes have different numbers of ranks, or a stated row does not divide them.
@@ -115,7 +110,7 @@ def require_full_rows(recipe: Recipe, size: int, local_size: int | None) -> None
 
 
 def _stated(path: Path, overrides: Sequence[str]) -> Mapping[Field, Any]:
-    """The fields of interest that the file or a --set gives a value to. What cannot be read is told by load_recipe."""
+    """The fields of interest that the file or a --set states; errors in the file are left to load_recipe."""
     stated: dict[Field, Any] = {}
     if path.name != "reference.toml" or not is_shipped(path):
         try:
@@ -136,7 +131,7 @@ def _stated(path: Path, overrides: Sequence[str]) -> Mapping[Field, Any]:
 
 
 def _whole(value: Any) -> int | None:
-    """None for what is not stated, or is no number: load_recipe says that."""
+    """None for what is not stated or no number, which load_recipe reports."""
     return int(value) if str(value).isdecimal() else None
 
 
@@ -157,11 +152,11 @@ def in_words(size: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who runs the jobs of a command: processes that are started here, or the copies that a launcher has started.
+# The crews.
 
 
-# What a rank needs to say which neighbour it lost, and rank 0 to close the record: when the first of them ends, the
-# monitor has told all of them.
+# What the other ranks need to say which neighbour they lost, and rank 0 to close the record: when the first rank ends,
+# the monitor has told all of them.
 _CLOSE_SECONDS = 15.0
 TRAIN = "train"
 
@@ -169,7 +164,7 @@ Tokens = Sequence[str | Path]
 
 
 class Crew(Protocol):
-    """Runs jobs, one after the other, on as many ranks as there are."""
+    """Runs jobs, one after the other, on its ranks."""
 
     @property
     def size(self) -> int | None:
@@ -180,17 +175,17 @@ class Crew(Protocol):
         """Whether all ranks are on this host."""
 
     def open(self) -> None:
-        """Get ready, before anything that takes long."""
+        """Get ready; called before anything that takes long."""
 
     def fit(self, name: str | Path, overrides: Sequence[str]) -> list[str]:
-        """What to add to the overrides of a recipe so that it is one for this crew.
+        """Overrides that fit a recipe to this crew.
 
         Raises:
-            UsageError: it states another number of ranks.
+            UsageError: the recipe states another number of ranks.
         """
 
     def check(self, recipe: Recipe, jobs: int) -> None:
-        """Refuse `jobs` runs of `recipe`, before the first, where they cannot be.
+        """Refuse `jobs` runs of `recipe` that are impossible, before the first.
 
         Raises:
             UsageError: with the reason.
@@ -199,8 +194,7 @@ class Crew(Protocol):
     def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
         """Run `python -m hpcai500.MODULE` with `arguments` on every rank, and return its exit code.
 
-        Args:
-            patience: of a measurement, which ends at the first signal and when its time is over.
+        `patience` is for measurements, which end at the first signal or when their time is over.
 
         Raises:
             UsageError: the recipe's ranks are not those of this crew.
@@ -209,11 +203,11 @@ class Crew(Protocol):
         """
 
     def end(self, code: int) -> None:
-        """Let all go; `code` is what the command ends with."""
+        """Let all ranks go; `code` is the exit code of the command."""
 
 
 def crew_of(placement: Placement, procs: int | None) -> Crew:
-    """The crew of this command: `procs` is its --procs."""
+    """The crew of this command; `procs` is its --procs."""
     return _Here(procs) if placement.is_alone else _Launched(placement, procs)
 
 
@@ -241,7 +235,7 @@ class _Here:
 
     def run(self, recipe: Recipe, arguments: Tokens, module: str = TRAIN, patience: Patience | None = None) -> int:
         self._refuse_other_nodes(recipe)
-        # A run that is gone on with may have another number of ranks than its recipe.
+        # A resumed run may have another number of ranks than its recipe.
         size = self.size or recipe.world_size
         require_full_rows(recipe, size, size)
         require_room(size, recipe.accelerator.device)
@@ -257,7 +251,7 @@ class _Here:
         return run_local_ranks(command, size, grace_seconds=_CLOSE_SECONDS, hold=True, patience=patience)
 
     def end(self, code: int) -> None:
-        """Nobody is left."""
+        """No rank is left to let go."""
 
     def _refuse_other_nodes(self, recipe: Recipe) -> None:
         if self.size is None and recipe.hardware.nodes > 1:
@@ -313,7 +307,7 @@ class _Launched:
         return self._conductor.run(module, arguments, patience)
 
     def end(self, code: int) -> None:
-        # A launcher ends all ranks when the first has ended with a failure: the code of this one is told already.
+        # A launcher may end all ranks when one has failed; by now our exit code is settled.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._conductor.end(code)
 
@@ -322,7 +316,7 @@ def require_room(size: int, device: str = "cpu") -> None:
     """Refuse more ranks on this host than it has devices, or cores unless --oversubscribe lets them share.
 
     Raises:
-        UsageError: with the most that there may be.
+        UsageError: with the largest possible number.
     """
     devices = len(visible_devices(os.environ))
     if device == "cuda" and 0 < devices < size:

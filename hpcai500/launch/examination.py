@@ -1,4 +1,4 @@
-"""What `hpcai500 doctor` looks at and measures: the machine, and what a benchmark's command would run on it."""
+"""What `hpcai500 doctor` checks and measures: the machine, and what a benchmark's command would run on it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from hpcai500.system.checks import (
 from hpcai500.system.doctor import Subject, examine
 
 _MODULE = "measure.preflight_command"
-# What the machine alone is measured by: no model of it counts.
+# The recipe for measuring a machine alone; its model does not matter.
 _ANY = "ic/smoke"
-# For the end of the ranks.
+# For the ranks to end.
 _SLACK_SECONDS = 10.0
-# Options of doctor that no run has, with the words that follow them.
+# Options that only doctor has, with the number of words that follow.
 _OWN_OPTIONS = {"--json": 0, "--quick": 0, "--machine": 1}
 
 
 @dataclass(frozen=True)
 class Patient:
-    """What the user named on the command line, as for a run; nothing of it need be there."""
+    """What the user named on the command line, as for a run; none of it need exist."""
 
     benchmark: str | None = None
     recipe: str | None = None
@@ -59,11 +59,9 @@ class Patient:
 
 @dataclass(frozen=True)
 class Findings:
-    """All checks.
+    """All checks, in the order in which people should mend what they find.
 
-    Attributes:
-        checks: in the order in which people should mend what they find.
-        stopped: by what the user ended it before all were made.
+    `stopped` names what ended doctor before all checks were made.
     """
 
     checks: Sequence[Check]
@@ -82,7 +80,7 @@ def look(patient: Patient, procs: int | None = None) -> list[Check]:
 
 
 def examine_command(patient: Patient, crew: Crew) -> Findings:
-    """All checks of `patient`: `crew`, which is open, measures.
+    """All checks of `patient`; `crew`, which is open, measures.
 
     Raises:
         UsageError: its recipe or machine cannot be used.
@@ -108,14 +106,14 @@ def examine_command(patient: Patient, crew: Crew) -> Findings:
 
 
 def _require_fit(machine: Machine, recipe: Recipe | None, crew: Crew) -> None:
-    """Refuse ceilings of other ranks: each would be told to be slow that has fewer cores."""
+    """Refuse ceilings measured with another number of ranks: ranks with fewer cores would be called slow."""
     per_node = recipe.hardware.accelerators_per_node if recipe else crew.size or 1
     if reason := why_not_of(machine, recipe.accelerator.device if recipe else "cpu", per_node):
         raise UsageError(f"--machine: {reason}")
 
 
 def why_unplaced() -> str | None:
-    """Why this process has no place among its ranks, and nothing can be measured; None where it has one."""
+    """Why this process has no place among its ranks, so that nothing can be measured; None where it has one."""
     try:
         find_placement(os.environ)
     except UsageError as error:
@@ -131,7 +129,7 @@ def _looked_at(patient: Patient, setting: Setting | None) -> list[Check]:
 def _measure(
     patient: Patient, setting: Setting, names: Sequence[str], crew: Crew
 ) -> tuple[Told, HpcAi500Error | str | None]:
-    """What the ranks told, and how they ended where that was no good end."""
+    """The log of the ranks, and how they ended if that was not well."""
     with scratch_folder(os.environ, Path.cwd()) as folder:
         log = Path(folder, "checks.jsonl")
         tokens: list[str | Path] = ["--recipe", setting.name, "--result", log, "--out", patient.out or Path("runs")]
@@ -153,12 +151,12 @@ def _measure(
 
 
 def _limit_seconds(names: Sequence[str]) -> float:
-    """When ranks are ended that have not ended themselves: each check has a limit of its own (docs/doctor.md)."""
+    """When ranks that have not ended by themselves are ended; each check has its own limit (docs/doctor.md)."""
     return START_SECONDS + CHECK_SECONDS * len(names) + _SLACK_SECONDS
 
 
 def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
-    """The recipe that the command would run, made to fit `crew`; None where the machine alone is looked at."""
+    """The recipe that the command would run, made to fit `crew`; None where only the machine is examined."""
     if patient.benchmark is None and patient.recipe is None:
         if patient.overrides:
             raise UsageError("--set changes a recipe: name a benchmark too, `hpcai500 doctor ic --set …`")
@@ -170,7 +168,7 @@ def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
     except UsageError as error:
         if why_unplaced() is None:
             raise
-        # Of a launcher that tells nonsense, the checks say more; but a recipe for many ranks needs their number.
+        # The checks explain a launcher's nonsense better; but a recipe for many ranks needs their number.
         try:
             load_recipe(name, overrides)
         except RecipeError:
@@ -184,7 +182,7 @@ def _setting(patient: Patient, crew: Callable[[], Crew]) -> Setting | None:
 
 
 def _of_machine(looked_at: Sequence[Check], crew: Crew) -> Setting:
-    """What a machine is measured by where no benchmark is named: its devices where they can be used."""
+    """The setting for a machine alone: on its devices if they can be used."""
     usable = any(check.name == ACCELERATOR and check.status == "pass" for check in looked_at) and find_traces().any
     overrides = ["accelerator.device=cuda"] if usable else []
     overrides += crew.fit(_ANY, overrides)
@@ -192,7 +190,7 @@ def _of_machine(looked_at: Sequence[Check], crew: Crew) -> Setting:
 
 
 def _as_run(arguments: Sequence[str], recipe: Recipe | None) -> list[str]:
-    """The arguments of the run that `doctor ARGUMENTS` asks about; of doctor itself where there is none."""
+    """The arguments of the run that `doctor ARGUMENTS` is about; of doctor itself if it is about none."""
     if recipe is None or arguments[:1] != ["doctor"]:
         return list(arguments)
     rest = _without_own(arguments[1:])
@@ -200,7 +198,6 @@ def _as_run(arguments: Sequence[str], recipe: Recipe | None) -> list[str]:
 
 
 def _without_own(arguments: Sequence[str]) -> list[str]:
-    """`arguments` without the options that only doctor has."""
     kept: list[str] = []
     words = iter(arguments)
     for word in words:

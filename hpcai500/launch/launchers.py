@@ -1,4 +1,4 @@
-"""How each launcher is told the same: ranks, hosts, cores. Pure: token lists go out, nothing is started."""
+"""The command lines of launchers; and which cores and devices the ranks of this host get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcai500.errors import UsageError
 from hpcai500.hosts import Placement
 
 # ----------------------------------------------------------------------------------------------------
-# Which cores each rank of a host takes: an equal share, so that N ranks do not start N times the threads.
+# Cores of the ranks of one host: equal shares, so that N ranks do not start N times the threads.
 
 
 CORES_VARIABLE = "HPCAI500_AFFINITY"
@@ -21,10 +21,10 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def cores_for(local_rank: int, local_size: int) -> list[int] | None:
-    """The cores for one of `local_size` ranks here; None if they shall share all (HPCAI500_AFFINITY=none).
+    """The cores for one of `local_size` ranks here; None if all share all cores (HPCAI500_AFFINITY=none).
 
     Raises:
-        UsageError: the variable holds something else.
+        UsageError: the variable has another value.
     """
     wish = os.environ.get(CORES_VARIABLE, "")
     if wish not in ("", "none"):
@@ -37,7 +37,7 @@ def cores_for(local_rank: int, local_size: int) -> list[int] | None:
 
 
 def cores_of_launched(placement: Placement) -> list[int] | None:
-    """The cores for a rank that a launcher has started; None leaves it where it is.
+    """The cores for a rank that a launcher has started; None leaves it as it is.
 
     mpirun and srun bind ranks to cores, each in its own way; torchrun and horovodrun never do.
     """
@@ -47,14 +47,14 @@ def cores_of_launched(placement: Placement) -> list[int] | None:
 
 
 def share(cores: Sequence[int], local_rank: int, local_size: int) -> list[int]:
-    """Cores of one rank: len(cores) // local_size of them, so that all ranks are as fast; one where that is none."""
+    """Cores of one rank: len(cores) // local_size, so that all ranks are equally fast; at least one, then shared."""
     each = max(1, len(cores) // local_size)
     first = local_rank * each % len(cores)
     return list(cores[first : first + each])
 
 
 def neighbours_together(cores: Iterable[int], cpus: Path = _CPUS) -> list[int]:
-    """`cores` by package, and the hardware threads of a physical core side by side: a share cuts neither if it can.
+    """`cores` ordered so that those of a package, and hardware threads of a core, are adjacent: a share splits few.
 
     Linux often numbers the second threads after all first ones; plain ranges would then give two ranks the same cores.
     """
@@ -72,14 +72,14 @@ def _first_number(path: Path) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The accelerators that processes of this one may see, by the names that CUDA gives them, without a driver.
+# Accelerators that processes here may see, by CUDA's names, found without a driver.
 
 
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_devices(environment: Mapping[str, str], folder: Path = Path("/dev")) -> list[str]:
-    """Their names: those that the variable lists, or the numbers of all that the host has."""
+    """The devices that the variable lists, or the numbers of all that the host has."""
     named = environment.get(DEVICES_VARIABLE)
     if named is not None:
         return [name for word in named.split(",") if (name := word.strip()) and name != "-1"]
@@ -88,11 +88,11 @@ def visible_devices(environment: Mapping[str, str], folder: Path = Path("/dev"))
 
 
 # ----------------------------------------------------------------------------------------------------
-# How each launcher is told the same: ranks, hosts, cores. Pure: token lists go out, nothing is started.
+# One layout, as each launcher is told it. Pure: token lists go out, nothing is started.
 
 
-# When a rank fails, and on Ctrl-C, mpirun waits, asks the ranks to end (SIGTERM), waits again, and kills them.
-# By default that is one second: too short for rank 0 to close the record.
+# When a rank fails, and on Ctrl-C, mpirun waits, asks the ranks to end (SIGTERM), waits again, and kills them. Its
+# default of one second is too short for rank 0 to close the record.
 _CLOSE_SECONDS = 5
 
 
@@ -101,14 +101,11 @@ class Layout:
     """Where the ranks of a job go.
 
     Attributes:
-        nodes: nodes of the job.
-        per_node: ranks on each of them.
-        hosts: their names; empty leaves the choice to the launcher or the scheduler.
+        hosts: empty leaves the choice to the launcher or the scheduler.
         cores_per_rank: cores that each rank is bound to; None leaves the ranks unbound (ours share a node's cores
             among themselves, docs/launching.md).
-        environment: variables that every rank gets.
-        exported: names of variables that every rank gets with the value that the launcher's process has.
-        interface: network interface that the launcher's own messages and MPI's take, where there are several.
+        exported: names of variables that every rank gets with the value in the launcher's process.
+        interface: network interface for the messages of launcher and MPI, where there are several.
     """
 
     nodes: int
@@ -125,21 +122,18 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """All ranks of the job."""
         return self.nodes * self.per_node
 
 
 def mpirun(layout: Layout, command: Sequence[str], *, as_root: bool = False, oversubscribe: bool = False) -> list[str]:
     """Open MPI's mpirun (4 and 5).
 
-    Args:
-        as_root: it refuses to run as root otherwise.
-        oversubscribe: more ranks than the cores that it counts.
+    `as_root` lifts its refusal to run as root; `oversubscribe` allows more ranks than the cores that it counts.
     """
     cores = layout.cores_per_rank
     binding = ["--bind-to", "core"] if cores else ["--bind-to", "none"]
     mapping = f"ppr:{layout.per_node}:node" + (f":PE={cores}" if cores else "")
-    # Of two hosts, it takes every network that both have, unless told.
+    # Between two hosts it uses every network that both have, unless told otherwise.
     networks = [("btl_tcp_if_include", layout.interface), ("oob_tcp_if_include", layout.interface)]
     parameters = [("odls_base_sigkill_timeout", str(_CLOSE_SECONDS)), *(networks if layout.interface else [])]
     return [
@@ -158,11 +152,10 @@ def mpirun(layout: Layout, command: Sequence[str], *, as_root: bool = False, ove
 def srun(layout: Layout, command: Sequence[str], *, pmi: Literal["pmix", "pmi2", "none"] = "none") -> list[str]:
     """Slurm's srun, inside an allocation or not.
 
-    Args:
-        pmi: how an MPI library in the ranks finds the others: it must be one that it was built with
-            (`srun --mpi=list` has the scheduler's). Ranks that meet over TCP need none.
+    `pmi` is how an MPI library in the ranks finds the other ranks; it must have been built with it (`srun --mpi=list`
+    shows what the scheduler has). Ranks that meet over TCP need none.
     """
-    # An srun does not take --cpus-per-task from its sbatch since Slurm 22.05: it is always said.
+    # Since Slurm 22.05, srun does not take --cpus-per-task from its sbatch, so it is always given.
     cores = layout.cores_per_rank
     binding = [f"--cpus-per-task={cores}", "--cpu-bind=cores"] if cores else ["--cpu-bind=none"]
     variables = ",".join(["ALL", *(f"{name}={value}" for name, value in layout.environment.items())])
@@ -173,7 +166,7 @@ def srun(layout: Layout, command: Sequence[str], *, pmi: Literal["pmix", "pmi2",
         *[f"--nodes={layout.nodes}", f"--ntasks={layout.ranks}", f"--ntasks-per-node={layout.per_node}"],
         *binding,
         f"--mpi={pmi}",
-        # Otherwise the ranks that are left wait for the one that failed.
+        # Otherwise the remaining ranks wait for the one that failed.
         "--kill-on-bad-exit=1",
         *([f"--nodelist={','.join(layout.hosts)}"] if layout.hosts else []),
         f"--export={variables}",
@@ -182,7 +175,7 @@ def srun(layout: Layout, command: Sequence[str], *, pmi: Literal["pmix", "pmi2",
 
 
 def horovodrun(layout: Layout, command: Sequence[str]) -> list[str]:
-    """Horovod's own launcher, over Gloo; hosts other than this one are reached by ssh, and get its environment."""
+    """Horovod's own launcher, over Gloo; it reaches other hosts by ssh, and they get this process's environment."""
     slots = _slots(layout) if layout.hosts else f"localhost:{layout.per_node}"
     if layout.nodes > 1 and not layout.hosts:
         raise UsageError("horovodrun takes no hosts from a scheduler: name them")
@@ -198,9 +191,7 @@ def horovodrun(layout: Layout, command: Sequence[str]) -> list[str]:
 def torchrun(layout: Layout, command: Sequence[str], *, job: str = "hpcai500", port: int = 29400) -> list[str]:
     """torch's launcher; with several nodes, run the same tokens on each of `layout.hosts`: the first one leads.
 
-    Args:
-        job: name of the job, the same on all nodes.
-        port: where the launchers of several nodes meet.
+    `job` names the job alike on all nodes; `port` is where the launchers of several nodes meet.
     """
     if layout.nodes > 1 and not layout.hosts:
         raise UsageError("torchrun takes no hosts from a scheduler: name at least the first one")
@@ -227,6 +218,6 @@ def _slots(layout: Layout) -> str:
 
 
 def _with_variables(layout: Layout, command: Sequence[str]) -> list[str]:
-    """For launchers that have no word for variables."""
+    """For launchers without an option for variables."""
     variables = [f"{name}={value}" for name, value in layout.environment.items()]
     return ["env", *variables, *command] if variables else list(command)

@@ -1,4 +1,4 @@
-"""N ranks of one job on this host: started together, watched, and none left when one is lost."""
+"""N ranks of one job on this host: started together, watched, and all ended when one is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcai500.stopping import STOPPING
 from hpcai500.streams import say
 
 # ----------------------------------------------------------------------------------------------------
-# N ranks of one job on this host: started together, watched, and none left when one is lost.
+# Ranks that are our own children.
 
 
 Ranks = Sequence[subprocess.Popen[bytes]]
@@ -47,13 +47,13 @@ def run_local_ranks(
     """Run `size` ranks of `command` on this host and return the exit code of the job: 0, or the first that failed.
 
     Each rank has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and cores of its own
-    (`affinity.cores_for`). Rank 0 inherits the socket that listens at that port already, as HPCAI500_LISTEN_FD: nobody
-    can take the port in between.
+    (`launchers.cores_for`). Rank 0 inherits the socket that already listens at that port, as HPCAI500_LISTEN_FD, so
+    that nobody can take the port in between.
 
     Args:
-        grace_seconds: how long after the first failure the others may take to end by themselves, because they say
-            what they lost and rank 0 closes the record; then SIGTERM, and 10 s later SIGKILL.
-        environment: what the ranks get, beside where they stand.
+        grace_seconds: after the first failure, for the others to end by themselves: they say what they lost, and rank 0
+            closes the record. Then they get SIGTERM, and 10 s later SIGKILL.
+        environment: of the ranks, without their places.
         hold: as `start_child`'s.
         patience: as `SignalRelay`'s.
 
@@ -71,7 +71,7 @@ def run_local_ranks(
                 placed = without_placement(environment) | _place(rank, size, listener)
                 ranks.append(start_child(command, environment=placed, cores=cores[rank], inherit=inherit, hold=hold))
                 relay.add(ranks[-1])
-            # From here on only rank 0 listens: when it dies, nobody can connect to a job that is gone.
+            # From here on only rank 0 listens: when it dies, nobody can connect to a dead job.
             listener.close()
             failure = _wait(ranks, grace_seconds)
         finally:
@@ -91,7 +91,7 @@ def _place(rank: int, size: int, listener: socket.socket) -> dict[str, str]:
 
 
 def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
-    """Wait for all; (rank, code) of the first that failed."""
+    """Wait for all; returns (rank, code) of the failure to report."""
     failure: tuple[int, int] | None = None
     while failure is None and any(process.poll() is None for process in ranks):
         time.sleep(_POLL_SECONDS)
@@ -108,10 +108,7 @@ def _wait(ranks: Ranks, grace_seconds: float) -> tuple[int, int] | None:
 
 
 def _failure(ranks: Ranks) -> tuple[int, int] | None:
-    """The failure to tell of those that are there.
-
-    A rank that a signal killed, or that has a reason of its own, comes before those that only report a lost neighbour.
-    """
+    """The failure to report: one by a signal or with a reason of its own, before those that only lost a neighbour."""
     codes = [(rank, process.returncode) for rank, process in enumerate(ranks) if process.poll()]
     secondary = (ExitCode.RUN_FAILED, -signal.SIGALRM)
     return min(codes, key=lambda it: (it[1] in secondary, it[1] > 0, it[0]), default=None)
@@ -136,15 +133,15 @@ def _send(ranks: Ranks, number: signal.Signals) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Ranks of one job on this host for the backend `horovod`: it wants a launcher of its own kind.
+# Ranks for the backend `horovod`, which needs its own kind of launcher.
 
 
-# mpirun takes SIGINT and SIGTERM as "kill all", keeps SIGURG, and passes this one on to the ranks: "stop with a
-# checkpoint".
+# mpirun takes SIGINT and SIGTERM as "kill all", and keeps SIGURG to itself; SIGUSR1 it passes on to the ranks, where it
+# means "stop with a checkpoint".
 _TO_RANKS: dict[int, signal.Signals] = dict.fromkeys((*STOPPING, signal.SIGURG), signal.SIGUSR1)
-# Of ranks that measure nothing is kept.
+# Ranks that measure have nothing to keep.
 _KILL_ALL: dict[int, signal.Signals] = dict.fromkeys((*STOPPING, signal.SIGUSR1, signal.SIGURG), signal.SIGTERM)
-# Its launchers ask ranks to end, wait a second or two, then kill them.
+# Launchers ask ranks to end, wait a second or two, then kill them.
 _LAUNCHER_SECONDS = 3.0
 
 
@@ -159,20 +156,16 @@ def run_horovod_ranks(
 ) -> int:
     """Run `size` ranks of `python -m hpcai500.MODULE` under mpirun, or under horovodrun where there is none.
 
-    Returns the exit code of the job.
-
-    Args:
-        launcher: this one and no other.
-        environment: what the ranks get; where they stand is their launcher's word.
-        patience: as `SignalRelay`'s.
+    Returns the exit code of the job. `launcher` allows only that one. `environment` is that of the ranks, without
+    their places, which come from the launcher; `patience` as `SignalRelay`'s.
 
     Raises:
-        EnvironmentLacksError: there is neither.
+        EnvironmentLacksError: there is no launcher.
         KeyboardInterrupt: a signal stopped ranks that measured.
         OutOfTimeError: `patience` was over.
     """
     command = module_command("launch.rank_command", module, *arguments)
-    # The ranks are for this host, whatever a scheduler says of others.
+    # Slurm's variables would lead to other hosts.
     environment = with_temporary_folder(
         {name: value for name, value in without_placement(environment).items() if not name.startswith("SLURM_")},
         Path.cwd(),
@@ -182,7 +175,7 @@ def run_horovod_ranks(
         name, tokens = "mpirun", mpirun(layout, command, as_root=os.geteuid() == 0, oversubscribe=True)
         relay, last_will = SignalRelay(_TO_RANKS), signal.SIGUSR1
     elif launcher != "mpirun" and (found := _horovodrun()):
-        # It would remember in ~/.horovod which hosts it reached, and there is not always a home.
+        # Its cache in ~/.horovod would need a home folder.
         name, tokens = "horovodrun", [*found, "--disable-cache", *horovodrun(layout, command)[1:]]
         relay, last_will = SignalRelay(), signal.SIGTERM
     else:
@@ -198,7 +191,7 @@ def run_horovod_ranks(
         relay.add(child)
         code = wait_for(child)
     relay.conclude()
-    # A launcher turns a rank's signal into a code of its own.
+    # A launcher turns a rank's signal into an exit code of its own.
     return told_code(code, name) if code < 0 or code in list(ExitCode) else ExitCode.RUN_FAILED
 
 

@@ -1,4 +1,4 @@
-"""The synthetic set that a recipe trains on where no data is given: where it is, and how it comes to be."""
+"""The synthetic data set of a recipe, for runs without --data: where it is, and how it is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MADE_DATA = Path("data")
 
 
 def make_data(recipe: Recipe, out: Path | None) -> Path:
-    """The folder of the synthetic set that the recipe trains on, made now if it is not there."""
+    """The folder of the recipe's synthetic data set, which is made if it is missing."""
     folder = place_of_made_data(_name(recipe), out)
     _make(recipe, folder)
     return folder
@@ -28,11 +28,9 @@ def make_data(recipe: Recipe, out: Path | None) -> Path:
 
 @contextmanager
 def data_for_measuring(recipe: Recipe, *, is_shared: bool) -> Iterator[Path]:
-    """The synthetic set that a run of the recipe here has made before, else one that is made and removed afterwards.
+    """The synthetic data set that an earlier run has made here, else one that is removed after the block.
 
-    Args:
-        recipe: of synthetic data.
-        is_shared: ranks of other hosts read it too: it is made in the working directory, as a run's is.
+    With `is_shared`, ranks of other hosts read it too, so it is made in the working directory, as a run's is.
     """
     here = _MADE_DATA / _name(recipe)
     if is_folder(here):
@@ -62,7 +60,7 @@ def _make(recipe: Recipe, folder: Path) -> None:
 
 
 def place_of_made_data(name: str, out: Path | None) -> Path:
-    """Where the synthetic set `name` is, or is to be made: in `data/` here, or, where that cannot be, beside `out`.
+    """Where the synthetic set `name` is, or is to be made: in `data/` here, or, if that is impossible, beside `out`.
 
     Raises:
         EnvironmentLacksError: neither can be written.

@@ -1,4 +1,8 @@
-"""Measurements that run in the in-job half, on one rank or on many: a module goes in, one JSON document comes out."""
+"""Measurements by the in-job half, on one rank or many: steps, micro benchmarks, profiles, replayed checkpoints.
+
+A module of the in-job half runs on all ranks, and rank 0 writes one JSON document. Here is the login half: it chooses
+recipe, data and folder, starts the ranks, and ends them when they take too long.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +44,21 @@ from hpcai500.system.accelerator import find_traces
 from hpcai500.system.doctor import Subject, require_healthy
 
 # ----------------------------------------------------------------------------------------------------
-# Measurements that run in the in-job half, on one rank or on many: a module goes in, one JSON document comes out.
+# Running one measuring module.
 
 
 Tokens = Sequence[str | Path]
-# Of what takes seconds: torch is imported on every rank, perhaps from a busy file system.
+# For measurements of some seconds: torch is imported on every rank, perhaps from a busy file system.
 _LIMIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The recipe that a measurement is made for: its device, precision, threads and communication count.
+    """The recipe of a measurement: its device, precision, threads and communication count.
 
     Attributes:
         name: a shipped recipe or a file.
-        overrides: as --set has them, with what makes them fit the ranks.
-        recipe: both together.
+        overrides: as for --set, with those that make the recipe fit the ranks.
     """
 
     name: str
@@ -78,12 +81,12 @@ def measure(
 ) -> dict[str, Any]:
     """Run `python -m hpcai500.MODULE` on all ranks of `crew`, which is open, and return what rank 0 wrote.
 
-    The module is one of `engine.measurement.run_measurement`. It is ended after `limit_seconds`, and by the first
+    The module is one of `engine.measurement.run_measurement`. It is ended after `limit_seconds`, or by the first
     signal.
 
     Raises:
-        OutOfTimeError: it took too long; with what it was measuring.
-        HpcAi500Error: it ended with another exit code than 0; it has said on stderr why.
+        OutOfTimeError: it took too long; names what it was measuring.
+        HpcAi500Error: it ended with another exit code than 0; stderr says why.
         KeyboardInterrupt: a signal stopped it.
     """
     with scratch_folder(os.environ, Path.cwd()) as folder:
@@ -105,7 +108,7 @@ def measure(
 
 @contextmanager
 def ended_after(minutes: float, advice: str) -> Iterator[None]:
-    """While it is entered: runs that take longer than `minutes` are stopped with a checkpoint, as by SIGTERM.
+    """Runs within the block that take longer than `minutes` are stopped with a checkpoint, as by SIGTERM.
 
     Raises:
         OutOfTimeError: with `advice`; instead of what the signal has led to.
@@ -134,11 +137,11 @@ def _title(module: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a step of a recipe is made of, as the in-job half counts or measures it; for plans of what is not run yet.
+# Steps of a recipe, counted for plans or timed.
 
 
 _COMMAND = "measure.step_command"
-# What is counted does not depend on these, and the machine that counts may have none of it.
+# Counting does not depend on these, and the counting machine may lack what the recipe asks for.
 _ANYWHERE = (
     "accelerator.device=cpu",
     "accelerator.precision=fp32",
@@ -152,7 +155,7 @@ _ANYWHERE = (
 
 
 def planned_recipe(name: str, overrides: Sequence[str], nodes: int, per_node: int) -> Recipe:
-    """The recipe `name` with `overrides`, for that many nodes whatever it states itself.
+    """The recipe `name` with `overrides`, for that many nodes whatever the recipe states.
 
     Raises:
         UsageError: it cannot be used.
@@ -164,10 +167,10 @@ def planned_recipe(name: str, overrides: Sequence[str], nodes: int, per_node: in
 
 
 def planned_layout(name: str, overrides: Sequence[str], nodes: int, per_node: int) -> tuple[int, int]:
-    """Nodes and accelerators a node that `overrides` state, or the recipe does, or these.
+    """Nodes, and accelerators of each: as `overrides` state, else as a recipe of several ranks states, else as given.
 
     Raises:
-        UsageError: there is no such recipe, or what is stated is no number.
+        UsageError: there is no such recipe, or a number is none.
     """
     stated = dict(text.replace(" ", "").split("=", 1) for text in overrides if "=" in text)
     hardware = load_recipe(name).hardware
@@ -180,7 +183,7 @@ def count_step(placement: Placement, name: str, overrides: Sequence[str], classe
     """The document of `hpcai500.measure.step_command` without times: FLOPs and gradients, counted by one process here.
 
     Raises:
-        UsageError: a launcher has started several of this command, which is about ranks that are not there.
+        UsageError: a launcher has started several copies of this command, which counts for ranks that do not run.
         HpcAi500Error: it could not be counted.
     """
     if not placement.is_alone:
@@ -194,7 +197,7 @@ def count_step(placement: Placement, name: str, overrides: Sequence[str], classe
 
 
 def time_steps(crew: Crew, setting: Setting, steps: int, seconds: float) -> dict[str, Any]:
-    """The same with `steps` steps timed on every rank of `crew`, which is open; no more after `seconds`.
+    """As `count_step`, with up to `steps` steps timed on every rank of an open `crew`; none begins after `seconds`.
 
     Raises:
         HpcAi500Error: they could not be timed.
@@ -210,7 +213,7 @@ def _count(stated: dict[str, str], field: str, otherwise: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Starts the evaluation of a checkpoint in the in-job half, in one process on this machine.
+# Evaluating a checkpoint, in one process on this machine.
 
 
 _REPLAY_COMMAND = "engine.replay_command"
@@ -228,11 +231,9 @@ def replay_checkpoint(
     """Quality of the weights in `checkpoint`, with the facts of the data and the model that it was found with.
 
     Args:
-        recipe: `recipe.toml` of the record.
-        checkpoint: its last checkpoint; it may come from anybody.
-        at_target: that with which it reached its target, where it is another one.
-        data: folder of the data set.
-        held_back: folder of another one, to be evaluated on, too.
+        checkpoint: the record's last one; may be hostile.
+        at_target: the one with which the target was reached, if that is another one.
+        held_back: folder of another data set to evaluate on, too.
         device: `cpu` or `cuda`, where the recipe's own is not here.
 
     Raises:
@@ -265,14 +266,14 @@ def replay_checkpoint(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The login half of `hpcai500 micro`: which recipe, which data, then the measurement on all ranks.
+# `hpcai500 micro`: chooses recipe and data, then measures on all ranks.
 
 
 _MODULE = "measure.micro_command"
 _SMOKE = "synthetic-"
 # Importing torch and walking the models, on a machine ten times slower than most.
 _START_SECONDS = 180.0
-# Of each kind: measurements, how many times `--seconds` each takes at most, and seconds that do not depend on it.
+# Of each kind: measurements, how many times `--seconds` each takes at most, and seconds that do not depend on that.
 _LIMITS = {
     "gemm": (4, 20, 20),
     "conv": (4, 20, 20),
@@ -286,12 +287,7 @@ _LIMITS = {
 class MicroRequest:
     """What the user asked for.
 
-    Attributes:
-        what: kinds of measurement.
-        recipe: TOML file or shipped recipe; None takes one that fits this host.
-        overrides: of it.
-        data: folder of the recipe's data set.
-        seconds: of each measurement.
+    `recipe` is a TOML file or a shipped recipe; None takes one that fits this host. Each measurement takes `seconds`.
     """
 
     what: Sequence[str]
@@ -302,7 +298,7 @@ class MicroRequest:
 
 
 def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
-    """Measure on all ranks of `crew`; the micro document (docs/micro.md).
+    """Measure on all ranks of `crew`, which is open; returns the micro document (docs/micro.md).
 
     Raises:
         UsageError: recipe or data cannot be used, or nothing of what was asked for can be measured here.
@@ -330,7 +326,7 @@ def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
 
 
 def _fitting_recipe() -> str:
-    """The reference where there is a device that it can run on; said, because it decides what is measured."""
+    """The reference if there is an NVIDIA device; said on stderr, because it decides what is measured."""
     traces = find_traces()
     name = "ic/reference" if traces.any else "ic/smoke"
     say(f"micro: recipe {name}: {traces.words if traces.any else 'no NVIDIA device is here, so this is the processor'}")
@@ -338,7 +334,7 @@ def _fitting_recipe() -> str:
 
 
 def _limit_seconds(request: MicroRequest) -> float:
-    """When the ranks are ended: several times what they take on a machine at rest."""
+    """Several times what the measurements take on a machine at rest."""
     return _START_SECONDS + sum(
         count * (factor * request.seconds + more)
         for kind, (count, factor, more) in _LIMITS.items()
@@ -349,7 +345,7 @@ def _limit_seconds(request: MicroRequest) -> float:
 def _data(request: MicroRequest, setting: Setting, stack: ExitStack, crew: Crew) -> dict[str, Path]:
     """Folders by benchmark: the recipe's alone where one is given, else of both benchmarks.
 
-    Synthetic data are made where they are missing; what was made is removed when `stack` is closed.
+    Missing synthetic data is made, and removed when `stack` is closed.
     """
     recipe = setting.recipe
     if request.data:
@@ -367,18 +363,17 @@ def _data(request: MicroRequest, setting: Setting, stack: ExitStack, crew: Crew)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A profile of a benchmark's training steps: recipe, data and folder, then the job that measures.
+# `hpcai500 profile`: chooses recipe, data and folder, then profiles training steps.
 
 
 PROFILE, TRACE = "profile.json", "trace.json.gz"
-# A minute on a machine at rest; a model that is compiled takes several. With --steps, so much for each of them.
+# It takes a minute on a machine at rest, several for a compiled model. With --steps, the second number is added for
+# each.
 _PROFILING_LIMIT_SECONDS, _STEP_SECONDS = 1800.0, 120.0
 
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """What the user asked for on the command line."""
-
     benchmark: str
     recipe: str | None = None
     data: Path | None = None
@@ -388,7 +383,7 @@ class ProfileRequest:
 
 
 def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, Any]]:
-    """Profile `request` on the ranks of `crew`, which is open; returns the folder and what lies in its profile.json.
+    """Profile the ranks of `crew`, which is open; returns the folder and the content of its profile.json.
 
     Raises:
         HpcAi500Error: recipe, data or folder cannot be used, or the job failed.
@@ -424,10 +419,10 @@ def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, An
 
 
 def new_folder(folder: Path) -> None:
-    """Make `folder`; what is there is never overwritten.
+    """Make `folder`; one that holds anything is refused.
 
     Raises:
-        RecordError: it holds something, or cannot be made.
+        RecordError: it is not empty, or cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -438,24 +433,22 @@ def new_folder(folder: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an estimate needs: a plan of the run, and its step counted for a machine elsewhere or timed on this one.
+# `--estimate`: a plan of the run, with its step counted for another machine or timed on this one.
 
 
-# Steps that are timed, and seconds after which no more are.
+# Steps that are timed, and seconds after which no more begin.
 _STEPS, _SECONDS = 24, 90.0
 
 
 @dataclass(frozen=True)
 class EstimateRequest:
-    """What the user asked for."""
-
     benchmark: str
     recipe: str | None = None
     overrides: Sequence[str] = ()
 
     @property
     def recipe_name(self) -> str:
-        """The reference run is what one pays for."""
+        """The recipe; by default the reference, because that is the run that costs."""
         return self.recipe or f"{self.benchmark}/reference"
 
 
@@ -475,7 +468,7 @@ def planned_here(request: EstimateRequest, crew: Crew) -> Setting:
     """The recipe, for the ranks of `crew`, which is open.
 
     Raises:
-        UsageError: there is no such recipe, or it is none for them.
+        UsageError: there is no such recipe, or it does not fit them.
     """
     setting = setting_for(crew, request.recipe_name, request.overrides)
     _checked(request, setting.recipe)
@@ -483,7 +476,7 @@ def planned_here(request: EstimateRequest, crew: Crew) -> Setting:
 
 
 def measured_here(setting: Setting, crew: Crew) -> dict[str, Any]:
-    """A step of `setting` as the ranks of `crew` do it.
+    """A step of `setting`, timed on the ranks of `crew`.
 
     Raises:
         HpcAi500Error: the machine lacks the recipe's device, or steps cannot be timed.

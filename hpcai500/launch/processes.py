@@ -1,4 +1,4 @@
-"""Starts modules of the in-job half by command line and waits for them."""
+"""Child processes: modules of the in-job half are started by command line, get our signals, and end with us."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from hpcai500.stopping import STOPPING, TOGETHER_SECONDS, Stopped, hold_signals
 from hpcai500.streams import say
 
 # ----------------------------------------------------------------------------------------------------
-# Child processes that end with their parent, and are told the signals that it gets.
+# Children, and the relay of signals to them.
 
 
-# The last one is how a job's script warns all processes; who does not listen lives on.
+# A job's script warns all processes with SIGURG, because it does not end those that do not handle it.
 _FORWARDED = (*STOPPING, signal.SIGUSR1, signal.SIGURG)
-# From the second Ctrl-C of a run until it is killed: it closes its record meanwhile.
+# From a run's second Ctrl-C until it is killed: it closes its record meanwhile.
 _KILL_SECONDS = 10.0
-# For a process that has ended, or was killed, to be gone.
+# For a process that has ended, or was killed, to disappear.
 _DYING_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 # <linux/prctl.h>
@@ -38,16 +38,16 @@ T = TypeVar("T")
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process that we can wait for even where it waits for a mount whose server stands still.
+    """A process that can be waited for even while it waits for a mount whose server does not answer.
 
-    Of such a process the kernel keeps the threads whose requests the server has taken, whatever kills it, and tells the
-    parent nothing. It counts as ended here, and is left, when it has been dying for five seconds.
+    The kernel keeps the threads of such a process, even after SIGKILL, and does not tell the parent that it has ended.
+    It counts as ended here, and is left behind, when it has been dying for five seconds.
     """
 
     _dying_since_seconds: float | None = None
 
     def poll(self) -> int | None:
-        """Its exit code (negative: a signal's number), 1 where the kernel does not tell, None while it lives."""
+        """Exit code (negative: a signal's number), 1 where the kernel does not tell it, None while it lives."""
         if super().poll() is None and (code := _code_of_dying(self.pid)) is not None:
             now = time.monotonic()
             self._dying_since_seconds = self._dying_since_seconds or now
@@ -58,7 +58,6 @@ class Child(subprocess.Popen[bytes]):
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """As of any process."""
         limit = time.monotonic() + (math.inf if timeout is None else timeout)
         while (code := self.poll()) is None:
             if time.monotonic() > limit:
@@ -68,9 +67,9 @@ class Child(subprocess.Popen[bytes]):
 
 
 def _code_of_dying(process: int) -> int | None:
-    """Exit code of a process whose main thread has ended, 1 of one that was killed and lives on; else None."""
+    """Exit code of a process whose main thread has ended, 1 of one with SIGKILL pending; else None."""
     try:
-        # proc(5): from the third field on, which is the state; a name may hold anything.
+        # proc(5): fields from the third on, which is the state; the name before them may hold anything.
         fields = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return None
@@ -95,13 +94,13 @@ def start_child(
 
     Args:
         environment: instead of our own.
-        cores: those that it may run on; None: as ours.
+        cores: that it may run on; None: as ours.
         inherit: file descriptors that it keeps.
-        last_will: what it gets when this process ends, also when that was killed. A job takes SIGTERM as a request to
-            stop with a checkpoint.
+        last_will: what it gets when this process ends, even if killed. A job takes SIGTERM as a request to stop with a
+            checkpoint.
         own_session: keep a terminal's Ctrl-C from it.
-        output: file descriptor that takes all that it prints, instead of our stderr.
-        hold: it gets no signal to stop before it lets them in (`stopping.let_signals_in`), as our modules do.
+        output: file descriptor for all that it prints, instead of our stderr.
+        hold: block signals to stop until it lets them in (`stopping.let_signals_in`), as our modules do.
     """
     return Child(
         command,
@@ -123,7 +122,7 @@ def _preparation(last_will: signal.Signals, cores: Sequence[int] | None, hold: b
         if hold:
             hold_signals()
         prctl(_PR_SET_PDEATHSIG, last_will)
-        # The parent may have ended before the line above.
+        # The parent may have ended before prctl.
         if os.getppid() != parent:
             os._exit(1)
         if cores is not None:
@@ -134,11 +133,11 @@ def _preparation(last_will: signal.Signals, cores: Sequence[int] | None, hold: b
 
 @dataclass(frozen=True)
 class Patience:
-    """How long children that measure may take. They have nothing to keep, as a run has with its checkpoint.
+    """How long children that measure may take; they have no checkpoint to keep, as a run has.
 
     Attributes:
-        limit_seconds: until they are ended.
-        grace_seconds: from being asked to end until they are killed.
+        limit_seconds: until they are asked to end.
+        grace_seconds: from then until they are killed.
     """
 
     limit_seconds: float
@@ -146,15 +145,15 @@ class Patience:
 
 
 class SignalRelay:
-    """While it is entered, signals to stop go on to the children, and this process waits for what they do.
+    """Within its block, signals to stop go on to the children, and this process waits for what they do.
 
     Args:
-        translation: what the first request to stop is turned into; a later one goes on as it is.
-        patience: of children that measure: those are killed soon after the first signal, at once at the second, and
-            when their time is over. Without it a run stops with a checkpoint; after another Ctrl-C it has ten seconds.
+        translation: what the first request to stop is turned into; later ones are passed on as they are.
+        patience: of children that measure: they are killed soon after the first signal, at once at the second, and when
+            their time is over. Without it a run stops with a checkpoint; after another Ctrl-C it has ten seconds.
     """
 
-    # The first signal of the last one that was entered.
+    # The first signal of the relay that was entered last.
     last_heard: ClassVar[int | None] = None
 
     def __init__(
@@ -170,7 +169,7 @@ class SignalRelay:
 
     def __enter__(self) -> SignalRelay:
         SignalRelay.last_heard = None
-        # Who was started by nohup goes on when the terminal is closed.
+        # A process started by nohup goes on when the terminal is closed.
         wanted = [number for number in _FORWARDED if number != signal.SIGHUP or not _is_ignored(number)]
         self._before = {number: signal.signal(number, self._note) for number in wanted}
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
@@ -194,7 +193,7 @@ class SignalRelay:
         return bool(self._noted)
 
     def add(self, child: subprocess.Popen[bytes]) -> None:
-        """Pass signals on to `child` too, also those that came before it was there."""
+        """Pass signals on to `child` too, including those that came before."""
         self._children.append(child)
         for number in self._noted:
             child.send_signal(number)
@@ -202,10 +201,10 @@ class SignalRelay:
             child.kill()
 
     def conclude(self, codes: Iterable[int] = ()) -> None:
-        """Say, when the children have ended, whether they were stopped; `codes` are their exit codes.
+        """Raise, when the children have ended, if they were stopped; `codes` are their exit codes.
 
         Raises:
-            Stopped: by a signal to this process: they measured, or died of it before they could handle it.
+            Stopped: by a signal to this process, while they measured or before they could handle it.
             OutOfTimeError: their time was over.
         """
         if self._first and (self._patience or any(-code in _FORWARDED for code in codes)):
@@ -224,7 +223,7 @@ class SignalRelay:
         elif self._patience and not together:
             self._kill()
         elif number == signal.SIGINT and not together and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
-            # They stop at once, unless they wait for a dead mount, from which no handler of theirs returns.
+            # A second Ctrl-C stops them at once, unless they wait for a dead mount, where no handler runs.
             signal.setitimer(signal.ITIMER_REAL, _KILL_SECONDS)
         if together:
             number = self._translation.get(number, signal.Signals(number))
@@ -248,7 +247,7 @@ class SignalRelay:
 
 
 def until_stopped(items: Iterable[T]) -> Iterator[T]:
-    """`items`, for a job each: a signal that comes when a job is about to end and takes no notice stops the series.
+    """`items`, one for each job; a signal that a job was too close to its end to obey stops the series.
 
     Raises:
         Stopped: before the next item.
@@ -265,11 +264,11 @@ def _is_ignored(number: signal.Signals) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Starts modules of the in-job half by command line and waits for them.
+# Starting one process, and waiting for it.
 
 
 def become(command: Sequence[str], *, hold: bool = False) -> NoReturn:
-    """Replace this process by `command`: its output, signals and exit code are then ours; `hold` as `start_child`'s."""
+    """Replace this process by `command`, with its output, signals and exit code; `hold` as in `start_child`."""
     if hold:
         hold_signals()
     sys.stdout.flush()
@@ -288,8 +287,8 @@ def run_to_end(
 ) -> int:
     """Run `command`, pass signals on to it, and return its exit code (1 if a signal killed it).
 
-    Its stdout goes to stderr, because ours carries the result alone. It gets SIGTERM when this process is killed.
-    The other arguments are those of `start_child` and `SignalRelay`.
+    Its stdout goes to stderr, because ours carries the result alone. It gets SIGTERM when this process is killed. The
+    other arguments are those of `start_child` and `SignalRelay`.
 
     Raises:
         KeyboardInterrupt: a signal stopped it before it could handle it, or while it measured.
@@ -304,7 +303,7 @@ def run_to_end(
 
 
 def wait_for(child: subprocess.Popen[bytes]) -> int:
-    """Exit code of `child` (negative for a signal); it is killed if this process cannot wait for it."""
+    """Exit code of `child` (negative for a signal); it is killed if this process cannot go on waiting."""
     try:
         return child.wait()
     except BaseException:
@@ -313,13 +312,13 @@ def wait_for(child: subprocess.Popen[bytes]) -> int:
 
 
 def told_code(code: int, who: str) -> int:
-    """The exit code to go on with, after saying on stderr if a signal killed `who`.
+    """The exit code to go on with; says on stderr if a signal killed `who`.
 
-    Of SIGALRM nothing is said: by it a rank ends that hangs after another one was lost (`comm.liveness`), and that one
-    is the reason.
+    SIGALRM is not mentioned: it ends a rank that hangs after another one was lost (`comm.liveness`), and that other
+    rank is the reason.
 
     Raises:
-        KeyboardInterrupt: it was Ctrl-C's.
+        KeyboardInterrupt: it was Ctrl-C.
     """
     if code == -signal.SIGINT:
         raise KeyboardInterrupt

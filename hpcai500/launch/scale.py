@@ -1,7 +1,7 @@
 """Weak scaling on this machine: the same recipe by 1, 2, 4, … processes, each a run with a record of its own.
 
 FOLDER/
-    scale.json           what is run, so that an interrupted scaling can be gone on with
+    scale.json           what is run, so that an interrupted scaling can be resumed
     procs-1/ procs-2/ …  records
 """
 
@@ -32,7 +32,7 @@ _ALONE = ("communication.backend=local", "communication.topology=flat")
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """What the user asked for; `procs` is as on the command line, None for what fits the machine."""
+    """What the user asked for; `procs` as on the command line, None: what fits the machine."""
 
     benchmark: str
     procs: str | None = None
@@ -48,19 +48,19 @@ class ScaleRequest:
 
     @property
     def folder(self) -> Path:
-        """Where the records go."""
+        """Where the records go; without --out, a new name at every call."""
         return self.out or Path("runs") / f"{self.benchmark}-scale-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
 @dataclass(frozen=True)
 class Points:
-    """What is run: every process of every point has the same number of threads, those that one of the largest can have.
+    """The points of a scaling. Every process has as many threads as the largest point leaves to each.
 
     Attributes:
         request: with these threads in its overrides.
         processes: of each point, ascending.
         recipe: of the largest point.
-        placement: of this command: nobody has started it as a rank.
+        placement: of this command, which no launcher has started as a rank.
     """
 
     request: ScaleRequest
@@ -69,7 +69,7 @@ class Points:
     placement: Placement
 
     def plan(self) -> dict[str, Any]:
-        """What all points have in common, to be kept."""
+        """What all points have in common, for scale.json."""
         tables = self.recipe.model_dump(mode="json")
         return {
             "benchmark": self.request.benchmark,
@@ -80,10 +80,10 @@ class Points:
 
 
 def run_scaling(request: ScaleRequest, folder: Path) -> Iterator[Outcome]:
-    """Run what is not finished yet in `folder`, point by point, the smallest first; stops after one that failed.
+    """Run what is not finished in `folder`, the smallest point first; stops after one that failed.
 
     Raises:
-        UsageError: at once: the request makes no sense, or `folder` holds another scaling.
+        UsageError: before the first run: the request makes no sense, or `folder` holds another scaling.
     """
     points = settle(request)
     keep_plan(folder, points.plan())
@@ -99,7 +99,7 @@ def _run_points(points: Points, folder: Path) -> Iterator[Outcome]:
 
 
 def settle(request: ScaleRequest) -> Points:
-    """What `request` comes to on this machine.
+    """The points of `request` on this machine.
 
     Raises:
         UsageError: it makes no sense.
@@ -127,7 +127,7 @@ def parse_procs(text: str) -> list[int]:
     """The numbers of processes in `text`, ascending: `1,2,4`.
 
     Raises:
-        UsageError: something else is in it, or fewer than two numbers.
+        UsageError: it has something else, or fewer than two numbers.
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 10**6 for word in words) or len(set(words)) < 2:
@@ -136,7 +136,7 @@ def parse_procs(text: str) -> list[int]:
 
 
 def _default_points(recipe: Recipe) -> list[int]:
-    """1, 2, 4, … up to the accelerators or cores of this machine; two at least."""
+    """1, 2, 4, … up to the accelerators or cores of this machine; at least two points."""
     most = len(os.sched_getaffinity(0))
     if recipe.accelerator.device == "cuda":
         most = len(visible_devices(os.environ))
@@ -150,20 +150,19 @@ def _threads(recipe: Recipe, most_processes: int) -> list[str]:
 
 
 def _resolved(request: ScaleRequest, placement: Placement, processes: int) -> Recipe:
-    """The recipe of one point."""
     crew = crew_of(placement, processes)
     return load_recipe(request.recipe_name, [*request.overrides, *crew.fit(request.recipe_name, request.overrides)])
 
 
 def run_point(points: Points, folder: Path, processes: int) -> Outcome:
-    """Run one model on so many processes, or what is not done of it; its record is in `folder`."""
+    """Run or resume one model on `processes` processes; its record is in `folder`."""
     request, record = points.request, folder / f"procs-{processes}"
     if (record / "DONE").exists():
         return Outcome(record, ExitCode.PASS)
     if (record / "events.jsonl").exists():
         point = Request(request.benchmark, data=request.data, out=record, resume=True)
     else:
-        # One process talks to nobody, whatever the recipe says of many.
+        # One process communicates with nobody, whatever the recipe says of many.
         alone = _ALONE if processes == 1 else ()
         point = Request(request.benchmark, request.recipe_name, request.data, record, [*request.overrides, *alone])
     crew = crew_of(points.placement, processes)
@@ -173,7 +172,7 @@ def run_point(points: Points, folder: Path, processes: int) -> Outcome:
 
 
 def keep_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Write down `plan`, or make sure that it is the one that is there.
+    """Write `plan` down, or make sure that it is the one in `folder`.
 
     Raises:
         UsageError: `folder` holds another scaling.

@@ -1,6 +1,6 @@
-"""`hpcai500 self-test`: what an installation computes here, held against references, each part in processes of its own.
+"""`hpcai500 self-test`: compares what an installation computes here with references.
 
-A part that crashes or hangs is a finding, and the others still run.
+Each part has processes of its own: one that crashes or hangs is a finding, and the others still run.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hpcai500.launch.local_ranks import run_horovod_ranks, run_local_ranks
 from hpcai500.launch.processes import Patience, SignalRelay, start_child, wait_for
 from hpcai500.streams import say
 
-# Each part takes a few seconds; where torch comes from a busy file system, its import alone may take a minute.
+# Each part takes a few seconds, but importing torch from a busy file system may take a minute.
 _LIMIT_SECONDS = 180
-# The processes of a part end themselves at the limit. This is for a launcher that hangs before they begin.
+# The processes of a part end themselves at the limit; this is for a launcher that hangs before they begin.
 _GRACE_SECONDS = 20
 _PATIENCE = Patience(_LIMIT_SECONDS + _GRACE_SECONDS)
 _RANKS = "self_test.ranks_command"
@@ -38,7 +38,7 @@ _LOG_LINES = 15
 class Part:
     """One part: `start` gets the folder that it may write, and returns an exit code (negative for a signal).
 
-    `absent` says why it cannot be here, where it cannot.
+    `absent` says why the part cannot run here; None if it can.
     """
 
     name: str
@@ -48,25 +48,21 @@ class Part:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How all checks ended."""
-
     findings: Sequence[Finding]
     seconds: float
 
     @property
     def exit_code(self) -> int:
-        """A wrong answer comes before a crash, and that before what the environment lacks."""
+        """That of the worst finding: a wrong answer before a crash, and that before what the environment lacks."""
         codes = {finding.exit_code for finding in self.findings if finding.status == "fail"}
         order = (ExitCode.WRONG_ANSWER, ExitCode.RUN_FAILED, ExitCode.ENVIRONMENT)
         return next((code for code in order if code in codes), ExitCode.RUN_FAILED if codes else ExitCode.PASS)
 
     @property
     def verdict(self) -> Literal["pass", "fail"]:
-        """`pass` if nothing failed."""
         return "fail" if self.exit_code else "pass"
 
     def document(self) -> dict[str, Any]:
-        """As --json prints it."""
         checks = [finding.document() for finding in self.findings]
         return {"verdict": self.verdict, "seconds": round(self.seconds, 3), "checks": checks}
 
@@ -82,7 +78,7 @@ class SelfTest:
 
 
 def run_self_test(procs: int) -> SelfTest:
-    """Run every part; `procs` ranks add up. All that is written lies in a temporary folder, which is removed."""
+    """Run every part; `procs` ranks take part in all-reduces. Everything is written into a temporary folder."""
     started = time.monotonic()
     findings: list[Finding] = []
     try:
@@ -94,7 +90,7 @@ def run_self_test(procs: int) -> SelfTest:
 
 
 def run_parts(parts: Iterable[Part], folder: Path) -> Iterator[Finding]:
-    """Run `parts`, each in a folder of its own below `folder`; none keeps the next one from running."""
+    """Run `parts`, each in its own folder below `folder`; a failure does not keep the next one from running."""
     for number, part in enumerate(parts):
         yield from _run(part, folder / str(number))
 
@@ -117,7 +113,7 @@ def parts(procs: int, environment: Mapping[str, str], folder: str) -> Iterator[P
 
 
 def _instruction_sets() -> Sequence[str]:
-    """Those that this processor has."""
+    """The kernels' instruction sets that this processor has."""
     kernels = _core.build_info()["isa"]
     return kernels[kernels.index(_core.cpu_isa()) :]
 
@@ -162,7 +158,7 @@ def _arguments(folder: Path) -> list[str]:
 
 
 def _run(part: Part, folder: Path) -> Iterator[Finding]:
-    """What `part` found, its own end included where that was no good one."""
+    """The findings of `part`, including its own end if that was not well."""
     if part.absent:
         yield _told(Finding(part.name, "skip", part.absent))
         return
@@ -179,7 +175,7 @@ def _run(part: Part, folder: Path) -> Iterator[Finding]:
 
 
 def _trouble(part: Part, folder: Path) -> tuple[int, str] | None:
-    """Exit code and reason, where the processes of `part` did not end well."""
+    """Exit code and reason, if the processes of `part` did not end well."""
     try:
         code = part.start(folder)
     except (HpcAi500Error, OSError) as error:
@@ -206,6 +202,6 @@ def _last_words(log: Path) -> str:
 
 
 def _told(finding: Finding) -> Finding:
-    """Print what no process of its own could print."""
+    """Print a finding that no process of the part has printed."""
     say(finding.line())
     return finding

@@ -17,13 +17,13 @@ from hpcai500.system.container import find_container
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
-# Options of `apptainer exec` that a site file may not have: those that hide its variables from a rank. Pure.
+# Options of `apptainer exec` that a site file may not have, because they hide the launcher's variables from the ranks.
 
 
-# --compat means --containall, which means --cleanenv; so do these variables, which Apptainer reads as options.
+# --compat implies --containall, which implies --cleanenv; so do these variables, which Apptainer reads as options.
 _LOSING_OPTIONS = ("cleanenv", "containall", "compat")
 _LOSING_LETTERS = "eC"
-# The rest of such a word is a value: -B/data/eC.
+# What follows one of these letters in a word is its value: -B/data/eC.
 _LETTERS_WITH_VALUE = "BHSWo"
 
 
@@ -31,7 +31,7 @@ def require_one_word(flag: str) -> str:
     """`flag`, which Apptainer gets as one word.
 
     Raises:
-        ValueError: it is two of them; a value after `=` may have spaces.
+        ValueError: it is two words; a value after `=` may have spaces.
     """
     option, _, rest = flag.partition(" ")
     if option.startswith("-") and rest and "=" not in option:
@@ -42,7 +42,7 @@ def require_one_word(flag: str) -> str:
 
 
 def losing_flag(flags: Iterable[str]) -> str | None:
-    """The first of `flags` that keeps the launcher's variables from a rank, which would not know which one it is."""
+    """The first of `flags` that hides the launcher's variables from a rank, which then does not know its number."""
     return next(filter(_loses, flags), None)
 
 
@@ -60,7 +60,7 @@ def _loses(flag: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Site files: all that differs from one cluster to the next. `recipes/sites/example.toml` explains every field.
+# The tables of a site file, and how it is found and read.
 
 
 NO_CONTAINER = "none"
@@ -185,7 +185,7 @@ class LauncherTable(_Table):
     modules: tuple[Word, ...] = _ARRAY
 
 
-# They take neither the image, which is one file, nor the words of Apptainer.
+# These take neither the image, a single file, nor Apptainer's options.
 _OTHER_RUNTIMES = {"docker", "podman", "enroot", "sarus", "shifter", "ch-run"}
 
 
@@ -276,7 +276,7 @@ def find_site(name: str) -> Path:
 
 
 def shipped_sites() -> list[str]:
-    """Short names of the site files that come with hpcai500; machine files, which lie beside them, are none."""
+    """Short names of the site files that come with hpcai500, without the machine files in the same folder."""
     return sorted({path.stem for path in sites_folder().glob("*.toml")} - set(shipped_machines()))
 
 
@@ -284,14 +284,14 @@ def load_site(name: str) -> Site:
     """The site of the file `name`.
 
     Raises:
-        UsageError: with file, line, table, key and the allowed values, a line for each mistake.
+        UsageError: with file, line, table, key and the allowed values, one line for each mistake.
     """
     source = read_source(find_site(name), UsageError)
     return parse_site(source)
 
 
 def parse_site(source: Source) -> Site:
-    """The site that the text of `source` describes; raises as `load_site`."""
+    """The site that `source` describes; raises as `load_site`."""
     tables = parse_tables(source, UsageError)
     if is_machine(tables):
         raise UsageError(

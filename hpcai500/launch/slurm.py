@@ -1,4 +1,8 @@
-"""From a request to a batch script: site and recipe are read and held against each other before anything queues."""
+"""Batch scripts for Slurm: readable bash, made from a request, a site and a recipe that are checked against each other.
+
+What would fail after hours in the queue is refused before. `hpcai500.ensemble` makes its scripts of the same parts.
+All but the last section is pure: no path is looked for, and nothing is started.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,20 @@ from hpcai500.recipe import default_recipe, find_recipe, is_shipped, load_recipe
 from hpcai500.system.container import IMAGE_FILE, find_container
 
 # ----------------------------------------------------------------------------------------------------
-# Words of bash: whatever a token holds, the shell must read it as that one token.
+# Words of bash: every token is quoted so that the shell reads it as that one token.
 
 
 _WIDTH = 116
 
 
 class Expression(str):
-    """A word in which $NAME stands for a value; other words are taken as they are."""
+    """A word in which the shell expands $NAME; in all other words nothing is expanded."""
 
     __slots__ = ()
 
 
 def word(token: str) -> str:
-    """`token` as one word, of printable characters: scripts are read, and shown on terminals."""
+    """`token` as one word of printable characters, because people read scripts and terminals show them."""
     if isinstance(token, Expression):
         return f'"{token}"'
     if token.isprintable():
@@ -43,7 +47,7 @@ def word(token: str) -> str:
 
 
 def array(name: str, tokens: Sequence[str], *, append: bool = False, indent: str = "") -> Iterator[str]:
-    """Lines that set the array `name`, or append to it; an option stands beside its value."""
+    """Lines that set the array `name`, or append to it; an option stays on one line with its value."""
     phrases, opening = list(_phrases(tokens)), f"{indent}{name}{'+' if append else ''}=("
     if len(whole := f"{opening}{' '.join(phrases)})") <= _WIDTH:
         yield whole
@@ -60,7 +64,7 @@ def array(name: str, tokens: Sequence[str], *, append: bool = False, indent: str
 
 
 def comment(text: str) -> Iterator[str]:
-    """`text` as comment lines, however many lines it has."""
+    """`text` as comment lines."""
     for line in text.splitlines() or [""]:
         yield f"# {line}".rstrip()
 
@@ -79,7 +83,7 @@ def _takes_value(option: str, value: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The tokens that run a command in the image. Pure: nothing is started, and no path is looked for.
+# The tokens that run a command in the image.
 
 
 def in_container(
@@ -90,15 +94,14 @@ def in_container(
     binds: Sequence[str] = (),
     folder: str | None = None,
 ) -> list[str]:
-    """`command`, run in the image of `container`; as it is where there is no container.
+    """`command`, run in the image of `container`; unchanged where the site has no container.
 
     Args:
-        mpi: whose MPI is used.
-        binds: what the command needs of the host besides the site's binds: `SOURCE`, `SOURCE:TARGET[:ro]`.
+        binds: what the command needs beside the site's binds: `SOURCE`, `SOURCE:TARGET[:ro]`.
         folder: where the command starts.
 
     Raises:
-        UsageError: there is no image, or a path that cannot be bound.
+        UsageError: there is no image, or a path cannot be bound.
     """
     if container.command == NO_CONTAINER:
         return list(command)
@@ -120,10 +123,10 @@ def in_container(
 
 
 def bind_of(path: str, *rest: str) -> str:
-    """The word for --bind that shows `path` inside: under the same name, or as `rest` says (target, options).
+    """The value of --bind that shows `path` inside, under the same name or as `rest` says (target, options).
 
     Raises:
-        UsageError: it holds a character that separates the parts of such a word.
+        UsageError: the path has a comma or colon, which separate the parts of such a value.
     """
     if bad := [character for character in ",:" if character in path]:
         raise UsageError(f"{path}: a path with {bad[0]!r} cannot be bound into a container: rename it, or link to it")
@@ -131,7 +134,7 @@ def bind_of(path: str, *rest: str) -> str:
 
 
 def container_environment(container: ContainerTable, mpi: MpiTable) -> Mapping[str, str]:
-    """Variables for the container that its runtime would not take over from the host: where the host's MPI lies."""
+    """Variables that show the container where the host's MPI lies; its runtime would not take them over by itself."""
     if container.command == NO_CONTAINER or mpi.model != "bind":
         return {}
     prefix = "SINGULARITYENV" if PurePosixPath(container.command).name == "singularity" else "APPTAINERENV"
@@ -141,7 +144,7 @@ def container_environment(container: ContainerTable, mpi: MpiTable) -> Mapping[s
 
 
 def sources_on_host(tokens: Sequence[str]) -> list[str]:
-    """What must exist on the host for a container to start: the first part of each bind."""
+    """Paths that must exist on the host for a container to start: the first part of each bind."""
     return [bind.partition(":")[0] for option, bind in pairwise(tokens) if option == "--bind"]
 
 
@@ -150,18 +153,18 @@ def _bound_folders(mpi: MpiTable) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Parts that all batch scripts of ours have: what they ask of Slurm, how they start ranks and pass signals on. Pure.
+# Parts that all batch scripts have: what they ask of Slurm, how they start ranks and pass signals on.
 
 
-# Between one request to stop and the next: a whole array may be warned at once.
+# Between two requests to stop: a whole array may be warned at once, so Slurm is not asked more often.
 _AGAIN_SECONDS = 15
-# A script needs so long to have its job come back.
+# What the script itself needs to requeue its job.
 _AT_LEAST_SECONDS = 30
 PROLOGUE = ("set -euo pipefail", 'say() { echo "hpcai500: ${*//[[:cntrl:]]/ }" >&2; }')
 
 
 def queue_directives(slurm: SlurmTable) -> Iterator[str]:
-    """Where a job queues, and for how long it asks."""
+    """Where a job queues, and for how long."""
     for name, value in (("partition", slurm.partition), ("account", slurm.account), ("qos", slurm.qos)):
         if value:
             yield f"#SBATCH --{name}={value}"
@@ -183,11 +186,11 @@ def size_directives(node: NodeTable, nodes: int, tasks: int) -> Iterator[str]:
 def return_directives(slurm: SlurmTable, output: str) -> Iterator[str]:
     """Where the output goes, and what happens when time is up."""
     yield f"#SBATCH --output={output}"
-    # A job that comes back from the queue would begin the file anew.
+    # Otherwise a job that comes back from the queue would overwrite the file.
     yield "#SBATCH --open-mode=append"
     yield "#SBATCH --requeue" if slurm.requeue else "#SBATCH --no-requeue"
     if slurm.warning_seconds:
-        # B: this script alone gets it, so that it knows why the ranks end; it passes it on.
+        # B: only the script gets the signal, so that it knows why the ranks end; it passes it on.
         yield f"#SBATCH --signal=B:USR1@{slurm.warning_seconds}"
     yield from (f"#SBATCH {option}" for option in slurm.extra)
 
@@ -203,9 +206,9 @@ def modules(site: Site) -> Iterator[str]:
 
 
 def exports(site: Site) -> Mapping[str, str]:
-    """Variables that the ranks get, and the container's runtime on every node."""
+    """Variables for the ranks, and for the container's runtime on every node."""
     launcher = site.launcher
-    # mpirun does not tell the ranks where rank 0 is: on the first node, as this script.
+    # mpirun does not tell the ranks where rank 0 is: on the first node, as is this script.
     leader = {"MASTER_ADDR": Expression("$SLURMD_NODENAME")} if launcher.program == "mpirun" else {}
     by_mpi = ["OMPI_MCA_btl_tcp_if_include"] if launcher.program == "srun" and launcher.pmi != "none" else []
     networks = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *by_mpi] if launcher.interface else []
@@ -218,16 +221,15 @@ def exports(site: Site) -> Mapping[str, str]:
 
 
 def export_lines(site: Site) -> list[str]:
-    """Lines that set what `exports` has."""
     return [f"export {name}={word(value)}" for name, value in exports(site).items()]
 
 
 def checks(site: Site, command: str, sources: Sequence[str], leave: str = "exit") -> Iterator[str]:
-    """What can be said here in one line, and would be a riddle in the words of srun or of the container's runtime.
+    """Lines that check what would otherwise fail with an obscure message of srun or of the container's runtime.
 
     Args:
         command: that starts each rank.
-        sources: paths of the host that must be there, besides the image.
+        sources: paths that must exist on the host, besides the image.
         leave: what ends the script with an exit code.
     """
     missing = f"{command}: no such command on this node: load its module, or give its path in the site file"
@@ -245,28 +247,29 @@ def checks(site: Site, command: str, sources: Sequence[str], leave: str = "exit"
 
 
 def launcher(site: Site, nodes: int, tasks: int) -> list[str]:
-    """The tokens that start the ranks, in front of what they run."""
+    """The tokens that start the ranks, before the command that they run."""
     layout = Layout(
         nodes=nodes,
         per_node=tasks,
         cores_per_rank=site.node.cores_per_task or None,
         interface=site.launcher.interface or None,
-        # mpirun takes no others to other nodes.
+        # mpirun passes no other variables to other nodes.
         exported=list(exports(site)),
     )
     return mpirun(layout, []) if site.launcher.program == "mpirun" else srun(layout, [], pmi=site.launcher.pmi)
 
 
 def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pass_on") -> list[str]:
-    """Lines that run `command`, words of bash, to its `code`; `warned` is set when Slurm said that time is up.
+    """Lines that run `command` (words of bash) to its end, and set `code`.
+
+    `warned` is set when Slurm said that time is up.
 
     Args:
         slurm: how long before the end it warns.
-        command: starts the ranks.
-        job: words of bash: the job's number.
+        job: words of bash that give the job's number.
         on_end: what SIGTERM does.
     """
-    # What hears only USR1 (it stages data, say) must still have ended when time is up.
+    # A process that reacts only to USR1 (one that stages data, say) must have ended before time is up.
     patience = max(slurm.warning_seconds - _AT_LEAST_SECONDS, slurm.warning_seconds // 2, _AGAIN_SECONDS)
     return [
         "# A warning (USR1) and an end (TERM) go on to all ranks, which stop with a checkpoint. Both as URG: Slurm",
@@ -305,11 +308,11 @@ def start_and_wait(slurm: SlurmTable, command: str, job: str, on_end: str = "pas
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a batch script does with its record: names it, and finds out what an earlier start of it has left.
+# What a batch script does with its record: names it, and finds out what an earlier start has left.
 
 
 def record_folder(named: str) -> list[str]:
-    """Lines that set `record` and its `parent`: `named`, unless HPCAI500_RECORD names another one."""
+    """Lines that set `record` and its `parent`: `named`, unless HPCAI500_RECORD names another record."""
     return [
         "# The same folder when the job comes back from the queue.",
         f"record={word(named)}",
@@ -327,7 +330,7 @@ def record_folder(named: str) -> list[str]:
 
 
 def earlier() -> list[str]:
-    """Lines that set `goes_on` if the record holds something to go on with; what never began is put aside."""
+    """Lines that set `goes_on` if the record can be resumed; a run that never began to train is put aside."""
     return [
         "# A run that died before it began to train has nothing to go on with: it is kept, and another one begins.",
         "# A campaign keeps what never began by itself, and makes another attempt.",
@@ -355,7 +358,7 @@ def earlier() -> list[str]:
 
 
 def done() -> list[str]:
-    """Lines that tell the score of a record that is complete."""
+    """Lines that print the score of a record that is complete."""
     return [
         "if [[ -e $record/DONE ]]; then",
         '    say "$record is done already; its score:"',
@@ -365,7 +368,7 @@ def done() -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Batch scripts for Slurm: readable bash that a site may change. Pure: a job goes in, text comes out.
+# The script as a whole.
 
 
 @dataclass(frozen=True)
@@ -373,13 +376,11 @@ class BatchJob:
     """What a script shall do.
 
     Attributes:
-        benchmark: `ic` or `ewa`.
-        nodes: how many.
-        site: where; its image is named, unless it uses no container.
-        arguments: of the command, whether it begins or goes on.
+        site: names the image, unless it uses no container.
+        arguments: of the command, whether it begins or resumes.
         new_arguments: of the command when it begins.
         binds: what the job needs of the host besides the site's binds.
-        record: folder of the record; None makes one for each job under `runs/`.
+        record: folder of the record; None: one for each job under `runs/`.
         rendered_by: the command that asked for the script.
     """
 
@@ -427,7 +428,7 @@ def _header(job: BatchJob) -> Iterator[str]:
         f"HPCAI500_RECORD=runs/{job.benchmark}-17 sbatch FILE": "goes on with the run of job 17",
         "scancel --signal=TERM --batch JOB": "stops it with a checkpoint",
     }
-    # Names of plug-ins' benchmarks may be long.
+    # Benchmarks of plug-ins may have long names.
     width = max(42, 2 + max(map(len, usage)))
     lines = [
         f"hpcai500 {job.benchmark} on {job.nodes} node{'s' * (job.nodes > 1)}, {ranks} rank{'s' * (ranks > 1)}.",
@@ -500,7 +501,7 @@ def _requeue(site: Site) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From a request to a batch script: site and recipe are read and held against each other before anything queues.
+# From a request to the job: site and recipe are read and checked against each other.
 
 
 _GPU_FLAGS = {"--nv", "--nvccli"}
@@ -511,9 +512,7 @@ class RenderRequest:
     """What the user asked for on the command line of `slurm render`.
 
     Attributes:
-        benchmark: its name.
-        nodes: how many.
-        site: name or file; None has the values that work on most.
+        site: name or file; None: the defaults.
         rendered_by: the command line, for the script's first lines.
         environment: of this process; in a container, it names the image.
     """
@@ -532,7 +531,7 @@ class RenderRequest:
 
 @dataclass(frozen=True)
 class Planned:
-    """A job that can be rendered, and what the user may want to look at first."""
+    """A job that can be rendered, and what the user should check first."""
 
     job: BatchJob
     warnings: Sequence[str]
@@ -542,7 +541,7 @@ def plan_job(request: RenderRequest) -> Planned:
     """The job of `request`.
 
     Raises:
-        UsageError: site, recipe, data, record or number of nodes cannot be used, or not together.
+        UsageError: site, recipe, data, record or number of nodes cannot be used, or do not fit together.
     """
     _check_record(request)
     site = with_image(load_site(request.site) if request.site else Site(), request.site, request.environment)
@@ -570,11 +569,9 @@ def plan_job(request: RenderRequest) -> Planned:
 
 
 def with_image(site: Site, named: str | None, environment: Mapping[str, str]) -> Site:
-    """`site`, with the image in which this command runs where it names none; without a site file, with its runtime.
+    """`site`, completed by the image in which this command runs if it names none.
 
-    Args:
-        named: its file, if there is one.
-        environment: of this process.
+    Without a site file (`named` is None), the container's runtime is taken over, too.
 
     Raises:
         UsageError: no image is known.
@@ -618,7 +615,7 @@ def check_site(site: Site, recipe: Recipe) -> None:
     """Refuse what would fail on all nodes after hours in the queue.
 
     Raises:
-        UsageError: the site has not what the recipe asks for.
+        UsageError: the site lacks what the recipe asks for.
     """
     node, launcher = site.node, site.launcher
     if recipe.accelerator.device == "cuda" and node.gpus < node.tasks:
@@ -653,13 +650,13 @@ def _data(request: RenderRequest, recipe: Recipe) -> str | None:
 
 
 def _file_of(name: str) -> str | None:
-    """The path of a recipe that comes with neither hpcai500 nor a plug-in, for whoever runs in another folder."""
+    """The absolute path of a recipe that is not shipped, for a job that runs in another folder; None for others."""
     path = find_recipe(name)
     return None if is_shipped(path) else os.path.abspath(path)  # noqa: PTH100 - as above
 
 
 def _warnings(request: RenderRequest, site: Site, needed: Sequence[str]) -> Iterator[str]:
-    """What may be meant, or true only of this machine."""
+    """Paths that do not exist on this machine but may on the nodes, and GPUs that the container does not show."""
     container = site.container
     inside = find_container(request.environment) is not None
     image = [container.image] if container.command != NO_CONTAINER and not inside else []

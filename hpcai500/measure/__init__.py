@@ -1,1 +1,1 @@
-"""What is measured inside a job: operations, time, the machine it ran on."""
+"""Measurements inside a job: operations, time, and the machine that it runs on."""

@@ -1,4 +1,4 @@
-"""How many samples a second the input pipeline delivers to a consumer that takes them at once."""
+"""Measures how fast data moves: all-reduces between ranks, copies in memory, samples from the input pipeline."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from hpcai500.progress import Progress
 
 NODE, NETWORK, SYSTEM = "allreduce node", "allreduce network", "allreduce system"
 _LEAST_BYTES, _MOST_BYTES, _STEP = 16, 512 << 20, 4
-# Of whole numbers below 2**24, which fp32 adds exactly: this times 3 times 10,000 ranks is one.
+# fp32 adds whole numbers below 2**24 exactly; 509 times 3 times 10,000 ranks stays below.
 _PERIOD, _WEIGHTS = 509, 3
-# Of a message: what measures latency takes hardly any time, what measures bandwidth is stable.
+# For each size: small messages take hardly any time, and large ones have stable times.
 _EFFORT = Effort(width=0.02, least=5, warm_up=2)
 
 Partition = Sequence[Sequence[int]]
@@ -36,13 +36,12 @@ Partition = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class _Times:
-    """What a rank tells the others of its repetitions: each one of them, from thousands of ranks, would be gigabytes.
+    """The summary of a rank's repetitions for the others: all of them, from thousands of ranks, would be gigabytes.
 
     Attributes:
-        ranks: of its group.
+        ranks: number in its group.
         fastest: seconds of the fastest repetition.
-        median, interval, spread: as `Timing`.
-        repetitions: how many.
+        median, interval, spread: as in `Timing`.
     """
 
     ranks: int
@@ -59,9 +58,9 @@ class _Times:
 
 
 def partitions(hosts: Sequence[str]) -> dict[str, Partition]:
-    """Who sums with whom, by the measurement's name: each group's ranks, groups all at once.
+    """The groups of ranks that sum at the same time, by the measurement's name.
 
-    What would be the same measurement as another, or one of a single rank, is left out.
+    A measurement that would equal another, or that has groups of single ranks only, is left out.
     """
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
@@ -80,26 +79,23 @@ def partitions(hosts: Sequence[str]) -> dict[str, Partition]:
 def measure_all_reduce(crew: Crew, conversation: Communicator, seconds: float, bar: Progress) -> dict[str, Any]:
     """The document's entries, by name; empty for one rank.
 
-    Args:
-        crew: all ranks.
-        conversation: over all of them, which groups are made of; nobody else's.
-        seconds: of measuring all sizes of a group, about.
-        bar: told after each group.
+    Groups are made of `conversation`, a communicator of all ranks that nothing else uses. All sizes of a measurement
+    take about `seconds`; `bar` is advanced after each measurement.
 
     Raises:
         WrongAnswerError: a sum is wrong.
-        EnvironmentLacksError: there is no memory.
+        EnvironmentLacksError: memory is short.
     """
     entries: dict[str, Any] = {}
     wanted = partitions(crew.world.hosts)
     for name, partition in wanted.items():
-        # On one node, all ranks are its ranks: one measurement with two names.
+        # On one node, both measurements are the same.
         if name == SYSTEM and wanted.get(NODE) == partition:
             entries[SYSTEM] = entries[NODE]
         else:
             entries[name] = _measure(name, partition, crew, conversation, seconds)
         bar.advance()
-    # Two nodes of one rank each: nothing is summed but between nodes.
+    # With one rank a node, all sums are between nodes.
     if SYSTEM in entries and NODE not in entries:
         entries[NETWORK] = entries[SYSTEM]
     return entries
@@ -120,10 +116,10 @@ def _measure(name: str, partition: Partition, crew: Crew, conversation: Communic
 
 
 def _sizes(name: str, crew: Crew, group: Communicator | None, seconds: float) -> Iterator[tuple[int, list[_Times]]]:
-    """Of each size that ends in time, the times of all ranks that are in a group.
+    """For each size that can be measured in time, the times of all ranks that are in a group.
 
     Raises:
-        EnvironmentLacksError: there is no memory.
+        EnvironmentLacksError: memory is short.
     """
     room = min(crew.gather(available_bytes(crew.device, crew.ranks_here) // 3))
     sizes = []
@@ -139,16 +135,16 @@ def _sizes(name: str, crew: Crew, group: Communicator | None, seconds: float) ->
         timing = _time(name, size, crew, group, share)
         everyone = [one for one in crew.gather(_Times.of(group.size, timing) if group and timing else None) if one]
         yield size, everyone
-        # By the fastest repetitions: a neighbour's work is not what grows with the message.
+        # By the fastest repetitions, since the load of neighbours does not grow with the message.
         slowest = max(one.fastest for one in everyone)
         shortest = min(shortest, slowest)
-        # What the next one takes: latency again, and as many times the rest as it is larger.
+        # Prediction for the next size: the same latency, and the rest grows with the size.
         if (shortest + _STEP * (slowest - shortest)) * (_EFFORT.least + _EFFORT.warm_up) > seconds:
             return
 
 
 def _time(name: str, size: int, crew: Crew, group: Communicator | None, seconds: float) -> Timing | None:
-    """Time this rank's all-reduces of `size` bytes, after and before one that is looked at; None outside all groups."""
+    """Time this rank's all-reduces of `size` bytes, with a checked one before and after; None outside all groups."""
     crew.world.barrier()
     if group is None:
         crew.require(name, None)
@@ -160,7 +156,7 @@ def _time(name: str, size: int, crew: Crew, group: Communicator | None, seconds:
     message.zero_()
     watch = stopwatch(crew.device)
     effort = Effort(_EFFORT.width, _EFFORT.least, seconds, _EFFORT.warm_up)
-    # All of a group make as many, or some would wait for ever.
+    # All ranks of a group must repeat equally often, or some would wait for ever.
     timing = repeat(
         lambda: watch(lambda: group.all_reduce(message)), effort, agree=lambda wanted: max(group.gather_objects(wanted))
     )
@@ -169,7 +165,7 @@ def _time(name: str, size: int, crew: Crew, group: Communicator | None, seconds:
 
 
 def _complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str | None:
-    """Sum what differs from place to place and rank to rank, and look at all of it: whole numbers come out exactly."""
+    """What is wrong with a sum of whole numbers that differ by element and rank; it must be exact in every element."""
     torch.mul(pattern, group.rank % _WEIGHTS + 1, out=message)
     group.all_reduce(message)
     expected = pattern * sum(rank % _WEIGHTS + 1 for rank in range(group.size))
@@ -184,7 +180,7 @@ def _complaint(pattern: Tensor, message: Tensor, group: Communicator) -> str | N
 
 
 def _row(found: tuple[int, list[_Times]]) -> dict[str, Any]:
-    """Of a size: the slowest rank's median, by which all have their sum, and the bandwidths that follow."""
+    """The table's row of one size, by the median of the slowest rank: only then do all ranks have their sum."""
     size, everyone = found
     slowest = max(everyone, key=lambda one: one.median)
     low, high = slowest.interval
@@ -229,7 +225,7 @@ def _entry(table: Sequence[dict[str, Any]], ranks: int, crew: Crew, group: Commu
 
 
 def _link(ranks: int, measured: Sequence[tuple[int, float]]) -> tuple[dict[str, float] | None, float | None]:
-    """Latency and bandwidth of the ring that explains the times; None where none does."""
+    """Latency and bandwidth of the ring that fits the times, and the error of the fit; None where no ring fits."""
     try:
         cost = fit_ring(ranks, measured)
     except UsageError:
@@ -239,30 +235,30 @@ def _link(ranks: int, measured: Sequence[tuple[int, float]]) -> tuple[dict[str, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# How fast memory is copied: the core's copy past the cache, or torch's, whichever is faster.
+# Copies in memory: the core's non-temporal copy or torch's, whichever is faster.
 
 
-# STREAM's rule: each array at least four times as large as all last-level caches.
+# STREAM's rule: each array is at least four times as large as all last-level caches together.
 _CACHES = 4
-# A machine whose caches are unknown, or small: pages, threads and kernels start up in no time beside this.
+# For small or unknown caches: large enough that the start of pages, threads and kernels takes a negligible time.
 _COPYING_LEAST_BYTES = 256 << 20
 _LINE = 64
-# A prime: no page, line or thread's part of the memory repeats the pattern at the same place.
+# A prime, so that the pattern does not repeat at the same place of a page, a line or a thread's part.
 _COPYING_PERIOD = 1_000_003
 
 
 def copy_bytes(caches: int, available: int, ranks_here: int) -> int:
-    """Bytes of each of a rank's two arrays: four times the caches over all ranks of a host, if memory allows."""
+    """Bytes of each of a rank's two arrays: over all ranks of a host four times its caches, if memory allows."""
     wanted = max(_CACHES * caches // ranks_here, _COPYING_LEAST_BYTES)
     return min(wanted, available // 2) // _LINE * _LINE
 
 
 def measure_copy(crew: Crew, seconds: float, bar: Progress) -> dict[str, Any]:
-    """The document's entry: bytes read and written a second, of one node (STREAM's way to count).
+    """The document's entry: bytes read plus bytes written a second, of one node (as STREAM counts).
 
     Raises:
-        WrongAnswerError: a copy is not what it is a copy of.
-        EnvironmentLacksError: there is no memory.
+        WrongAnswerError: a copy differs from its source.
+        EnvironmentLacksError: memory is short.
     """
     size = min(crew.gather(_size(crew)))
     if size == 0:
@@ -290,7 +286,7 @@ def _size(crew: Crew) -> int:
 
 
 def _pattern(size: int, device: torch.device) -> Tensor:
-    """Bytes that differ from place to place; numbered places would not fit into 32 bits beside caches of gigabytes."""
+    """Bytes that differ from place to place: whole numbers that start again after `_COPYING_PERIOD`."""
     numbers = torch.arange(_COPYING_PERIOD, dtype=torch.int32, device=device)
     return numbers.repeat(-(-size // 4 // _COPYING_PERIOD))[: size // 4].view(torch.uint8)
 
@@ -298,7 +294,7 @@ def _pattern(size: int, device: torch.device) -> Tensor:
 def _ways(source: Tensor, target: Tensor, crew: Crew) -> dict[str, Callable[[], object]]:
     ways: dict[str, Callable[[], object]] = {"torch copy_": lambda: target.copy_(source)}
     if crew.device.type == "cpu":
-        # torch aligns host memory to the lines that the core wants.
+        # torch aligns host memory to cache lines, as the core requires.
         ours, theirs = source.numpy(), target.numpy()
         ways["stream_copy"] = lambda: _core.stream_copy(ours, theirs, threads=torch.get_num_threads())
     return ways
@@ -309,11 +305,11 @@ def _copying_complaint(source: Tensor, target: Tensor) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How many samples a second the input pipeline delivers to a consumer that takes them at once.
+# Input: samples a second that the input pipeline delivers to a consumer that takes them at once.
 
 
 class Batch(Protocol):
-    """A part of `workloads.base.TrainingBatch`."""
+    """The part of `workloads.base.TrainingBatch` that is used here."""
 
     @property
     def samples(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
@@ -326,10 +322,10 @@ Epochs = Callable[[int], Generator[Batch]]
 
 
 class Draining:
-    """Takes batches, epoch after epoch, and knows how long each round of `batches` of one size took.
+    """Takes batches, epoch after epoch, in timed rounds of `batches`.
 
-    What lay in the ring when an epoch began was not made at the pace that is measured: the first `ring` batches of each
-    epoch, and one more, are taken and not counted (docs/input.md).
+    Batches that lie in the ring when an epoch begins were not made at the pace that is measured: the first `ring`
+    batches of each epoch, and one more, are taken and not counted (docs/input.md).
     """
 
     def __init__(self, epochs: Epochs, ring: int, batches: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -339,7 +335,7 @@ class Draining:
         self.samples = 0
 
     def round(self) -> float:
-        """Take the next round; returns its seconds. Its samples are in `samples`."""
+        """Take the next round; returns its seconds, and leaves its number of samples in `samples`."""
         while True:
             begin, samples = self._clock(), 0
             for _ in range(self._batches):
@@ -374,20 +370,18 @@ def measure_input(
 
     Args:
         name: `ic` or `ewa`, for messages.
-        crew: all ranks; they read at once.
-        epochs: begins one.
-        ring: batches that the pipeline holds.
+        ring: number of batches that the pipeline holds.
         steps: batches of an epoch.
-        seconds: of measuring.
-        bar: told once this is done.
-        more: further keys.
+        seconds: of measuring, about.
+        bar: advanced once, at the end.
+        more: further keys of the entry.
 
     Raises:
         EnvironmentLacksError: an epoch is too short.
-        WrongAnswerError: the same epoch begins with other images when it is read again, or with none.
+        WrongAnswerError: images are not finite or blank, or differ when the same epoch is read again.
     """
-    # As long a round as the ring, so that one that waits for a slow file does not look like two; and of an epoch that
-    # is short, what there is.
+    # A round is as long as the ring, so that one slow file disturbs one round and not two; in a short epoch it is as
+    # long as the epoch allows.
     batches = min(ring, steps - ring - 1)
     if batches < 1:
         raise EnvironmentLacksError(
@@ -403,7 +397,7 @@ def measure_input(
 
 
 def complaint(epochs: Epochs) -> str | None:
-    """What is wrong with an epoch's first images; they depend on seed, epoch and sample alone, whoever reads them."""
+    """What is wrong with an epoch's first images, which must depend on seed, epoch and sample only."""
     first, again = (_first_images(epochs) for _ in range(2))
     if not torch.isfinite(first).all():
         return "images hold values that are no numbers"
@@ -413,10 +407,10 @@ def complaint(epochs: Epochs) -> str | None:
 
 
 def _first_images(epochs: Epochs) -> Tensor:
-    """Those of an epoch's first batch; a payload's first part is its images."""
+    """The images of an epoch's first batch: the first part of its payload."""
     batches = epochs(1)
     images: Tensor = next(batches).payload[0]
-    # A view of memory that is filled anew when the next batch is asked for.
+    # Cloned, since they are a view of memory that the next batch overwrites.
     kept = images.clone()
     batches.close()
     return kept

@@ -1,13 +1,13 @@
-"""Whether the convolutions of a model get right gradients on this machine; run as a script, it compares them.
+"""Checks whether the convolutions of a model get right gradients on this machine; run as a script, it compares them.
 
-A fault of a library here is no wrong number alone: it may write where it should not, and crash or hang the process. So
-the comparison runs in a process of its own, which loads torch once and forks for each convolution.
+A fault of a library may not only give wrong numbers: it may write out of bounds, and crash or hang the process. So the
+comparison runs in another process, which loads torch once and forks for each convolution.
 
 One such fault is known, and a run that would meet it is refused: oneDNN's AVX2 weight gradient of a strided 1x1
 convolution with fewer than 8 input channels, in float32 and NHWC, writes beyond its scratch memory
-(uxlfoundation/oneDNN issue 6035): heap corruption, a hang, or wrong numbers without a word. Contiguous memory,
-8 channels, groups, padding, a stride of 1, AVX-512 and AVX are sound. On CPUs, torch.compile computes convolutions in
-NHWC whatever the model's layout is.
+(uxlfoundation/oneDNN issue 6035). The effect is heap corruption, a hang, or wrong numbers without an error. Contiguous
+memory, 8 channels, groups, padding, a stride of 1, AVX-512 and AVX are sound. On CPUs, torch.compile computes
+convolutions in NHWC whatever the model's layout is.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from hpcai500.stopping import end_with_parent
 Pair = tuple[int, int]
 
 FIX = "--set framework.channels_last=false --set framework.compile=false, or another node"
-# The largest error, as a share of the largest value: that of rounding once, with room for other orders of summation.
+# The largest allowed error, as a share of the largest value: rounding once, with room for other orders of summation.
 # TF32 and fp16 keep 10 bits of a value, bf16 keeps 7.
 _TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}
 _TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _NAMES = ("result", "input gradient", "weight gradient")
 _IMAGES = 4
-# Pixels of a side for each pixel of stride: more where few channels make them cheap, for a fault to show.
+# Pixels of a side for each pixel of stride, with few channels and with many: more pixels are likelier to show a fault.
 _SIDES, _FEW = (16, 8), 64
-# A convolution takes milliseconds; one that hangs must not take the time of the others.
+# Limit of one convolution, which takes milliseconds, so that one that hangs leaves time for the others.
 _LIMIT_SECONDS = 20
 _START_SECONDS = 60
-# Of what is wrong, as many sentences as one needs: each may have taken the limit.
+# The comparison ends after so many faults, each of which may have taken the limit.
 _MOST = 3
 # Input channels that an AVX2 vector holds in float32.
 _VECTOR = 8
@@ -74,7 +74,7 @@ class Convolution:
 
     @property
     def is_hurt_by_avx2(self) -> bool:
-        """Whether oneDNN's AVX2 code computes its gradient wrong in NHWC."""
+        """Whether oneDNN's AVX2 code computes a wrong gradient in NHWC."""
         return (
             self.channels < _VECTOR
             and self.kernel == (1, 1)
@@ -86,7 +86,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Setting:
-    """How the convolutions of a recipe are computed."""
+    """How the convolutions of a recipe are computed; `arithmetic` is a key of `_TOLERANCES`."""
 
     device: str
     arithmetic: str
@@ -95,14 +95,13 @@ class Setting:
 
     @classmethod
     def of(cls, recipe: Recipe, device: torch.device) -> Setting:
-        """That of `recipe` on `device`."""
+        """The setting of `recipe` on `device`."""
         arithmetic = arithmetic_of(recipe.accelerator.precision)
         in_nhwc = recipe.framework.channels_last or (recipe.framework.compile and device.type == "cpu")
         return cls(str(device), arithmetic, in_nhwc, torch.get_num_threads())
 
     @property
     def words(self) -> str:
-        """For people."""
         return f"{self.arithmetic}, {'NHWC' if self.in_nhwc else 'NCHW'}"
 
 
@@ -113,20 +112,20 @@ def convolutions_of(model: nn.Module) -> tuple[Convolution, ...]:
 
 
 def to_memory_format(model: nn.Module, recipe: Recipe, device: torch.device, *, trains: bool = True) -> None:
-    """Lay the weights of `model`, which are on `device`, out as `recipe` says.
+    """Give the weights of `model`, which are on `device`, the memory format of `recipe`.
 
     Raises:
-        EnvironmentLacksError: it is to be trained, and this processor would compute wrong gradients.
+        EnvironmentLacksError: the model is to be trained, and this processor would compute wrong gradients.
     """
     if trains and (fault := known_fault(convolutions_of(model), Setting.of(recipe, device))):
         raise EnvironmentLacksError(f"framework: {fault}; {FIX}")
     if recipe.framework.channels_last:
-        # torch's stubs do not know this documented form.
+        # A documented form that torch's stubs lack.
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def known_fault(convolutions: Sequence[Convolution], setting: Setting) -> str | None:
-    """Which of `convolutions` this processor is known to compute wrong in `setting`; None where none."""
+    """A sentence about a known fault that one of `convolutions` meets here in `setting`; None where none does."""
     hurt = [convolution for convolution in convolutions if convolution.is_hurt_by_avx2]
     if not hurt or not setting.in_nhwc or setting.device != "cpu" or not _computes_by_avx2():
         return None
@@ -141,16 +140,11 @@ def wrong_gradients(
 ) -> list[str]:
     """Compare results and gradients of `convolutions` with products in float64, in another process.
 
-    Args:
-        convolutions: their shapes; each is computed on few, small images.
-        setting: how they are computed.
-        progress: called whenever one is done.
-
-    Returns:
-        a sentence for each that is wrong, crashes or hangs, until there are three.
+    Each is computed on few, small images; `progress` is called after each. Returns a sentence for each that is wrong,
+    crashes or hangs, three at most.
 
     Raises:
-        RunError: the other process did not come to its end.
+        RunError: the other process failed.
     """
     task = {"setting": asdict(setting), "convolutions": [asdict(convolution) for convolution in convolutions]}
     command = module_command("measure.convolutions")
@@ -175,9 +169,9 @@ def wrong_gradients(
 
 
 def largest_error(convolution: Convolution, setting: Setting) -> Mapping[str, float]:
-    """How far result and gradients of `convolution` are from the reference, as a share of its largest value."""
+    """The largest errors of result and gradients of `convolution`, as shares of the reference's largest value."""
     generator = torch.Generator().manual_seed(500)
-    # Whole strides: it is these that oneDNN gathers before it multiplies.
+    # Multiples of the stride, since oneDNN gathers pixels by whole strides before it multiplies.
     height, width = (_SIDES[convolution.channels > _FEW] * stride for stride in convolution.stride)
     dtype = _TYPES.get(setting.arithmetic, torch.float32)
     layout = torch.channels_last if setting.in_nhwc else torch.contiguous_format
@@ -197,13 +191,13 @@ def largest_error(convolution: Convolution, setting: Setting) -> Mapping[str, fl
         "dilation": convolution.dilation,
     }
     found: dict[str, float] = {}
-    # A fault of one thread's memory may need one thread to show, one between threads needs several.
+    # A fault in one thread's memory may show with one thread only, a fault between threads with several only.
     for threads in (1, setting.threads):
         torch.set_num_threads(threads)
         result = F.conv2d(leaves[0], leaves[1], groups=convolution.groups, **options)
         gradient = noise(*result.shape)
         exact = _reference(images, weight, gradient, convolution.groups, options)
-        # The reference first: what corrupts memory should not reach it.
+        # The reference comes first, before the gradients can corrupt memory.
         computed = torch.autograd.grad(result, leaves, placed(gradient))
         for name, value, expected in zip(_NAMES, (result, *computed), exact, strict=True):
             found[f"{name} with {threads} threads"] = _error(value, expected)
@@ -213,7 +207,7 @@ def largest_error(convolution: Convolution, setting: Setting) -> Mapping[str, fl
 def _reference(
     images: Tensor, weight: Tensor, gradient: Tensor, groups: int, options: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Result and gradients in float64, by patches and matrix products: no convolution of a library is in it."""
+    """Result and gradients in float64, by patches and matrix products, without a library's convolution."""
     images, weight, gradient = images.double(), weight.double(), gradient.double()
     kernel = weight.shape[2:]
     patches = F.unfold(images, kernel, **options).unflatten(1, (groups, -1))
@@ -231,7 +225,7 @@ def _error(value: Tensor, expected: Tensor) -> float:
 
 def _shape_of(module: nn.Conv2d) -> Convolution:
     kernel, stride, dilation = (_pair(value) for value in (module.kernel_size, module.stride, module.dilation))
-    # `same`, in words, keeps the size of images.
+    # Padding by the word `same` keeps the size of images.
     same = (dilation[0] * (kernel[0] - 1) // 2, dilation[1] * (kernel[1] - 1) // 2)
     padding = same if module.padding == "same" else (0, 0) if module.padding == "valid" else _pair(module.padding)
     return Convolution(module.in_channels, module.out_channels, kernel, stride, padding, dilation, module.groups)
@@ -247,10 +241,10 @@ def _shown(pair: Pair) -> str:
 
 
 def _computes_by_avx2() -> bool:
-    """Whether oneDNN has AVX2 and no AVX-512: by the processor, or by ONEDNN_MAX_CPU_ISA.
+    """Whether oneDNN uses AVX2 and not AVX-512, because of the processor or of ONEDNN_MAX_CPU_ISA.
 
-    torch does not export what oneDNN says. But it tells whether oneDNN multiplies bfloat16, which takes AVX-512 (or the
-    instructions AVX2_VNNI_2 of processors that have no AVX-512).
+    torch does not export oneDNN's choice. But it tells whether oneDNN multiplies bfloat16, which needs AVX-512 (or
+    AVX2_VNNI_2 on processors that have no AVX-512).
     """
     if (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA", "")).upper() in ("SSE41", "AVX"):
         return False
@@ -259,11 +253,11 @@ def _computes_by_avx2() -> bool:
 
 
 def _compare() -> Iterator[list[str]]:
-    """The task on stdin: what is wrong, convolution by convolution."""
+    """Do the task on stdin; yields what is wrong, convolution by convolution."""
     task = json.load(sys.stdin)
     setting = Setting(**task["setting"])
     convolutions = [_read(one) for one in task["convolutions"]]
-    # A process that has used a CUDA device may not fork; one that begins to use it takes seconds.
+    # A process that has used CUDA must not fork, and starting CUDA takes seconds: one fork does all convolutions there.
     together = [convolutions] if torch.device(setting.device).type == "cuda" else [[one] for one in convolutions]
     wrong = 0
     for some in together:
@@ -282,7 +276,7 @@ def _read(written: Mapping[str, Any]) -> Convolution:
 
 
 def _in_a_fork(convolutions: Sequence[Convolution], setting: Setting) -> list[str]:
-    """What is wrong with `convolutions`; where the process ends early, it is the one that it was at."""
+    """What is wrong with `convolutions`; if the process ends early, the fault is of the one that it was computing."""
     reading, writing = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -311,20 +305,19 @@ def _in_a_fork(convolutions: Sequence[Convolution], setting: Setting) -> list[st
 
 
 def _complaint(convolution: Convolution, setting: Setting) -> str | None:
-    """What is wrong with `convolution`; None where all is right."""
     tolerance = _TOLERANCES[setting.arithmetic]
     for name, error in largest_error(convolution, setting).items():
-        # NaN is not within either.
+        # Not `error > tolerance`: a NaN must fail too.
         if not error <= tolerance:
             return f"{convolution} has a wrong {name}: off by {error:.1e} of its maximum, {tolerance:g} is allowed"
-    # A heap that was written over shows when memory is given back.
+    # The allocator notices a corrupted heap when memory is given back.
     ctypes.CDLL(None).malloc_trim(0)
     return None
 
 
 if __name__ == "__main__":
     end_with_parent(os.getppid())
-    # Stdout is for what is found: a library may print.
+    # Only findings go to stdout; what a library prints goes to stderr.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         for complaints in _compare():

@@ -1,9 +1,9 @@
-"""Floating-point operations of a model, counted by walking over it (V3.0 section 3.6 and Table 3).
+"""Counts the floating-point operations of a model by a training step without data (V3.0 section 3.6 and Table 3).
 
 Convolutions and matrix products are counted exactly, two operations a multiply-add, forward and backward; nothing else
-is counted. A convolution is 2 K^2 Cin Cout H W / groups with H, W of its *output*. A backward product is counted when
-autograd really computes it: the first layer has no input gradient, a frozen layer no weight gradient. The walk runs on
-torch's `meta` device: shapes, no data, no time.
+is counted. A convolution is 2 K^2 Cin Cout H W / groups with H, W of its output. A backward product is counted when
+autograd computes it: the first layer has no input gradient, a frozen layer no weight gradient. The step runs on torch's
+`meta` device, which has shapes and no data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONVENTION = "analytic"
 
 @dataclass(frozen=True)
 class Operator:
-    """One module's share: operations of one sample in a forward pass, and in forward and backward passes."""
+    """Operations of one module for one sample: in the forward pass, and in forward and backward pass together."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class Operator:
 class FlopsCount:
     """Operations of one sample, operator by operator in the order of the forward pass.
 
-    `part_names` are the modules that a reader thinks of as the model's parts; by default its direct children.
+    `part_names` are the modules that `parts` sums up; by default the model's direct children.
     """
 
     parameters: int
@@ -46,7 +46,6 @@ class FlopsCount:
 
     @property
     def parts(self) -> tuple[Operator, ...]:
-        """The operators summed up part by part."""
         of_part: dict[str, list[Operator]] = defaultdict(list)
         for operator in self.operators:
             inside = [name for name in self.part_names if f"{operator.name}.".startswith(f"{name}.")]
@@ -80,7 +79,7 @@ def _matrix_product(left: Tensor, right: Tensor) -> int:
 
 
 def _convolution(images: Tensor, weight: Tensor, outputs: Tensor, transposed: bool) -> int:
-    """2 K^2 (Cin / groups) for each output element; a transposed convolution spreads each input element instead."""
+    """2 K^2 (Cin / groups) for each output element; for a transposed convolution the same for each input element."""
     return 2 * _product((images if transposed else outputs).shape) * _product(weight.shape[1:])
 
 
@@ -105,7 +104,7 @@ _COUNTERS: dict[Any, tuple[str, Callable[[tuple[Any, ...], Any], int]]] = {
 
 
 class _Counter(TorchDispatchMode):
-    """Counts each convolution and matrix product that reaches the dispatcher, by the module that it belongs to."""
+    """Counts each convolution and matrix product that reaches torch's dispatcher, by its module."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -135,15 +134,15 @@ _NO_MODULE = "(model)"
 
 
 class _Operands:
-    """Which module multiplied what in the forward pass: a product of the backward pass takes up one of its operands.
+    """The operands of each module's products in the forward pass, one of which each backward product uses again.
 
-    torch's own tracker tells a backward pass's modules by when gradients arrive, which is wrong where modules return
-    several tensors, as a feature pyramid does.
+    So backward products find their module. torch's own tracker tells the module from when gradients arrive, which is
+    wrong where modules return several tensors, as a feature pyramid does.
     """
 
     def __init__(self) -> None:
         self._owners: dict[int, list[tuple[str, list[tuple[int, ...]]]]] = defaultdict(list)
-        # As long as they live, no other tensor can have their number.
+        # Kept alive, so that no other tensor can get their number.
         self._alive: list[Tensor] = []
 
     def add(self, name: str, operands: list[Tensor]) -> None:
@@ -153,7 +152,7 @@ class _Operands:
         self._alive += operands
 
     def owner(self, operands: list[Tensor], output: Any) -> str:
-        """The module whose operand is among `operands`; of several with the same input, the one with that weight."""
+        """The module whose operand is among `operands`; of several with the same input, the one with fitting shapes."""
         shapes = [_ordered(tensor) for tensor in (*operands, *_tensors(output))]
         fits = [
             (sum(shape in shapes for shape in of_module), name)
@@ -164,12 +163,12 @@ class _Operands:
 
 
 def _storage(tensor: Tensor) -> int:
-    """A number that a tensor shares with its views, and with nothing else that lives."""
+    """A number that a tensor shares with its views, and with no other living tensor."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _ordered(tensor: Tensor) -> tuple[int, ...]:
-    """The shape, whichever way round: backward passes transpose."""
+    """The sorted shape, since backward passes transpose."""
     return tuple(sorted(tensor.shape))
 
 
@@ -178,9 +177,9 @@ def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
 
     Args:
         model: any module whose output is a tensor, or tensors in tuples, lists or dicts; its data is not touched. Its
-            attribute `part_names`, where it has one, names what `FlopsCount.parts` sums up.
-        inputs: example tensors, the first dimension counting samples; only shapes and types matter. Their gradient is
-            not counted.
+            attribute `part_names`, if it has one, names the modules that `FlopsCount.parts` sums up.
+        inputs: example tensors, with samples along the first dimension; only shapes and types matter. Their gradients
+            are not counted.
     """
     samples = inputs[0].shape[0]
     counter = _Counter()
@@ -200,10 +199,10 @@ def count_flops(model: nn.Module, *inputs: Tensor) -> FlopsCount:
 
 
 def step_on_meta(model: nn.Module, *inputs: Tensor) -> None:
-    """Forward and backward pass of a copy of `model` that has shapes and no data, for whoever watches operations."""
+    """Do a forward and backward pass of a copy of `model` without data, for a dispatch mode that watches operations."""
     shadow = _on_meta(model)
     outputs = [leaf for leaf in _tensors(shadow(*(_empty(one) for one in inputs))) if leaf.requires_grad]
-    # One scalar: torch's tracker does not see modules whose output is itself the root of the backward pass.
+    # One scalar, since torch's tracker does not see modules whose output is the root of the backward pass.
     torch.stack([output.sum().float() for output in outputs]).sum().backward()
 
 
@@ -212,13 +211,13 @@ def _empty(tensor: Tensor) -> Tensor:
 
 
 def _on_meta(model: nn.Module) -> nn.Module:
-    """A copy of `model` with shapes and no data, in training mode."""
+    """A copy of `model` on the meta device, in training mode."""
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         empty = _empty(tensor)
         is_parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
-    # Handing the empty twins to deepcopy as already copied keeps shared parameters shared and copies no data.
+    # deepcopy gets the empty tensors as already copied, so that shared parameters stay shared and no data is copied.
     return copy.deepcopy(model, memo).train()
 
 

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _count(options: argparse.Namespace) -> tuple[FlopsCount, list[int]]:
     """The operations, and the shape of a sample."""
-    # torch is imported when signals are handled.
+    # torch is imported here, once signals are handled.
     from hpcai500.measure.flops import count_flops
     from hpcai500.workloads import model_of
 
@@ -94,7 +94,7 @@ def _entry(operator: Operator) -> dict[str, object]:
 
 
 def _plain(flops: float) -> int | float:
-    """A count as the whole number that it is; a share of a sample may not be one."""
+    """A count as an integer where it is one; per sample it may not be."""
     return int(flops) if flops.is_integer() else flops
 
 

@@ -1,4 +1,4 @@
-"""The machine as the job sees it: what `system.json` says of its nodes."""
+"""The machine as the job sees it: the nodes in `system.json`, and the counters of network interfaces."""
 
 from __future__ import annotations
 
@@ -19,31 +19,28 @@ from hpcai500.methodology.nodes import node_differences
 from hpcai500.system.node import Places, describe_node
 
 # ----------------------------------------------------------------------------------------------------
-# The machine as the job sees it: what `system.json` says of its nodes.
+# The nodes.
 
 
-# Tools' own output of so many nodes is kept: of the first, of those that differ, then of others.
+# The number of nodes whose raw output of tools is kept: the first, those that differ, then others.
 MOST_RAW = 16
 
 
 def available_cores() -> int:
-    """Cores that this process may run on: a scheduler may have given it fewer than the node has."""
+    """The number of cores that this process may run on, which may be fewer than the node has."""
     return len(os.sched_getaffinity(0))
 
 
 def boot_id() -> str | None:
-    """Which start of which machine this is: clocks of two processes can be compared when they share it."""
+    """The kernel's boot ID, None where unknown: processes with the same one can compare their clocks."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.is_file() else None
 
 
 def capture_nodes(world: Communicator, places: Places, *, first_of_host: bool) -> list[dict[str, Any]]:
-    """The documents of all nodes, on rank 0; none elsewhere. All ranks call it.
+    """The documents of all nodes, on rank 0; none elsewhere. All ranks call it together.
 
-    Args:
-        world: all ranks.
-        places: as `describe_node` has them.
-        first_of_host: whether this rank speaks for its node.
+    `places` are those of `describe_node`; `first_of_host` is whether this rank describes its node.
     """
     mine = capture_node(places) if first_of_host else None
     raw = mine.pop("raw") if mine else None
@@ -56,7 +53,7 @@ def capture_nodes(world: Communicator, places: Places, *, first_of_host: bool) -
 
 
 def capture_node(places: Places | None = None) -> dict[str, Any]:
-    """Hardware, operating system and software of this node, with what torch knows of them; unknown is None."""
+    """Hardware, operating system and software of this node, also those that torch knows; None for what is unknown."""
     return with_torch(describe_node(places or {}))
 
 
@@ -83,7 +80,7 @@ def _accelerators() -> list[dict[str, Any]]:
             "name": device.name,
             "memory_bytes": device.total_memory,
             "multiprocessors": device.multi_processor_count,
-            # As NVML writes it, under `devices`.
+            # The form of NVML, as under `devices`.
             "uuid": f"GPU-{device.uuid}",
         }
         for device in properties
@@ -91,7 +88,6 @@ def _accelerators() -> list[dict[str, Any]]:
 
 
 def _keepers(nodes: Mapping[int, Mapping[str, Any]]) -> set[int]:
-    """Ranks whose node's raw captures are kept."""
     ranks = list(nodes)
     odd = {host for difference in node_differences([*nodes.values()]) for host in difference.outliers}
     outliers = [rank for rank in ranks if str(nodes[rank].get("host")) in odd]
@@ -107,10 +103,10 @@ def _unpacked(content: bytes) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the network interfaces of this host have sent and received, by the kernel's and the adapters' own counters.
+# Bytes over the network interfaces of this host, by the counters of the kernel and of adapters.
 
 
-# Of this process's network namespace, which /sys may not be of.
+# This process's network namespace; that of /sys may be another.
 _DEVICES = Path("/proc/self/net/dev")
 _CLASSES = Path("/sys/class")
 _LOOPBACK = "lo"
@@ -118,7 +114,7 @@ _LOOPBACK = "lo"
 # whose bytes are in those of the interface that they go through.
 _IP_OVER_INFINIBAND = "32"
 _TUNNELS = {"65534", "768", "769", "776", "778", "823"}
-# A queue that traffic shaping sends an interface's packets through once more.
+# Devices through which traffic shaping sends an interface's packets once more.
 _SHAPING = "ifb"
 # An InfiniBand port counts words of four bytes.
 _WORD_BYTES = 4
@@ -126,7 +122,7 @@ _WORD_BYTES = 4
 
 @dataclass(frozen=True)
 class Bytes:
-    """Since the interface came up."""
+    """Bytes since the interface came up."""
 
     sent: int
     received: int
@@ -134,21 +130,19 @@ class Bytes:
 
 @dataclass(frozen=True)
 class NetworkCounters:
-    """All counters at one moment.
+    """All counters at one moment; `loopback` is None without such an interface.
 
-    Attributes:
-        loopback: what processes of this host sent to each other by TCP; None without such an interface.
-        interfaces: each interface that leads to other hosts, by name; an adapter's port is `mlx5_0/1`.
+    `interfaces` are those that lead to other hosts, by name; an adapter's port is `mlx5_0/1`.
     """
 
     loopback: Bytes | None
     interfaces: dict[str, Bytes]
 
     def since(self, before: NetworkCounters) -> CounterDifference:
-        """What came to pass after `before`, over the interfaces that were there all the time; plain data.
+        """Bytes since `before`, over the interfaces that both have; plain data.
 
-        An interface whose counter is lower than before was set up anew: it is named in `restarted`, and its bytes are
-        not known.
+        An interface whose counter is lower than before was restarted: it is named in `restarted`, and its bytes are
+        unknown.
         """
         both = {
             name: (before.interfaces[name], now) for name, now in self.interfaces.items() if name in before.interfaces
@@ -169,11 +163,11 @@ class NetworkCounters:
 def read_counters(devices: Path = _DEVICES, classes: Path = _CLASSES) -> NetworkCounters:
     """The counters now; reading them takes some tens of microseconds.
 
-    Left out, because their bytes are counted by what they stand on: bonds, bridges, VLANs, tunnels, queues for shaping,
-    and IP over InfiniBand beside the adapter's own counters.
+    Bonds, bridges, VLANs, tunnels, queues for shaping, and IP over InfiniBand beside the adapter's own counters are
+    left out, because the interfaces below them count the same bytes.
 
     Raises:
-        OSError: this is no Linux, or /proc is not mounted.
+        OSError: the system is not Linux, or /proc is not mounted.
     """
     found = dict(_network_devices(devices.read_text(encoding="ascii", errors="replace")))
     adapters = dict(_infiniband_ports(classes / "infiniband"))
@@ -186,7 +180,7 @@ def read_counters(devices: Path = _DEVICES, classes: Path = _CLASSES) -> Network
 
 
 def _network_devices(listing: str) -> Iterator[tuple[str, Bytes]]:
-    """Rows of /proc/net/dev: name, eight counters of what came, eight of what went; the first of each is bytes."""
+    """Rows of /proc/net/dev: name, eight counters of received and eight of sent traffic; the first of each is bytes."""
     for line in listing.splitlines()[2:]:
         name, _, counters = line.partition(":")
         fields = counters.split()
@@ -203,7 +197,7 @@ def _is_counted_below(device: Path, has_adapters: bool) -> bool:
 def _infiniband_ports(adapters: Path) -> Iterator[tuple[str, Bytes]]:
     for port in sorted(adapters.glob("*/ports/*")):
         sent, received = port / "counters" / "port_xmit_data", port / "counters" / "port_rcv_data"
-        # A virtual function may have the files and not the permission.
+        # A virtual function may have the files without permission to read them.
         try:
             words = int(sent.read_text()), int(received.read_text())
         except (OSError, ValueError):

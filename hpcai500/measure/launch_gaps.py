@@ -1,9 +1,9 @@
-"""Launch gaps: when a CUDA device had nothing to do, for how long, and whom it waited for.
+"""Launch gaps: when a CUDA device was idle, for how long, and what it waited for.
 
-A gap is time in which nothing runs on any stream, between two works of the profiled steps. It is the host's where the
-call that started the next work had not returned when the gap began: nothing was queued. What of that the host spent
-waiting for a batch is the input's. Otherwise the work was queued, and the gap is the device's own; so is one between
-two works of the same call, which are those of a graph.
+A gap is time between two pieces of work of the profiled steps in which nothing runs on any stream. Its cause is the
+host where the call that started the next work had not returned when the gap began, so that nothing was queued; the part
+of it in which the host waited for a batch is caused by input. Otherwise the work was queued, and the cause is the
+device itself; so it is between two pieces of work of one call, which belong to a CUDA graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hpcai500.methodology.kernels import (
 )
 
 HOST, INPUT, DEVICE = "host", "input", "device"
-# A device that idles less than this for others is what bounds a step.
+# If the device waits for host and input for a smaller share, the device bounds the step.
 _LITTLE = 0.05
 _LONGEST_SHOWN, _LANE_PIECES = 10, 300
 _STARTS_WORK = re.compile(r"^cu(da)?(GraphLaunch|Launch|Memcpy|Memset)")
@@ -40,7 +40,7 @@ _WAITS = re.compile(r"Synchronize")
 
 @dataclass(frozen=True)
 class _Gap:
-    """Seconds in which the device was idle, by whom it waited for."""
+    """Time in which the device was idle, with seconds by cause, and what the host did meanwhile."""
 
     start: float
     end: float
@@ -56,9 +56,7 @@ class _Gap:
 def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
     """The table `launch` of profile.json (docs/profile.md); None where no device worked in a step.
 
-    Args:
-        trace: of some steps.
-        step_seconds: of one without the profiler, under which the host is slower.
+    `step_seconds` is that of a step without the profiler, under which the host is slower.
     """
     marks = sorted((one for one in trace.host if one.name == STEP), key=lambda one: one.start)
     calls = {one.arguments["correlation"]: one for one in trace.calls if "correlation" in one.arguments}
@@ -91,7 +89,7 @@ def launch_table(trace: Trace, step_seconds: float) -> dict[str, Any] | None:
 
 
 def _within(marks: Sequence[Slice], device: Sequence[Slice], calls: Mapping[Any, Slice]) -> list[Slice]:
-    """What was started in a step, in the order in which it ran; works whose call was not traced run between these."""
+    """Device work that was started in a step (if its call was not traced: that began in one), in order of running."""
     if not marks:
         return []
     first, last = marks[0].start, marks[-1].end
@@ -126,7 +124,7 @@ def _explained(
 
 
 def _first_starts(works: Sequence[Slice]) -> dict[Any, float]:
-    """Of each call, when the first work that it started began; `works` in the order in which they ran."""
+    """When the first work of each call began, by correlation; `works` must be in the order of running."""
     found: dict[Any, float] = {}
     for one in works:
         found.setdefault(one.arguments.get("correlation"), one.start)
@@ -134,8 +132,6 @@ def _first_starts(works: Sequence[Slice]) -> dict[Any, float]:
 
 
 class _Host:
-    """What a thread of the host was doing at a moment."""
-
     def __init__(self, trace: Trace) -> None:
         self._slices: dict[tuple[Any, Any], list[Slice]] = defaultdict(list)
         self._calls: dict[tuple[Any, Any], list[Slice]] = defaultdict(list)
@@ -145,7 +141,7 @@ class _Host:
         self._inputs = trace.inputs
 
     def doing(self, moment: float, thread: tuple[Any, Any]) -> str:
-        """A wait for a batch; else outermost operator, innermost operator and call into CUDA; "python" for none."""
+        """The wait for a batch; else outermost operator, innermost operator and call into CUDA; "python" for none."""
         if any(one.thread == thread and one.start <= moment <= one.end for one in self._inputs):
             return INPUT_MARK
         inner = _at(self._slices[thread], moment)
@@ -156,7 +152,7 @@ class _Host:
 
 
 def _at(slices: Sequence[Slice], moment: float) -> Slice | None:
-    """The innermost of these, sorted by start, that `moment` lies in."""
+    """The innermost of `slices`, which are sorted by start, that `moment` lies in."""
     place = bisect_right(slices, moment, key=lambda one: one.start) - 1
     one = slices[place] if place >= 0 else None
     while one is not None and one.end < moment:
@@ -188,7 +184,7 @@ def _of_host(marks: Sequence[Slice], trace: Trace) -> dict[str, Any]:
     calls = [one for one in trace.calls if first <= one.start <= last]
     launching = [one for one in calls if _STARTS_WORK.search(one.name)]
     waiting = [one for one in calls if _WAITS.search(one.name)]
-    # The training thread alone: another one's waiting is not in the way of a step.
+    # Of the training thread only, since waits of other threads do not delay a step.
     idle = [one for one in (*waiting, *trace.inputs) if one.thread == marks[0].thread and first <= one.start <= last]
     return {
         "launches": len(launching),
@@ -201,7 +197,7 @@ def _of_host(marks: Sequence[Slice], trace: Trace) -> dict[str, Any]:
 def _lane(
     marks: Sequence[Slice], works: Sequence[Slice], calls: Mapping[Any, Slice], stretches: Sequence[Stretch]
 ) -> dict[str, Any]:
-    """What the device did in the middle one of the steps, from its first work to that of the next step."""
+    """What the device did in the middle step, from its first work to that of the next step."""
     begins = []
     for mark in marks:
         own = (one for one in works if (call := calls.get(one.arguments.get("correlation"))) and _is_in(call, mark))

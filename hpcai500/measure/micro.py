@@ -1,4 +1,8 @@
-"""The ceilings of a machine: products, convolutions, copies, all-reduces and input, each as fast as it goes here."""
+"""What measurements of a machine's ceilings share: memory, precisions, error bounds, the crew of ranks, the search.
+
+A ceiling is how fast products, convolutions, copies, all-reduces and input go here, with verified results. All ranks
+measure at once.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,7 @@ from hpcai500.progress import Progress
 from hpcai500.system.process import memory_limit
 
 # ----------------------------------------------------------------------------------------------------
-# The ceilings of a machine: products, convolutions, copies, all-reduces and input, each as fast as it goes here.
-
-
-# ----------------------------------------------------------------------------------------------------
-# How much memory a measurement may take, and how large the caches are that it must not fit into.
+# Memory: how much a measurement may take, and how large the caches are that it must not fit into.
 
 
 _ROOT = Path("/")
@@ -36,12 +36,12 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "": 1}
 def available_bytes(device: torch.device, ranks_here: int, root: Path = _ROOT) -> int:
     """Memory that this rank may take on `device`: half of what is free, shared with the other ranks of the host."""
     if device.type == "cuda":
-        # What torch keeps for later is free.
+        # Memory that torch's allocator caches counts as free.
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     meminfo = (root / "proc/meminfo").read_text(encoding="ascii")
     found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
-    # Kernels older than 3.14 do not estimate it; what is free is less.
+    # Kernels older than 3.14 do not tell MemAvailable; MemFree is less.
     found = found or re.search(r"^MemFree:\s+(\d+) kB", meminfo, re.MULTILINE)
     assert found, "a Linux kernel tells its free memory"
     free = int(found.group(1)) * 1024
@@ -49,7 +49,7 @@ def available_bytes(device: torch.device, ranks_here: int, root: Path = _ROOT) -
 
 
 def last_level_cache_bytes(root: Path = _ROOT) -> int:
-    """The largest cache of the first processor, and of its twins: one for each that does not share it; 0 if unknown."""
+    """Size of all last-level data caches together, each shared one counted once; 0 if unknown."""
     caches: dict[tuple[int, str], int] = {}
     for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         parts = [folder / name for name in ("level", "size", "shared_cpu_list", "type")]
@@ -64,19 +64,19 @@ def last_level_cache_bytes(root: Path = _ROOT) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The arithmetics that products are measured in, and what each rounds.
+# Precisions that products are measured in, and what each rounds.
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How numbers are held and rounded.
+    """How numbers are stored and rounded.
 
     Attributes:
         name: the recipe's word.
         dtype: of operands and results.
         result: unit roundoff of a result: 2**-24 for fp32.
-        operand: unit roundoff of an operand on its way into the product; 0 where it goes in as it is.
-        sums: unit roundoff of the sums, which are in fp32 in all of them.
+        operand: unit roundoff of an operand on its way into the product; 0 where it is not rounded.
+        sums: unit roundoff of the sums, which are in fp32 for all precisions.
     """
 
     name: str
@@ -90,7 +90,7 @@ PRECISIONS = {
     one.name: one
     for one in (
         Precision("fp32", torch.float32, result=2.0**-24),
-        # Operands lose 13 bits. Tensor cores cut sums off where a processor rounds them: twice the unit.
+        # Operands lose 13 bits. Tensor cores truncate sums where a CPU rounds them: twice the unit.
         Precision("tf32", torch.float32, result=2.0**-24, operand=2.0**-11, sums=2.0**-23),
         Precision("bf16", torch.bfloat16, result=2.0**-8, sums=2.0**-23),
         Precision("fp16", torch.float16, result=2.0**-11, sums=2.0**-23),
@@ -111,11 +111,11 @@ def lacking(precision: Precision, device: torch.device) -> str | None:
 
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """Products are computed in `precision` within this context, and gradients are not recorded."""
+    """Inside, products are computed in `precision` and gradients are not recorded; restores torch's settings."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("high" if precision.name == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
-    # As in training: shapes never change there, so the search for the fastest algorithm is worth its time.
+    # As in training, where shapes never change, so that the search for the fastest algorithm pays off.
     torch.backends.cudnn.benchmark = True
     try:
         with torch.inference_mode():
@@ -126,7 +126,7 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is measured in several ways, of which the fastest counts: a product of matrices, a convolution.
+# Problems: what is measured in several ways, of which the fastest counts, such as a matrix product or a convolution.
 
 
 Call = Callable[[], Tensor]
@@ -134,12 +134,7 @@ Call = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A problem with its operands.
-
-    Attributes:
-        calls: the library calls that solve it, by name; each returns the result.
-        complaint: what is wrong with a result; None for one that is right.
-    """
+    """A problem with its operands: the library calls that solve it, by name, and a check of a result."""
 
     calls: Mapping[str, Call]
     complaint: Callable[[Tensor], str | None]
@@ -151,8 +146,8 @@ class Problem(Protocol):
     Attributes:
         name: its shape, for people.
         flops: operations of solving it, two a multiply-add.
-        elements: numbers that operands and result hold.
-        check_flops: float64 operations, or numbers made float64, of looking whether a result is right; about.
+        elements: numbers that operands and results hold, in all layouts that are tried.
+        check_flops: about how many float64 operations, or conversions to float64, a check of a result takes.
     """
 
     @property
@@ -165,24 +160,24 @@ class Problem(Protocol):
     def check_flops(self) -> int: ...
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
-        """Make operands and the calls."""
+        """Make the operands on `device`, and the calls that a library has there."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far a product in finite precision may be from the exact one: what is further away is wrong, however fast.
+# Error bounds: how far a product in finite precision may be from the exact one.
 
 
 # Operands are uniform in [-1, 1]: zero mean, this variance.
 _VARIANCE = 1 / 3
-# Six standard deviations of a sum of roundings: one in 5e8 entries is beyond.
+# Standard deviations of a sum of roundings that are allowed: one in 5e8 entries is beyond six.
 _SIGMAS = 6.0
-# How much larger the errors of Winograd's 4 x 4 tiles are than those of plain sums: Lavin and Gray, "Fast algorithms
-# for convolutional neural networks", CVPR 2016, table 4 (2.84e-4 to 4.01e-5). Libraries choose them in fp32.
+# Factor of the errors of Winograd's 4 x 4 tiles over those of plain sums: Lavin and Gray, "Fast algorithms for
+# convolutional neural networks", CVPR 2016, table 4 (2.84e-4 to 4.01e-5). Libraries choose such tiles in fp32.
 WINOGRAD = 7.1
 
 
 def operand(shape: tuple[int, ...], precision: Precision, device: torch.device) -> Tensor:
-    """Random values, uniform in [-1, 1]: zeros would take less power, and so run faster than training does."""
+    """Random values, uniform in [-1, 1]: zeros would take less power, and so run faster than training."""
     return torch.empty(shape, device=device).uniform_(-1, 1).to(precision.dtype)
 
 
@@ -192,17 +187,19 @@ def entry_bound(exact: Tensor, inner: int, precision: Precision, loss: float = 1
     Of operands with zero mean, a sum of k products has the standard deviation S = sqrt(k) / 3. Its error is that of
 
     - the result's own rounding: u |c|; where sums of parts are rounded to 16 bits too, as a split sum is, a few u S;
-    - each partial sum's rounding: k errors of at most u S, independent, so their sum is like sqrt(k) u S, which is
-      free of the pessimism of k u (Higham and Mary, "Sharper probabilistic backward error analysis for basic linear
-      algebra kernels with random data", SIAM J. Sci. Comput. 42(5), 2020);
+    - each partial sum's rounding: k independent errors of at most u S, so their sum is like sqrt(k) u S and not like
+      the pessimistic k u S (Higham and Mary, "Sharper probabilistic backward error analysis for basic linear algebra
+      kernels with random data", SIAM J. Sci. Comput. 42(5), 2020);
     - each operand's rounding on its way in: sqrt(2) u S.
 
-    An fp32 product that was computed in bf16 or tf32 is far beyond it. `loss` is a factor for the sums of an algorithm
-    that needs fewer operations. `parts` is how many sums of parts are rounded to 16 bits one after the other, as a
-    processor without instructions for them sums a weight gradient over images: the j-th of them has the deviation
-    S sqrt(j / parts), and rounding is uniform, so that the errors amount to u S sqrt(parts / 6). How large the partial
-    sums are, and so the variance of their roundings, differs from entry to entry, so that six deviations do not do: of
-    ten million simulated entries the worst was 10.4 of them away, and twelve are allowed.
+    An fp32 product that was computed in bf16 or tf32 is far beyond it.
+
+    `loss` is a factor for the sums of an algorithm that needs fewer operations (`WINOGRAD`). `parts` is how many
+    partial sums are rounded to 16 bits one after the other, as a CPU without 16-bit instructions sums a weight gradient
+    over images: the j-th of them has the deviation S sqrt(j / parts), and rounding is uniform, so that the errors
+    amount to u S sqrt(parts / 6). The size of the partial sums, and so the variance of their roundings, differs from
+    entry to entry, so six deviations are not enough: of ten million simulated entries the worst was 10.4 deviations
+    away, and twelve are allowed.
     """
     deviation = math.sqrt(inner) * _VARIANCE
     relative = loss * precision.sums * math.sqrt(inner) + math.sqrt(2) * precision.operand
@@ -214,14 +211,14 @@ def entry_bound(exact: Tensor, inner: int, precision: Precision, loss: float = 1
 def row_sum_bound(computed: Tensor, inner: int, precision: Precision) -> Tensor:
     """The largest error of each row's sum with random signs, from the row's float64 entries (rows, columns).
 
-    As errors of entries are independent, their sum is no larger than six standard deviations of it; a bound of an entry
-    is no less than its standard deviation.
+    Errors of entries are independent, so six standard deviations bound their sum; the bound of an entry is no less than
+    its standard deviation.
     """
     return _SIGMAS * entry_bound(computed, inner, precision).square().sum(dim=-1).sqrt()
 
 
 # ----------------------------------------------------------------------------------------------------
-# The ranks that measure at once, and what their measurements make together.
+# The crew: the ranks that measure at once, and what their measurements add up to.
 
 
 Thing = TypeVar("Thing")
@@ -232,12 +229,7 @@ _CPUS = Path("/proc/cpuinfo")
 class Crew:
     """All ranks of the job, each with its device.
 
-    Attributes:
-        world: to talk with the others.
-        device: of this rank.
-        cores: that this rank may use.
-        say: tells people a line, on one rank.
-        doing: is told what is measured now.
+    `say` shows people a line, on one rank; `doing` gets what is measured now.
     """
 
     world: Communicator
@@ -248,12 +240,10 @@ class Crew:
 
     @property
     def nodes(self) -> int:
-        """Hosts of the job."""
         return len(set(self.world.hosts))
 
     @property
     def ranks_here(self) -> int:
-        """Ranks of this host."""
         return self.world.hosts.count(self.world.hosts[self.world.rank])
 
     def gather(self, thing: Thing) -> list[Thing]:
@@ -261,15 +251,15 @@ class Crew:
         return self.world.gather_objects(thing)
 
     def time(self, run: Callable[[], float], effort: Effort) -> Timing:
-        """Time `run` while all others do the same: they begin together, and none ends before all have enough."""
+        """Time `run` on all ranks at once: they begin together, and none ends before all have enough repetitions."""
         self.world.barrier()
         return repeat(run, effort, agree=lambda wanted: max(self.gather(wanted)))
 
     def require(self, what: str, complaint: str | None) -> None:
-        """Make sure, on all ranks alike, that none of them has a complaint about `what`.
+        """Make sure, on all ranks together, that none has a complaint about `what`.
 
         Raises:
-            WrongAnswerError: one has: which, and what it is.
+            WrongAnswerError: a rank has one (on all ranks).
         """
         for rank, one in enumerate(self.gather(complaint)):
             if one:
@@ -279,14 +269,10 @@ class Crew:
                 )
 
     def entry(self, unit: str, amount: float, timing: Timing, share: float = 1.0, **more: Any) -> dict[str, Any]:
-        """What the document says of a measurement that all ranks made at once.
+        """The document's entry of a measurement that all ranks made at once; call it on all ranks.
 
-        Args:
-            unit: of `amount` a second.
-            amount: that this rank did in each repetition.
-            timing: of this rank.
-            share: factor of the sum of all ranks' rates, which makes the value.
-            more: further keys.
+        This rank did `amount` in each repetition; `unit` is that of `amount` a second. The value is `share` times the
+        sum of all ranks' rates; `more` are further keys of the entry.
         """
         low, high = timing.interval
         mine = amount / timing.median, amount / high, amount / low, timing.spread, len(timing.seconds)
@@ -308,7 +294,7 @@ class Crew:
 
 
 def device_name(device: torch.device, cpus: Path = _CPUS) -> str:
-    """What its maker calls it."""
+    """The device's model; for a CPU that of /proc/cpuinfo, or else the machine's architecture."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     lines = cpus.read_text(encoding="utf-8").splitlines() if cpus.is_file() else []
@@ -317,25 +303,25 @@ def device_name(device: torch.device, cpus: Path = _CPUS) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The fastest way to compute, of many shapes and library calls: all are tried, the best measured well and verified.
+# The search for the fastest of many shapes and library calls: all are tried, the best are measured well and verified.
 
 
-# Of the ways that were tried, so many are measured well: what is fastest twice need not be the fastest.
+# So many of the ways that were tried are measured well, since the fastest in a short trial need not be the fastest.
 FINALISTS = 3
 _TRIES = 3
-# Budget of the search, in measurements: slow processors need as long for few shapes as fast ones for all.
+# Time of the search in units of a measurement: slow processors get as long for few shapes as fast ones for all.
 _SEARCH = 4
-# Of the finalists, in measurements: those that would begin later are left out.
+# Time of the finalists, in the same unit: those that would begin later are left out.
 _FINAL = 6.0
-# A way that was predicted to take this many times the time of a repetition is not even tried: the prediction is rough.
+# A way is not tried if it is predicted to take this many times the allowed time; the prediction is rough.
 _DOUBT = 4.0
-# On a device, the first call of a convolution tries all algorithms of its library, as training does once.
+# On CUDA, the first call of a convolution tries all algorithms of its library, as training does once.
 _TUNING_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """A problem's place in the list, and the name of a call that solves it."""
+    """A problem's index, and the name of a call that solves it."""
 
     problem: int
     call: str
@@ -358,12 +344,10 @@ def fastest(
     """The document's entry of the fastest way to solve one of `problems`; None where none ends in time on all ranks.
 
     Args:
-        problems: of growing size, so that each tells what the next one will take.
-        precision: of operands and results.
-        crew: all ranks; they compute at once.
-        seconds: of measuring a finalist; trying all of them takes twice that, or a little more.
-        bar: told once this is done.
-        probes: smaller ones, which only tell how fast this machine is: nothing large is begun without an estimate.
+        problems: of growing size, so that each predicts the time of the next.
+        seconds: of measuring a finalist.
+        bar: advanced once, at the end.
+        probes: smaller problems, which only tell how fast this machine is: nothing large is begun without an estimate.
 
     Raises:
         WrongAnswerError: a rank's result is wrong.
@@ -377,7 +361,7 @@ def fastest(
         measured: list[_Measured] = []
         begun = time.monotonic()
         for way in ways:
-            # One counts, however slow it is.
+            # One finalist is measured in any case, however slow it is.
             if measured and any(crew.gather(time.monotonic() - begun > _FINAL * seconds)):
                 break
             measured.append(_measure(problems[way.problem], way, precision, crew, effort))
@@ -398,11 +382,7 @@ def fastest(
 def _finalists(problems: Sequence[Problem], tried: dict[Way, float], check_seconds: float, seconds: float) -> list[Way]:
     """The fastest ways, of those whose results can be checked in time; the quickest to check where none can.
 
-    Args:
-        problems: all.
-        tried: FLOPS of each way.
-        check_seconds: of an operation of a check.
-        seconds: of measuring.
+    `tried` has the FLOPS of each way, `check_seconds` is the time of one operation of a check.
     """
     quick = [way for way in tried if problems[way.problem].check_flops * check_seconds <= _FINAL * seconds]
     if tried and not quick:
@@ -411,10 +391,9 @@ def _finalists(problems: Sequence[Problem], tried: dict[Way, float], check_secon
 
 
 class _Search:
-    """Tries shapes and calls on this rank, the small ones first, and begins nothing that would not end in time.
+    """Tries shapes and calls on this rank, small ones first, and begins nothing that would not end in time.
 
-    Attributes:
-        check_seconds: of an operation of a check (`Problem.check_flops`); 0 while unknown.
+    `check_seconds` is the time of one operation of a check (`Problem.check_flops`); 0 while unknown.
     """
 
     def __init__(self, precision: Precision, crew: Crew, seconds: float, effort: Effort) -> None:
@@ -426,12 +405,12 @@ class _Search:
         self._budget = _SEARCH * seconds + tuning
         # FLOPS of each call at the largest problem that it has solved.
         self._rates: dict[str, float] = {}
-        # Of making a problem's operands, for each of its elements.
+        # Time of making operands, for each of their elements.
         self._prepare_seconds = 0.0
         self.check_seconds = 0.0
 
     def try_all(self, problems: Sequence[Problem], probes: Sequence[Problem]) -> dict[Way, float]:
-        """FLOPS of every way of `problems` on this rank, roughly."""
+        """Rough FLOPS of every way of `problems` on this rank."""
         crew, found = self._crew, dict[Way, float]()
         crew.world.barrier()
         limit = time.monotonic() + self._budget
@@ -447,7 +426,7 @@ class _Search:
         return found
 
     def _fits(self, problem: Problem, limit: float) -> bool:
-        """Whether `problem` can be tried before `limit`, and be measured in time by the fastest call."""
+        """Whether the fastest call can be expected to try `problem` before `limit`, and to be measured in time."""
         if not self._rates:
             return True
         expected = problem.flops / max(self._rates.values())
@@ -455,15 +434,15 @@ class _Search:
         return expected <= _DOUBT * self._longest and time.monotonic() + preparing + expected < limit
 
     def _may_call(self, name: str, problem: Problem) -> bool:
-        """Whether the call `name` can be expected to end: one that has solved nothing smaller counts as the slowest."""
+        """Whether the call can be expected to end in time; one that has solved nothing yet counts as the slowest."""
         if not self._rates:
             return True
         return problem.flops / self._rates.get(name, min(self._rates.values())) <= self._patience
 
     def _try(self, problem: Problem, limit: float, *, is_probe: bool = False) -> dict[str, float]:
-        """Seconds of each call that ends in time; where the first is much longer, no other is tried.
+        """Seconds of each call that was tried; where the first takes much too long, no other is tried.
 
-        Calls take turns and the fastest of each counts: what a neighbour takes meanwhile hits one as the other.
+        Calls take turns and the fastest time of each counts, so that other load on the host hits all of them alike.
         """
         what = f"{problem.name} in {self._precision.name}"
         self._crew.doing(what)
@@ -471,17 +450,17 @@ class _Search:
         prepared = problem.prepare(self._precision, self._crew.device)
         self._prepare_seconds = (time.monotonic() - begun) / problem.elements
         best: dict[str, float] = {}
-        # What is tried first tells whether anything is measured at all: one disturbance must not decide that.
+        # The first trial decides whether anything is measured at all, so one disturbance must not fail it.
         patience = self._patience if self._rates else _DOUBT * self._patience
         for name, call in prepared.calls.items():
             if not self._may_call(name, problem) or (best and time.monotonic() > limit):
                 continue
             self._crew.doing(f"{what} by {name}")
             try:
-                # The first one also pays for making a kernel.
+                # The first call may also compile a kernel.
                 best[name] = self._watch(call)
             except RuntimeError as error:
-                # This build has no such product in this precision, or no memory for it.
+                # This build has no such product in this precision, or memory is short.
                 if not is_probe:
                     self._crew.say(f"{what}: not by {name}: {str(error).partition(chr(10))[0][:200]}")
                 continue
@@ -501,7 +480,7 @@ class _Search:
 
 
 def _tried_by_all(crew: Crew, mine: dict[Way, float]) -> dict[Way, float]:
-    """FLOPS of all ranks together, of the ways that all of them have."""
+    """FLOPS of all ranks together, of the ways that all of them could try."""
     everyone = crew.gather(mine)
     return {way: sum(rates[way] for rates in everyone) for way in mine if all(way in rates for rates in everyone)}
 
@@ -518,7 +497,7 @@ def _measure(problem: Problem, way: Way, precision: Precision, crew: Crew, effor
 
 
 def _best_of_each(problems: Sequence[Problem], tried: dict[Way, float]) -> list[dict[str, Any]]:
-    """Of every shape that was tried, roughly, its fastest call: for whoever wants to know which shapes are slow."""
+    """The fastest call of every shape that was tried, with rough FLOPS: tells which shapes are slow."""
     best: dict[int, Way] = {}
     for way, rate in tried.items():
         if way.problem not in best or rate > tried[best[way.problem]]:

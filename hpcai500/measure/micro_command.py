@@ -1,4 +1,4 @@
-"""`python -m hpcai500.measure.micro_command`: one rank of `hpcai500 micro`."""
+"""`python -m hpcai500.measure.micro_command`: one rank of `hpcai500 micro`, which measures a machine's ceilings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpcai500.measure.products import ProductsOfStep
 
 KINDS = ("gemm", "conv", "copy", "allreduce", "input")
-# Of the workloads' shapes, so many are tried; and the square ones, of which the largest is not known before.
+# The workloads' heaviest shapes that are tried, beside the squares.
 _SHAPES = 8
 # Squares that only tell how fast this machine is.
 _PROBES = (64, 128, 256)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(bench: Bench) -> Mapping[str, Any]:
-    from hpcai500.measure.micro import Crew  # torch only after threads are told how to wait
+    from hpcai500.measure.micro import Crew  # torch, after OpenMP's variables are set
 
     kinds = _kinds(bench.options)
     now = ["starting"]
@@ -90,7 +90,7 @@ def _pair(text: str) -> tuple[str, Path]:
 
 
 def _count(kinds: Sequence[str], data: Mapping[str, Path]) -> int:
-    """Measurements that progress counts; groups of ranks are not known yet."""
+    """Number of measurements, for progress; `allreduce` counts once, since groups of ranks are not known yet."""
     from hpcai500.measure.micro import PRECISIONS
 
     each = {"gemm": len(PRECISIONS), "conv": len(PRECISIONS), "copy": 1, "allreduce": 1, "input": len(data)}
@@ -98,20 +98,18 @@ def _count(kinds: Sequence[str], data: Mapping[str, Path]) -> int:
 
 
 class _Walk:
-    """A recipe and the products of a training step of it."""
-
     def __init__(self, recipe: Recipe, products: ProductsOfStep) -> None:
         self.recipe, self.products = recipe, products
 
     @property
     def training_flops(self) -> float:
-        """Of a sample; each convolution is among the matrix products too."""
+        """Operations of training on one sample; `gemms` has each convolution too."""
         total = sum(shape.flops * count for shape, count in self.products.gemms.items())
         return total / self.recipe.hyperparameters.batch_size
 
 
 def _walks(recipe: Recipe) -> dict[str, _Walk]:
-    """The products of both workloads: of the recipe, and of its sibling of the other benchmark."""
+    """The products of the recipe and of its sibling, by benchmark."""
     import torch
 
     from hpcai500.measure.products import products_of_step
@@ -136,7 +134,7 @@ def sibling(recipe: Recipe) -> Recipe:
 
 
 def _inputs(recipe: Recipe) -> tuple[Tensor, ...]:
-    """What a step of one rank takes, as shapes."""
+    """Inputs of a training step of one rank, of which only shapes count."""
     import torch
 
     from hpcai500.data.climate.synthetic import SyntheticYears
@@ -172,19 +170,19 @@ def _products(
     probes: list[Problem]
     if kind == "gemm":
         shapes = heaviest([walk.products.gemms for walk in walks], _SHAPES)
-        # The lightest first: each tells what the next ones will take, and time for large squares is not the shapes'.
+        # The lightest first: each predicts the time of the next, and large squares do not use up the shapes' time.
         problems = sorted([*shapes, *(Gemm(side, side, side) for side in _SQUARES)], key=lambda shape: shape.flops)
         probes = [Gemm(side, side, side) for side in _PROBES]
     else:
         layers = heaviest([walk.products.convolutions for walk in walks], _SHAPES)
-        # The lightest first: each tells what the next ones will take.
+        # The lightest first: each predicts the time of the next.
         problems = sorted(layers, key=lambda layer: layer.flops)
         lightest = sorted(layers, key=lambda layer: layer.flops)[:1]
         every_product = get_args(Product)
         probes = [
             one for layer in lightest for product in every_product for one in replace(layer, product=product).smaller()
         ]
-    # A library for a device tunes itself for each new shape, for longer than a small product tells.
+    # CUDA libraries tune themselves for each new shape, which takes so long that small products tell nothing.
     if crew.device.type == "cuda":
         probes = []
     for name, precision in PRECISIONS.items():
@@ -206,7 +204,7 @@ def _all_reduce(bench: Bench, crew: Crew, bar: Progress) -> dict[str, Any]:
         crew.say("allreduce: left out: there is one rank; start more: --procs N, or a launcher")
         bar.advance()
         return {}
-    # What the monitor hears of each collective would be a part of the latency of a small message.
+    # Without the monitor, whose announcements would add to the latency of small messages.
     return measure_all_reduce(crew, bench.ranks.unwatched, bench.options.seconds, bar)
 
 
@@ -252,7 +250,7 @@ def _input(
 
 
 def _enough(rate: float, recipe: Recipe, walk: _Walk, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether input is faster than training can ever be: no step is faster than the ceiling of its products."""
+    """Whether input is faster than training can be, since no step is faster than the ceiling of its products."""
     precision = arithmetic_of(recipe.accelerator.precision)
     names = (f"gemm {precision}", f"conv {precision}")
     ceilings = [found[name]["value"] for name in names if name in found]
@@ -261,7 +259,7 @@ def _enough(rate: float, recipe: Recipe, walk: _Walk, found: Mapping[str, Any]) 
 
 
 def _say_nothing(line: str) -> None:
-    """Rank 0 says it."""
+    """Other ranks are silent."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The checks of `hpcai500 doctor` that measure: what each rank does, and what its numbers amount to.
+"""The checks of `hpcai500 doctor` that measure: clocks, devices, all-reduces, nodes, power, products, versions.
 
-Each module has a part that measures, on the ranks, and one that judges plain numbers.
+Each check has a part that measures, on all ranks, and one that judges plain numbers.
 """
 
 from __future__ import annotations
@@ -33,17 +33,11 @@ from hpcai500.system.network import link_rates
 from hpcai500.system.power import automatic_names, find_sources, openers
 
 # ----------------------------------------------------------------------------------------------------
-# The checks of `hpcai500 doctor` that measure: what each rank does, and what its numbers amount to.
-#
-# Each module has a part that measures, on the ranks, and one that judges plain numbers.
-
-
-# ----------------------------------------------------------------------------------------------------
-# Ask every rank the same, and keep what each of them answers, also that it could not.
+# Answers of all ranks to one question; a failure is an answer too.
 
 
 Value = TypeVar("Value")
-# More of them help nobody: mend these first.
+# Names in a message: a longer list helps nobody.
 _MOST = 6
 
 
@@ -58,12 +52,11 @@ class Answer(Generic[Value]):
 
     @property
     def name(self) -> str:
-        """What people call it."""
         return f"rank {self.rank} on host {self.host}"
 
 
 def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Value]]:
-    """Each rank's answer, by rank, on all of them; `ask` talks to no other rank.
+    """Each rank's answer, by rank, on all of them; `ask` must not communicate.
 
     Raises:
         RunError: a rank is lost.
@@ -82,7 +75,7 @@ def ask_everyone(world: Communicator, ask: Callable[[], Value]) -> list[Answer[V
 
 
 def ask_hosts(world: Communicator, ask: Callable[[], Value]) -> list[Answer[Value]]:
-    """The same of one rank of each host, its first."""
+    """As `ask_everyone`, of the first rank of each host only."""
     answers = ask_everyone(world, lambda: ask() if is_first_of_host(world.rank, world.hosts) else None)
     first = {host: rank for rank, host in reversed([*enumerate(world.hosts)])}.values()
     return [Answer(it.rank, it.host, it.value, it.error) for it in answers if it.rank in first]
@@ -99,50 +92,45 @@ def failures(name: str, answers: Sequence[Answer[Value]], what: str, fix: str) -
 
 
 def values(answers: Sequence[Answer[Value]]) -> list[tuple[Answer[Value], Value]]:
-    """Those that could answer, with what they said."""
+    """The ranks that could answer, with their values."""
     return [(answer, answer.value) for answer in answers if answer.value is not None]
 
 
 def listed(words: Iterable[str]) -> str:
-    """`a, b and 3 more`."""
+    """`a, b and 3 more`; repeated words count once."""
     found = list(dict.fromkeys(words))
     more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
     return ", ".join(found[:_MOST]) + more
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the clocks of all hosts agree: wall clocks, which records and power meters are joined by, and the others.
+# Clocks: wall clocks, by which records and power meters are joined, and monotonic ones.
 
 
 MOST_APART_SECONDS = 1.0
-# Beyond that a timeline does not tell which rank came last.
+# Beyond that, a timeline does not tell which rank came last.
 MOST_ERROR_SECONDS = 0.01
 
 
 def measure_clocks(world: Communicator) -> tuple[list[float], ClockAlignment]:
-    """For each rank how far its wall clock is ahead of rank 0's (seconds), and how its monotonic clock is aligned.
+    """How far each rank's wall clock is ahead of rank 0's (seconds), and how monotonic clocks are aligned.
 
-    Called by all ranks.
+    All ranks call it together.
     """
     alignment = align_clocks(world)
     return wall_offsets(world.gather_objects(time.time() - time.perf_counter()), alignment), alignment
 
 
 def wall_offsets(walls: Sequence[float], alignment: ClockAlignment) -> list[float]:
-    """How far each wall clock is ahead of that of rank 0.
-
-    Args:
-        walls: for each rank, its wall clock minus its monotonic one.
-        alignment: what is added to each monotonic clock to get that of rank 0.
-    """
+    """How far each wall clock is ahead of rank 0's, from each rank's wall clock minus its monotonic one; seconds."""
     return [wall - offset - walls[0] for wall, offset in zip(walls, alignment.offsets_seconds, strict=True)]
 
 
 def judge_clocks(walls: Sequence[float], errors: Sequence[float], hosts: Sequence[str]) -> Check:
-    """Whether wall clocks that are ahead by `walls`, and monotonic ones known to `errors` (seconds), will do."""
+    """Judge wall clocks that are ahead by `walls`, and monotonic ones aligned to within `errors`; seconds by rank."""
     if len(set(hosts)) == 1:
         return Check(CLOCKS, "pass", "one host, one clock")
-    # Half of the hosts are right: rank 0's need not be among them.
+    # The median is taken to be right; rank 0's clock may be a wrong one.
     middle = sorted(walls)[len(walls) // 2]
     apart = {host: wall - middle for host, wall in zip(hosts, walls, strict=True)}
     wrong = [f"{host} by {seconds:+.3g} s" for host, seconds in apart.items() if abs(seconds) > MOST_APART_SECONDS]
@@ -164,7 +152,7 @@ def judge_clocks(walls: Sequence[float], errors: Sequence[float], hosts: Sequenc
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the device of each rank answers: a small computation with a known result.
+# Devices: each does a small computation with a known result.
 
 
 _COUNT = 100_000
@@ -172,13 +160,9 @@ _COUNT = 100_000
 
 @dataclass(frozen=True)
 class Device:
-    """What a rank computes on.
+    """What a rank computes on; `answer` is the sum of the first `_COUNT` whole numbers.
 
-    Attributes:
-        name: of the model.
-        identity: which one it is, on its host; None where ranks may share it.
-        on_host: how many the rank can see.
-        answer: the sum of the first whole numbers.
+    `identity` tells devices of a host apart, None where ranks may share it; `on_host` counts the devices it sees.
     """
 
     name: str
@@ -188,10 +172,10 @@ class Device:
 
 
 def ask_device(device: torch.device) -> Device:
-    """Have `device` compute.
+    """Compute a sum on `device`.
 
     Raises:
-        RuntimeError: it does not; the message is the driver's.
+        RuntimeError: it cannot; the message is the driver's.
     """
     numbers = torch.arange(1, _COUNT + 1, dtype=torch.float64, device=device)
     answer = float(numbers.sum().cpu())
@@ -203,7 +187,7 @@ def ask_device(device: torch.device) -> Device:
 
 
 def judge_devices(answers: Sequence[Answer[Device]]) -> Check:
-    """Whether all devices answered, and no two ranks have the same one."""
+    """Judge whether all devices compute right, and no two ranks share one."""
     fix = "see `nvidia-smi` and `dmesg` on that host, or leave it out"
     if failed := failures(DEVICES, answers, "cannot compute", fix):
         return failed
@@ -240,28 +224,28 @@ def _in_words(found: Sequence[tuple[Answer[Device], Device]]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All-reduces over all ranks: whether the sums are right, how long they take, and over which interface they go.
+# Measuring all-reduces over all ranks: whether sums are right, how long they take, and which interface they use.
 
 
-# No multiple of anything, and more than a message of any library.
+# A prime, so no multiple of any library's message size, and larger than one.
 _EXCHANGE_COUNT = 1_000_003
-# Sums of all ranks stay below 2^24, the whole numbers that float32 holds, for four thousand ranks.
+# Up to four thousand ranks, all sums stay below 2^24, up to where float32 holds every whole number.
 _PERIOD, _FACTORS = 509, 7
 _FIRST_BYTES = 2**20
 _MOST_BYTES = {"cpu": 2**26, "cuda": 2**29}
 _ONE_SECONDS, _ALL_SECONDS = 0.3, 1.5
 _LEAST, _EXCHANGE_MOST = 3, 20
-# Headers, acknowledgements and whoever else talks: what carries less than that of all bytes is not what carried them.
+# An interface with a smaller share of all bytes carried acknowledgements or other traffic, and not the sums.
 _NOTABLE = 0.1
 
 
 @dataclass(frozen=True)
 class Wire:
-    """What one host's interfaces carried while all ranks summed.
+    """What one host's interfaces carried during all-reduces, by name; bytes a second.
 
     Attributes:
-        rates: bytes a second (the busier direction) of each interface that carried a notable part, by name.
-        links: bytes a second that each interface which is up says it can carry.
+        rates: of each interface that carried a notable part, in its busier direction.
+        links: what each interface that is up says it can carry.
     """
 
     rates: Mapping[str, float]
@@ -270,14 +254,12 @@ class Wire:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What all-reduces over all ranks came to.
+    """What was measured of all-reduces over all ranks.
 
     Attributes:
-        wrong: how many sums of how many ranks are wrong, by rank.
-        size_bytes: of each.
+        wrong: number of wrong sums, by rank.
         seconds: median over repetitions, of the slowest rank.
-        wires: by host, where there are several.
-        library: who moved the bytes.
+        wires: by host; empty for one host.
     """
 
     wrong: tuple[int, ...]
@@ -288,13 +270,13 @@ class Exchange:
 
     @property
     def bus_bytes_per_second(self) -> float:
-        """What a ring would send over each link: 2 (n - 1) / n of the bytes, over the time."""
+        """What a ring of n ranks sends over each link: 2 (n - 1) / n of the bytes, divided by the time."""
         ranks = len(self.wrong)
         return 2 * (ranks - 1) / ranks * self.size_bytes / self.seconds
 
 
 def measure_exchange(world: Communicator, device: torch.device) -> Exchange:
-    """Sum, check and time; called by all ranks, and known to all of them.
+    """Check and time all-reduces; all ranks call it together and get the same result.
 
     Raises:
         RunError: a rank is lost.
@@ -302,7 +284,7 @@ def measure_exchange(world: Communicator, device: torch.device) -> Exchange:
     wrong = tuple(world.gather_objects(_wrong_sums(world, device)))
     first = _all_reduces(world, device, _FIRST_BYTES, _LEAST)
     rate = _FIRST_BYTES / statistics.median(first[1:])
-    # What rank 0 thinks of it: all ranks must do the same.
+    # By rank 0's measurement, since all ranks must do the same.
     size_bytes, repetitions = world.broadcast_object(_effort(rate, _MOST_BYTES[device.type]))
     before = read_counters()
     taken = _all_reduces(world, device, size_bytes, repetitions)
@@ -329,7 +311,7 @@ def _wrong_sums(world: Communicator, device: torch.device) -> int:
 
 
 def _all_reduces(world: Communicator, device: torch.device, size_bytes: int, repetitions: int) -> list[float]:
-    """Seconds of each, as the slowest rank had them; one more comes first, which warms up."""
+    """Seconds of each on its slowest rank; one more comes first, as a warm-up."""
     tensor = torch.zeros(size_bytes // 4, device=device)
     own = []
     for _ in range(repetitions + 1):
@@ -350,15 +332,15 @@ def _wire(before: NetworkCounters, after: NetworkCounters, seconds: float) -> Wi
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether all-reduces are right, and as fast as the links between the hosts.
+# Judging all-reduces: right, and as fast as the links between the hosts.
 
 
-# Of the link's own rate; or of what the machine reached before.
+# Shares of the link's nominal rate, and of what the machine reached before.
 _ENOUGH_OF_LINK, _TOO_LITTLE_OF_LINK = 0.6, 0.25
 _ENOUGH_OF_MACHINE, _TOO_LITTLE_OF_MACHINE = 0.8, 0.5
-# What one core carries by TCP; Gloo has one connection a neighbour. A faster link is not to blame for that.
+# What one core carries by TCP (Gloo has one connection to each neighbour); the bound where the link is faster.
 _ONE_CORE_BYTES_PER_SECOND = 1.25e9
-# An interface that is idle is worth a word where it is that much faster.
+# An idle interface is named where it is that much faster than those in use.
 _FASTER = 2.0
 _CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _CABLE = "look at cable, port and duplex (`ethtool`, `ibstat`), and at who else uses the link"
@@ -369,7 +351,7 @@ class Expected:
     """What the links should carry.
 
     Attributes:
-        machine: what all-reduces reached before, by the machine's description; None without.
+        machine: what all-reduces reached before, by the machine's description; None without a description.
         by_sockets: whether one core moves the bytes (Gloo, MPI over TCP), and not the adapter.
     """
 
@@ -378,20 +360,14 @@ class Expected:
 
 
 def expected_link(machine: Machine | None, hosts: int) -> Link | None:
-    """The link of `machine` that all-reduces over `hosts` go by."""
+    """The link of `machine` that all-reduces over `hosts` hosts use."""
     if machine is None:
         return None
     return machine.network if hosts > 1 else machine.node_link
 
 
 def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Expected) -> Check:
-    """Whether right, and fast.
-
-    Args:
-        exchange: what was measured.
-        hosts: of each rank.
-        expected: what it is held against.
-    """
+    """Judge whether the sums are right, and as fast as `expected`; `hosts` is by rank."""
     if wrong := [f"rank {rank} on host {hosts[rank]}" for rank, count in enumerate(exchange.wrong) if count]:
         return Check(
             ALL_REDUCE,
@@ -405,7 +381,7 @@ def judge_exchange(exchange: Exchange, hosts: tuple[str, ...], expected: Expecte
     told = f"{told}{f', over {carriers}' if carriers else ''}"
     if not problems:
         return Check(ALL_REDUCE, "pass", told)
-    # What is too slow, the idle interface explains: its fix is the one to type.
+    # An idle interface explains why the exchange is slow, so its fix is the one to show.
     worst = next((check for check in problems if check.status == "fail"), problems[0])
     return Check(ALL_REDUCE, worst.status, "; ".join([told, *(check.detail for check in problems)]), problems[-1].fix)
 
@@ -434,7 +410,7 @@ def _slow(exchange: Exchange, expected: Expected) -> Iterator[Check]:
 
 
 def _share(wire: Wire, expected: Expected) -> float | None:
-    """How much of what the interfaces can carry they carried; None where one does not say what it can."""
+    """The share of their nominal rate that the used interfaces reached; None where one does not tell its rate."""
     if not wire.rates or any(name not in wire.links for name in wire.rates):
         return None
     link = sum(wire.links[name] for name in wire.rates)
@@ -442,7 +418,7 @@ def _share(wire: Wire, expected: Expected) -> float | None:
 
 
 def _idle(wires: Mapping[str, Wire]) -> Iterator[Check]:
-    """A warning where a far faster interface is up and carried nothing."""
+    """One warning at most: a far faster interface is up and carried nothing."""
     for host, wire in wires.items():
         used = sum(wire.links.get(name, 0.0) for name in wire.rates)
         idle = {name: rate for name, rate in wire.links.items() if name not in wire.rates}
@@ -484,27 +460,25 @@ def _with_rate(name: str, rate: float | None) -> str:
 
 
 def in_words(bytes_per_second: float) -> str:
-    """As networks are sold: `9.41 Gbit/s`."""
+    """A rate in bits, as networks are sold: `9.41 Gbit/s`."""
     bits = bytes_per_second * 8
     return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the other hosts lack, and in what they differ: each looks at itself as doctor does where it is started.
+# Nodes: what the other hosts lack, and in what they differ. Each host checks itself as doctor does where it is started.
 
 
-# What of a host concerns whoever is started there; the rest is rank 0's, or has a check of its own on all ranks.
+# Checks that concern each host; the others concern rank 0 only, or are made on all ranks anyway.
 LOOKED_AT = ("image", "python", "data", "temporary", "backend", "loader", "cores", "shared memory")
 _MOST_DIFFERENCES = 3
 _ALL_OF_THEM = "`hpcai500 system` under the same launcher tells all"
 
 
 def judge_nodes(answers: Sequence[Answer[Sequence[Check]]], differences: Sequence[NodeDifference]) -> Check:
-    """What `answers` of one rank of each host say; rank 0's host has lines of its own.
+    """Judge the checks of one rank of each host; rank 0's host has its own lines.
 
-    Args:
-        answers: what each host lacks.
-        differences: in what their descriptions differ, those that matter first.
+    `differences` between the hosts' descriptions have those that matter first.
     """
     if failed := failures(NODES, answers, "cannot look at its host", "see what it said above"):
         return failed
@@ -537,24 +511,19 @@ def _of_status(status: Status, found: Sequence[tuple[str, Sequence[Check]]]) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which sources of power the nodes have: without one, a result has no FLOPS per watt.
+# Power: which sources the nodes have. Without one, a result has no FLOPS per watt.
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What can be read on one node, and why nothing else can.
-
-    Attributes:
-        readable: `nvml (devices)`, the widest scope first.
-        missing: why the others cannot, in words.
-    """
+    """What can be read on one node, as `nvml (devices)`, the widest scope first; and why other sources cannot."""
 
     readable: tuple[str, ...]
     missing: str
 
 
 def look_for_sources(*, on_gpu: bool) -> Sources:
-    """The sources of this node, each opened once."""
+    """Open each source of this node once."""
     found = find_sources(automatic_names(on_gpu=on_gpu), openers())
     readable = tuple(f"{name} ({source.scope})" for name, source in found.sources.items())
     found.take(None)
@@ -562,7 +531,7 @@ def look_for_sources(*, on_gpu: bool) -> Sources:
 
 
 def judge_sources(answers: Sequence[Answer[Sources]]) -> Check:
-    """Whether the nodes have the same sources; `answers` has one rank of each."""
+    """Judge whether the nodes have the same sources; `answers` has one rank of each node."""
     fix = "a meter's file can be given too: docs/power.md"
     if failed := failures(POWER, answers, "cannot look for sources of power", fix):
         return Check(POWER, "warn", failed.detail, fix)
@@ -580,31 +549,29 @@ def judge_sources(answers: Sequence[Answer[Sources]]) -> Check:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A matrix product on the device of a rank: whether its numbers are right, and how fast it is.
+# Measuring a matrix product on the device of each rank: whether its numbers are right, and how fast it is.
 
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
-# Large enough for the speed that large layers reach, small enough for a second.
+# Large enough for the speed that large layers reach, small enough to take a second.
 SIDES = {"cpu": 2048, "cuda": 8192}
 _EFFORT = Effort(width=0.02, least=5, seconds=1.5, warm_up=2)
 _AT_ONCE = {"cpu": 1, "cuda": 8}
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Three of four elements are 0, the others -1 or 1: of thousands of them, every partial sum is a whole number that
-# bfloat16 holds, so that the result is exact whatever the order of summation.
+# Operands of the exact check: three of four elements are 0, the others -1 or 1. Of thousands of them, every partial sum
+# is a whole number that bfloat16 holds, so the result is exact whatever the order of summation.
 _SEED = 500
 _ROWS = 1024
 
 
 @dataclass(frozen=True)
 class Product:
-    """What a rank's matrix product came to.
+    """What was measured of a rank's product of square matrices.
 
     Attributes:
-        side: of the square matrices.
-        flops: a second.
-        spread: interquartile range over median of its times.
-        wrong_rows: rows with a wrong element.
-        best_flops: a second, in the fastest repetition.
+        flops: operations a second, by the median time; `best_flops` by the shortest.
+        spread: interquartile range of the times, divided by their median.
+        wrong_rows: number of rows with a wrong element.
     """
 
     side: int
@@ -617,7 +584,10 @@ class Product:
 def measure_product(
     device: torch.device, precision: str, side: int, multiply: Multiply = torch.matmul, effort: Effort = _EFFORT
 ) -> Product:
-    """Check `multiply` on `device` in the `precision` of a recipe, then time it."""
+    """Check `multiply` on `device` in `precision` (a recipe's word), then time it.
+
+    Sets torch's global fp32 precision of matrix products.
+    """
     dtype = _TYPES[arithmetic_of(precision)]
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     wrong_rows = count_wrong_rows(device, dtype, side, multiply)
@@ -639,7 +609,7 @@ def measure_product(
 
 
 def count_wrong_rows(device: torch.device, dtype: torch.dtype, side: int, multiply: Multiply) -> int:
-    """How many rows of a product of whole numbers are not exactly right, judged by the CPU.
+    """The number of rows of a product of whole numbers that are not exactly right, checked on the CPU.
 
     For a vector x, (A B) x must be A (B x), which takes a thousandth of the time of a second product (R. Freivalds,
     "Probabilistic machines can use less running time", 1977). In float64 all of it is exact.
@@ -649,7 +619,7 @@ def count_wrong_rows(device: torch.device, dtype: torch.dtype, side: int, multip
     result = multiply(left.to(device, dtype), right.to(device, dtype)).cpu()
     vector = (torch.randint(1, 1000, (side,), generator=generator)).double()
     expected = _times(left, _times(right, vector))
-    # What is infinite or no number is not equal to anything.
+    # Rows with an infinity or NaN are not equal to anything.
     return int((_times(result, vector) != expected).sum())
 
 
@@ -659,7 +629,7 @@ def _whole_numbers(side: int, generator: torch.Generator) -> Tensor:
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """In float64, some rows at a time."""
+    """The product in float64, converting some rows at a time to save memory."""
     return torch.cat([rows.double() @ vector for rows in matrix.split(_ROWS)])
 
 
@@ -669,12 +639,12 @@ def _finish(device: torch.device) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the matrix products of all ranks are right, and as fast as they should be.
+# Judging the matrix products of all ranks.
 
 
-# Of what the machine reached before, or of the median of all ranks.
+# Share of what the machine reached before, or of the median of all ranks.
 ENOUGH = 0.9
-# Half the speed is a wrong clock, a wrong power limit or a neighbour, and no run is worth it.
+# At half the speed the clock or the power limit is wrong, or a neighbour computes: a run would be worth nothing.
 _TOO_LITTLE = 0.5
 _CPU_FIX = "look for other processes on these hosts (`top`), their cores (`taskset -p $$`) and their clock (`cpupower`)"
 _GPU_FIX = "`nvidia-smi -q -d PERFORMANCE,CLOCK,POWER` on these hosts says what slows them; leave them out until mended"
@@ -683,13 +653,10 @@ _GPU_FIX = "`nvidia-smi -q -d PERFORMANCE,CLOCK,POWER` on these hosts says what 
 def judge_products(
     answers: Sequence[Answer[Product]], precision: str, expected_flops: float | None, *, on_cpu: bool
 ) -> Check:
-    """Whether right, and fast.
+    """Judge whether all products are right, and fast.
 
-    Args:
-        answers: by rank.
-        precision: of the recipe.
-        expected_flops: of one rank, as the machine's description has it; without, ranks are held against each other.
-        on_cpu: what computes.
+    `expected_flops` (a second, of one rank) comes from the machine's description; where it is None, ranks are compared
+    with each other.
     """
     fix = _CPU_FIX if on_cpu else _GPU_FIX
     if failed := failures(GEMM, answers, "cannot multiply matrices", fix):
@@ -722,7 +689,7 @@ def judge_products(
 
 
 def expected_flops(machine: Machine, precision: str) -> float | None:
-    """Measured matrix products of one accelerator of `machine`, or None."""
+    """Measured FLOPS of matrix products on one accelerator of `machine`; None where there is no measurement."""
     level = machine.node or machine.system
     names = [f"gemm {name}" for name in names_of(precision)]
     ceilings = {name.lower(): value for name, value in level.ceilings.items()} if level else {}
@@ -738,11 +705,11 @@ def _flops(rate: float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether all hosts have the same software: what a run would refuse, and what makes results hard to compare.
+# Versions: differences in software that a run would refuse, and those that make results hard to compare.
 
 
 _KERNEL, _DRIVER, _CUDA = "kernel", "NVIDIA driver", "CUDA of torch"
-# A run says that they differ, and goes on.
+# Where these differ, a run warns and goes on.
 _MAY_DIFFER = (_KERNEL, _DRIVER, _CUDA)
 _SHOWN_CHARACTERS = 12
 _HASH_CHARACTERS = 64
@@ -751,7 +718,7 @@ Facts = Mapping[str, str | None]
 
 
 def version_facts() -> dict[str, str | None]:
-    """What this rank runs on; None is not compared."""
+    """Versions of this rank's software; None is not compared."""
     return {
         **code_facts(),
         _DRIVER: find_traces().kernel_module,
@@ -761,7 +728,7 @@ def version_facts() -> dict[str, str | None]:
 
 
 def judge_versions(facts: Sequence[Facts], hosts: Sequence[str]) -> Check:
-    """Whether the `facts` of all ranks, on `hosts`, agree."""
+    """Judge whether `facts` and `hosts`, both by rank, agree in software."""
     differing = {name: groups for name in facts[0] if len(groups := _groups(name, facts, hosts)) > 1}
     if not differing:
         return Check(VERSIONS, "pass", _alike(facts[0], len(set(hosts))))

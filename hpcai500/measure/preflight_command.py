@@ -1,7 +1,7 @@
 """`python -m hpcai500.measure.preflight_command`: one rank of what `hpcai500 doctor` measures.
 
-Rank 0 writes each finding to --result as soon as it is known (`system.checks`); whatever ends the ranks, what was
-found before is there, and which check it was that did not end.
+Rank 0 writes each finding to --result as soon as it is known (`system.checks`). Whatever ends the ranks, the file has
+the findings so far and the name of the check that did not end.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ from hpcai500.system.checks import (
 from hpcai500.system.doctor import free_bytes, space_check
 
 # ----------------------------------------------------------------------------------------------------
-# The checks one after the other, on every rank: each measures with all of them and comes to one verdict.
+# The checks: all ranks make them together, one after the other.
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the recipe's model asks for.
+    """What training of the recipe's model costs.
 
     Attributes:
-        sample_flops: of one sample's training.
-        checkpoint_bytes: of one checkpoint.
-        pixels: of that sample, where it has as many as the data; None where the recipe says how many.
+        sample_flops: operations of training on one sample.
+        checkpoint_bytes: size of one checkpoint.
+        pixels: of that sample, where samples of the data may have another number; None where the recipe fixes it.
     """
 
     sample_flops: float
@@ -100,20 +100,15 @@ class Costs:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where this rank stands, and what it is asked about.
+    """What the checks of this rank need.
 
     Attributes:
-        world: all ranks.
-        recipe: whose device, precision, threads and model count.
-        device: of this rank; raises where it has none.
-        input_threads: of this rank.
-        costs: of the recipe's model; asked on rank 0.
-        convolutions: of the recipe's model.
+        device: returns the device of this rank; raises where it has none.
+        costs: of the recipe's model; called on rank 0 only.
         progress: called while a rank measures alone, so that it does not count as hung.
-        look: what the host of this rank lacks, without measuring.
-        data: folder of the data set; None where it is made.
-        out: folder of the record.
-        machine: what speeds are held against.
+        look: checks of this rank's host that measure nothing.
+        data: folder of the data set; None where a run makes it.
+        machine: what speeds are compared with; on rank 0 only.
     """
 
     world: Communicator
@@ -130,7 +125,7 @@ class Stage:
 
 
 class Steps:
-    """The checks by name; called by all ranks alike, in the order of `system.preflight.MEASURED`.
+    """The checks by name; all ranks call them together, in the order of `system.checks.MEASURED`.
 
     Raises (all checks):
         RunError: a rank is lost.
@@ -144,7 +139,6 @@ class Steps:
         self._costs: Costs | str | None = None
 
     def check(self, name: str) -> Check:
-        """Make one check."""
         makers: dict[str, Callable[[], Check]] = {
             RANKS: self._ranks,
             VERSIONS: self._versions,
@@ -175,7 +169,7 @@ class Steps:
         lacking = ask_hosts(self._world, self._stage.look)
         places = {"data": self._stage.data}
         nodes = capture_nodes(self._world, places, first_of_host=is_first_of_host(self._world.rank, self._world.hosts))
-        # The descriptions are rank 0's.
+        # Only rank 0 has all descriptions.
         return judge_nodes(lacking, self._world.broadcast_object(node_differences(nodes)))
 
     def _clocks(self) -> Check:
@@ -209,7 +203,7 @@ class Steps:
             shapes = self._stage.convolutions()
             if wrong := wrong_gradients(shapes, setting, self._stage.progress):
                 return len(shapes), wrong
-            # What is written where it should not be does not show each time.
+            # A write out of bounds does not make gradients wrong each time, so known faults count too.
             fault = known_fault(shapes, setting)
             return len(shapes), [fault] if fault else []
 
@@ -270,24 +264,20 @@ class Steps:
         return judge_sources(ask_hosts(self._world, lambda: look_for_sources(on_gpu=on_gpu)))
 
     def _model_costs(self) -> Costs | str:
-        """On all ranks; why they are unknown, where they are."""
+        """The costs, on all ranks, or why they are unknown."""
         if self._costs is None:
-            # The first answer is rank 0's.
             answer = ask_everyone(self._world, lambda: self._stage.costs() if self._world.rank == 0 else None)[0]
             self._costs = answer.value or answer.error or "unknown"
         return self._costs
 
 
 def _sample_flops(costs: Costs, pixels: int | None) -> float:
-    """Of a sample of so many `pixels`: convolutions cost as many operations on each."""
+    """Operations of training on a sample of `pixels`: convolutions cost the same for each pixel."""
     return costs.sample_flops * (pixels / costs.pixels if pixels and costs.pixels else 1.0)
 
 
 # ----------------------------------------------------------------------------------------------------
-# `python -m hpcai500.measure.preflight_command`: one rank of what `hpcai500 doctor` measures.
-#
-# Rank 0 writes each finding to --result as soon as it is known (`system.checks`); whatever ends the ranks, what was
-# found before is there, and which check it was that did not end.
+# The command.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -327,7 +317,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None:
-    # From here on a rank that is missing, or a library that cannot be loaded, is a finding.
+    # From here on, a missing rank or a library that cannot be loaded is a finding.
     log.begin(RANKS, START_SECONDS)
     import torch  # after OpenMP's variables are set
 
@@ -340,7 +330,7 @@ def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None
     from hpcai500.workloads import model_of
 
     placement = find_placement(os.environ)
-    # Rank 0 alone judges: on other hosts the file need not be.
+    # Only rank 0's verdict counts, so the file need not exist on other hosts.
     machine = load_machine(options.machine) if options.machine and placement.rank == 0 else None
     with joined(recipe, placement) as ranks, telling(ranks):
         ranks.on_lost(log.broken)
@@ -371,7 +361,7 @@ def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None
 def _costs(recipe: Recipe) -> Costs:
     from hpcai500.engine.trainer import state_bytes
     from hpcai500.measure.flops import count_flops
-    from hpcai500.workloads import model_of  # rank 0 alone builds a model
+    from hpcai500.workloads import model_of
     from hpcai500.workloads.ewa import REFERENCE_GRID
 
     model, example = model_of(recipe)
@@ -396,7 +386,7 @@ def _telling(names: Sequence[str]) -> Callable[[str], None]:
 
 
 def _leave() -> NoReturn:
-    """End at once, wherever the main thread hangs."""
+    """End the process at once, wherever the main thread hangs."""
     remove_scratch()
     os._exit(ExitCode.RUN_FAILED)
 

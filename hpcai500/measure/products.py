@@ -1,4 +1,7 @@
-"""Which products a model is made of, by a walk over a training step on torch's `meta` device: shapes, no data."""
+"""Matrix products and convolutions as problems to measure, checks of their results, and which of them a model needs.
+
+Every call that a library here has for a product is tried. Results are checked against float64.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from hpcai500.measure.flops import step_on_meta
 from hpcai500.measure.micro import WINOGRAD, Call, Precision, Prepared, entry_bound, operand, row_sum_bound
 
 # ----------------------------------------------------------------------------------------------------
-# Matrix products, by every call that a library here has for them; and whether a product is right.
+# Matrix products.
 
 
 _SAMPLES = 8
-# Of a matrix that is looked at in float64: enough for speed, little beside the operands.
+# Elements that are converted to float64 at a time: enough for speed, little beside the operands.
 _BLOCK = 1 << 22
-# oneDNN, as torch 2.13 has it, divides by zero on processors with AMX where the left operand of a product with a
-# transposed one has so many numbers, in 12 to 32 rows, and the process dies. A layer of ic/smoke is one of them.
+# oneDNN in torch 2.13 divides by zero on CPUs with AMX, and the process dies, where the right operand is transposed and
+# the left one has so many elements in 12 to 32 rows. A layer of ic/smoke is such a product.
 _FATAL = 3 << 19
 
 
@@ -41,26 +44,23 @@ class Gemm:
 
     @property
     def name(self) -> str:
-        """As BLAS orders its arguments."""
         return f"m {self.m}, n {self.n}, k {self.k}"
 
     @property
     def flops(self) -> int:
-        """Two a multiply-add."""
         return 2 * self.m * self.n * self.k
 
     @property
     def elements(self) -> int:
-        """Both operands, and both in other layouts, and two results."""
+        """Both operands in two layouts each, and two results."""
         return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
 
     @property
     def check_flops(self) -> int:
-        """Some rows and columns, and all entries once."""
+        """For some rows and columns, and all entries once."""
         return 2 * _SAMPLES * self.k * (self.m + self.n) + 2 * self.elements
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
-        """Operands on `device`, and the calls that a library has there."""
         left = operand((self.m, self.k), precision, device)
         right = operand((self.k, self.n), precision, device)
         calls = _torch_calls(left, right)
@@ -87,10 +87,10 @@ def _torch_calls(left: Tensor, right: Tensor) -> dict[str, Call]:
 
 
 def _packed_calls(left: Tensor, right: Tensor) -> dict[str, Call]:
-    """Products whose right operand is brought into the library's own order once: what inference does."""
+    """Products whose right operand is packed into the library's own layout once, as inference does."""
     found: dict[str, Call] = {}
     weight, rows = right.t().contiguous(), left.shape[0]
-    # A processor without the instructions of a precision refuses to pack: that is the call's failure, not the shape's.
+    # A CPU without the instructions of a precision refuses to pack. Packing in the call makes only that call fail.
     if pack := _operator("mkldnn", "_reorder_linear_weight"):
         linear, packed = torch.ops.mkldnn._linear_pointwise, cache(partial(pack, weight, rows))
         found["oneDNN linear, packed"] = lambda: linear(left, packed(), None, "none", [], None)
@@ -101,12 +101,12 @@ def _packed_calls(left: Tensor, right: Tensor) -> dict[str, Call]:
 
 
 def _operator(library: str, name: str) -> Callable[..., Tensor] | None:
-    """A part of torch that only some builds have."""
+    """An operator that only some builds of torch have; None in others."""
     return getattr(getattr(torch.ops, library), name, None) if torch.backends.mkldnn.is_available() else None
 
 
 def _numpy_call(left: Tensor, right: Tensor) -> dict[str, Call]:
-    """NumPy's own BLAS, mostly OpenBLAS: on some processors the faster one."""
+    """NumPy's own BLAS, mostly OpenBLAS, which is faster on some CPUs."""
     ours, theirs = left.numpy(), right.numpy()
     out = torch.empty(left.shape[0], right.shape[1])
     target = out.numpy()
@@ -119,10 +119,10 @@ def _numpy_call(left: Tensor, right: Tensor) -> dict[str, Call]:
 
 
 def complaint(left: Tensor, right: Tensor, product: Tensor, precision: Precision) -> str | None:
-    """What is wrong with `product`, against float64: some rows and columns, and every row by a sum of its entries.
+    """What is wrong with `product`, compared with float64: all entries of some rows and columns, and sums of all rows.
 
-    The sum has a random sign for each entry (Freivalds 1977), so that errors do not cancel out: a tile that was never
-    written is found wherever it is.
+    The sum of a row has a random sign for each entry (Freivalds 1977), so that errors do not cancel out: a tile that
+    was never written is found wherever it is.
     """
     if product.shape != (left.shape[0], right.shape[1]) or product.dtype != precision.dtype:
         return f"it has the shape {tuple(product.shape)} and type {product.dtype}"
@@ -133,7 +133,7 @@ def complaint(left: Tensor, right: Tensor, product: Tensor, precision: Precision
         (_multiplied(right.t()[columns], left.t()), product.t()[columns].to(wide), "column"),
     ):
         error, bound = (found - exact).abs(), entry_bound(exact, inner, precision)
-        # Written so that what is no number is not below it.
+        # Not `any(error > bound)`: a NaN must fail too.
         if not bool((error <= bound).all()):
             worst = float((error / bound).nan_to_num(torch.inf).max())
             return f"an entry of a sampled {where} is {worst:.3g} times as wrong as {precision.name} allows"
@@ -150,19 +150,18 @@ def complaint(left: Tensor, right: Tensor, product: Tensor, precision: Precision
 
 
 def _some(size: int, device: torch.device) -> Tensor:
-    """The first, the last, and a few in between."""
     inside = torch.randint(0, size, (_SAMPLES - 2,), device=device)
     return torch.cat([torch.tensor([0, size - 1], device=device), inside])
 
 
 def _blocks(matrix: Tensor) -> list[tuple[int, Tensor]]:
-    """Its rows, some at a time, each with the number of its first."""
+    """Blocks of rows of `matrix`, each with the index of its first row."""
     step = max(1, _BLOCK // matrix.shape[1])
     return [(first, matrix[first : first + step]) for first in range(0, len(matrix), step)]
 
 
 def _multiplied(left: Tensor, right: Tensor) -> Tensor:
-    """The product in float64, without a float64 copy of a whole operand."""
+    """The product in float64, without a float64 copy of the larger operand."""
     wide = torch.float64
     if right.shape[1] <= left.shape[0]:
         thin = right.to(wide)
@@ -172,9 +171,9 @@ def _multiplied(left: Tensor, right: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Convolutions in float64, an own way round: one matrix product for each place of the kernel. What is checked against.
+# Reference convolutions in float64: one matrix product for each position in the kernel.
 #
-# torch's own float64 convolution copies each pixel once for each place of the kernel, a gigabyte for a climate image.
+# torch's own float64 convolution copies each pixel once for each position, a gigabyte for a climate image.
 
 
 _WIDE = torch.float64
@@ -182,7 +181,7 @@ Pair = tuple[int, int]
 
 
 def forward(images: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Images (N, C, H, W) and weight (O, C, R, S) -> (N, O, P, Q)."""
+    """The convolution of images (N, C, H, W) with a weight (O, C, R, S) -> (N, O, P, Q)."""
     padded = _padded(images, padding)
     height, width = ((padded.shape[2 + axis] - weight.shape[2 + axis]) // stride[axis] + 1 for axis in (0, 1))
     result = torch.zeros(len(images), len(weight), height, width, dtype=_WIDE, device=images.device)
@@ -192,7 +191,7 @@ def forward(images: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tens
 
 
 def input_gradient(gradient: Tensor, images: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """What `gradient` (N, O, P, Q) is for `images` (N, C, H, W), whose values do not matter."""
+    """The gradient for `images` (N, C, H, W), whose values do not matter, from that of outputs (N, O, P, Q)."""
     padded = torch.zeros_like(_padded(images, padding), dtype=_WIDE)
     wide = gradient.to(_WIDE)
     for place, part in _places(weight, stride, (gradient.shape[2], gradient.shape[3])):
@@ -202,7 +201,7 @@ def input_gradient(gradient: Tensor, images: Tensor, weight: Tensor, stride: Pai
 
 
 def weight_gradient(gradient: Tensor, images: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """What `gradient` (N, O, P, Q) is for `weight` (O, C, R, S), whose values do not matter."""
+    """The gradient for `weight` (O, C, R, S), whose values do not matter, from that of outputs (N, O, P, Q)."""
     padded, wide = _padded(images, padding), gradient.to(_WIDE)
     result = torch.zeros(weight.shape, dtype=_WIDE, device=weight.device)
     size = gradient.shape[2], gradient.shape[3]
@@ -215,7 +214,7 @@ Part = tuple[slice, slice, slice, slice]
 
 
 def _places(weight: Tensor, stride: Pair, size: Pair) -> Iterator[tuple[Tensor, Part]]:
-    """Of each place of the kernel its weights (O, C), and which pixels they are multiplied with."""
+    """Of each position in the kernel its weights (O, C), and which pixels they are multiplied with."""
     for (row, column), part in _parts(weight, stride, size):
         yield weight[:, :, row, column].to(_WIDE), part
 
@@ -233,22 +232,21 @@ def _padded(images: Tensor, padding: Pair) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Convolutions and their two backward products, in every layout that a library here has; and whether one is right.
+# Convolutions and their two backward products, in every layout that a library here has.
 
 
 Product = Literal["forward", "input gradient", "weight gradient"]
-# Images and channels of which all entries are looked at.
+# Number of images and channels of which all entries are checked.
 _IMAGES, _CHANNELS = 2, 4
 _SIDE = 16
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """One of the three products of a layer in training.
+    """One of the three products of a convolution in training.
 
     Attributes:
-        product: which.
-        images: shape (N, C, H, W) of what goes in.
+        images: shape (N, C, H, W) of the layer's input.
         weight: shape (O, C, R, S).
         stride, padding: in rows and columns.
     """
@@ -261,7 +259,7 @@ class Convolution:
 
     @property
     def outputs(self) -> tuple[int, int, int, int]:
-        """Shape (N, O, P, Q) of what comes out of the layer."""
+        """Shape (N, O, P, Q) of the layer's output."""
         height, width = (
             (self.images[2 + axis] + 2 * self.padding[axis] - self.weight[2 + axis]) // self.stride[axis] + 1
             for axis in (0, 1)
@@ -270,21 +268,20 @@ class Convolution:
 
     @property
     def name(self) -> str:
-        """For people."""
         (count, channels, height, width), (outputs, _, rows, columns) = self.images, self.weight
         stride = f", stride {self.stride[0]}" if self.stride != (1, 1) else ""
         return f"{self.product}: {count} x {channels} x {height} x {width}, {outputs} of {rows} x {columns}{stride}"
 
     @property
     def flops(self) -> int:
-        """2 C R S for each value that comes out of the layer, the same for all three products (docs/methodology.md)."""
+        """2 C R S for each value of the layer's output, the same for all three products (docs/methodology.md)."""
         count, outputs, height, width = self.outputs
         _, channels, rows, columns = self.weight
         return 2 * count * outputs * height * width * channels * rows * columns
 
     @property
     def inner(self) -> int:
-        """Products that each value of the result is a sum of, at most."""
+        """Number of products that each value of the result is a sum of, at most."""
         count, outputs, height, width = self.outputs
         _, channels, rows, columns = self.weight
         sums: dict[Product, int] = {
@@ -296,13 +293,13 @@ class Convolution:
 
     @property
     def elements(self) -> int:
-        """Both operands in two layouts, and results."""
+        """Operands and result, three times: operands in two layouts, and results."""
         shapes = (self.images, self.weight, self.outputs)
         return 3 * sum(shape[0] * shape[1] * shape[2] * shape[3] for shape in shapes)
 
     @property
     def check_flops(self) -> int:
-        """The share of the product that is computed again."""
+        """For the share of the product that is computed again."""
         count, outputs, *_ = self.outputs
         some = {
             "forward": (min(_IMAGES, count) / count) * min(_CHANNELS, outputs) / outputs,
@@ -312,13 +309,12 @@ class Convolution:
         return int(self.flops * some[self.product])
 
     def smaller(self) -> list[Convolution]:
-        """The same layer for one image, a small one and a whole one: they take no time on any machine."""
+        """The same layer for one small image, and for one of full size: quick on any machine."""
         _, channels, height, width = self.images
         sides = [(min(_SIDE, height), min(_SIDE, width)), (height, width)]
         return [replace(self, images=(1, channels, *side)) for side in dict.fromkeys(sides)]
 
     def prepare(self, precision: Precision, device: torch.device) -> Prepared:
-        """Operands on `device`, and the calls that a library has there."""
         images, weight = operand(self.images, precision, device), operand(self.weight, precision, device)
         gradient = None if self.product == "forward" else operand(self.outputs, precision, device)
         layouts = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
@@ -359,12 +355,12 @@ class Convolution:
         return backward
 
     def _packed_call(self, images: Tensor | None, weight: Tensor) -> dict[str, Call]:
-        """With weights that are brought into the library's own order once: what inference does."""
+        """A convolution whose weights are packed into the library's own layout once, as inference does."""
         assert images is not None
         if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_convolution_weight"):
             return {}
         places = self.padding, self.stride, (1, 1)
-        # A processor without the instructions of a precision refuses: that is the call's failure, not the shape's.
+        # A CPU without the instructions of a precision refuses to pack. Packing in the call makes only that call fail.
         packed = cache(partial(torch.ops.mkldnn._reorder_convolution_weight, weight, *places, 1, self.images))
         convolve = torch.ops.mkldnn._convolution_pointwise
         return {"oneDNN convolution, packed": lambda: convolve(images, packed(), None, *places, 1, "none", [], None)}
@@ -372,7 +368,7 @@ class Convolution:
     def _complaint(
         self, images: Tensor, weight: Tensor, gradient: Tensor | None, result: Tensor, precision: Precision
     ) -> str | None:
-        """What is wrong with `result`, of which some images and channels are computed in float64."""
+        """What is wrong with `result`, compared with float64 for some images and channels."""
         expected = {"forward": self.outputs, "input gradient": self.images, "weight gradient": self.weight}
         if result.shape != expected[self.product] or result.dtype != precision.dtype:
             return f"it has the shape {tuple(result.shape)} and type {result.dtype}"
@@ -392,7 +388,7 @@ class Convolution:
         loss = WINOGRAD if self.weight[2:] != (1, 1) else 1.0
         parts = self.images[0] if self.product == "weight gradient" and _rounds_partial_sums(images) else 1
         error, bound = (found.to(exact.dtype) - exact).abs(), entry_bound(exact, self.inner, precision, loss, parts)
-        # Written so that what is no number is not below it.
+        # Not `any(error > bound)`: a NaN must fail too.
         if not bool((error <= bound).all()):
             worst = float((error / bound).nan_to_num(torch.inf).max())
             return f"a value is {worst:.3g} times as wrong as {precision.name} allows"
@@ -400,7 +396,7 @@ class Convolution:
 
 
 def _rounds_partial_sums(images: Tensor) -> bool:
-    """Whether oneDNN lacks the instructions for this type here, and so rounds a weight gradient after each image."""
+    """Whether oneDNN lacks instructions for this type here, and so rounds a weight gradient after each image."""
     has_instructions = {
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
@@ -413,24 +409,23 @@ def _laid_out(tensor: Tensor | None, layout: torch.memory_format) -> Tensor | No
 
 
 def _convolution_some(size: int, most: int) -> list[int]:
-    """The first, the last, and some in between, ascending."""
     inside = torch.randint(0, size, (max(0, most - 2),)).tolist()
     return sorted({0, size - 1, *inside})
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which products a model is made of, by a walk over a training step on torch's `meta` device: shapes, no data.
+# The products of a model, from a training step on torch's `meta` device, which has shapes and no data.
 
 
 Shape = TypeVar("Shape", Gemm, Convolution)
 
 
 class ProductsOfStep(TorchDispatchMode):
-    """Counts the products that reach the dispatcher while it is on.
+    """Counts the products that reach torch's dispatcher while this mode is active.
 
     Attributes:
-        gemms: matrix products, by shape.
-        convolutions: the products of convolutions, by shape; grouped, dilated and transposed ones are left out.
+        gemms: matrix products by shape, among them those that convolutions amount to (`as_gemm`).
+        convolutions: products of convolutions by shape; grouped, dilated and transposed ones are left out.
     """
 
     def __init__(self) -> None:
@@ -475,10 +470,10 @@ class ProductsOfStep(TorchDispatchMode):
 
 
 def as_gemm(convolution: Convolution) -> Gemm:
-    """The matrix product that `convolution` is when each place of the kernel is written out (implicit GEMM).
+    """The matrix product that `convolution` amounts to (implicit GEMM).
 
-    N P Q pixels, O channels and C R S terms; which of the three is summed over depends on the product. The input
-    gradient of a stride above 1 multiplies fewer pixels at a time; its operations are the same.
+    It has N P Q pixels, O channels and C R S terms; which of the three is summed over depends on the product. The input
+    gradient with a stride above 1 multiplies fewer pixels at a time; its number of operations is the same.
     """
     count, outputs, height, width = convolution.outputs
     _, channels, rows, columns = convolution.weight
@@ -493,7 +488,7 @@ def as_gemm(convolution: Convolution) -> Gemm:
 
 
 def products_of_step(model: nn.Module, *inputs: Tensor) -> ProductsOfStep:
-    """The products of one forward and backward pass of `model`; neither its data nor that of `inputs` is touched."""
+    """The products of a forward and backward pass of `model`; neither its data nor that of `inputs` is touched."""
     found = ProductsOfStep()
     with found:
         step_on_meta(model, *inputs)
@@ -501,7 +496,7 @@ def products_of_step(model: nn.Module, *inputs: Tensor) -> ProductsOfStep:
 
 
 def heaviest(counted: Iterable[Counter[Shape]], most: int) -> list[Shape]:
-    """The shapes with most operations a step in any of the walks, each once."""
+    """Up to `most` shapes, each once, by their largest share of a step's operations in any of `counted`."""
     share: dict[Shape, float] = {}
     for one in counted:
         total = math.fsum(shape.flops * count for shape, count in one.items())

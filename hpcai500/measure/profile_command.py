@@ -1,8 +1,8 @@
 """`hpcai500 profile`: real training steps, first undisturbed and sampled, then under torch's profiler on rank 0.
 
-All ranks do the same steps: some that only warm up; some that run as in a benchmark, while use of processor, device and
-network is read; some under the profiler; some more without, to tell what the profiler costs. On a processor a few more
-tell what oneDNN rearranges inside its operators.
+All ranks do the same steps: a warm-up; steps as in a benchmark, while use of CPU, device and network is sampled; steps
+under the profiler; and steps without it, which tell its overhead. On a CPU, a few more steps tell what oneDNN reorders
+inside its operators.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _WARM_UP_STEPS = 2
-# For each of the measured parts; with start and warm-up all takes about a minute.
+# For each of the measured parts; with start and warm-up, everything takes about a minute.
 _PART_SECONDS = 12.0
 _FEWEST, _MOST_PROFILED, _MOST_SAMPLED = 3, 20, 200
 _LISTENED_STEPS = 3
@@ -36,9 +36,9 @@ _WINDOW_SECONDS = 0.05
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile by command line; returns the exit code."""
-    # The profiler's own talk is no part of ours.
+    # Keeps the profiler's own log off stderr.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    # Compiled code for a processor tells the profiler of its kernels when asked while it is made.
+    # Compiled code for a CPU tells the profiler about its kernels only if this is set when it is compiled.
     os.environ.setdefault("TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE", "1")
     parser = measurement_parser("measure.profile_command", "Profile training steps.")
     parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
@@ -53,7 +53,7 @@ def _body(bench: Bench) -> Mapping[str, Any]:
     from hpcai500.engine.measured_steps import ProfiledSteps
     from hpcai500.engine.ranks import WatchedCommunicator
 
-    # What the model itself says to other ranks, as synchronised batch norm does, is communication.
+    # Collectives of the model itself, as in synchronised batch norm, count as communication.
     world = WatchedCommunicator(bench.ranks.world, lambda: record_function("hpcai500:all_reduce"))
     loop = ProfiledSteps(bench.recipe, bench.options.data, bench.ranks, bench.device, bench.cores, world=world)
     try:
@@ -68,7 +68,7 @@ def _measure(bench: Bench, loop: ProfiledSteps) -> Mapping[str, Any]:
     _say(bench, f"{sampled_steps} steps as in a run, then {steps} under the profiler")
     plain, samples = _sample(bench, loop, sampled_steps)
     profiled, document, spans = _profile(bench, loop, steps)
-    # Before and after: a machine that grows slower or faster meanwhile is not the profiler's doing.
+    # The mean of before and after, so that a drift of the machine's speed does not count as overhead.
     without = (plain.step_seconds + loop.run(steps).step_seconds) / 2
     hidden = _listen(bench, loop)
     found: dict[str, Any] = {
@@ -93,7 +93,7 @@ def _measure(bench: Bench, loop: ProfiledSteps) -> Mapping[str, Any]:
 
 
 def _plan(step_seconds: float, wanted: int | None) -> tuple[int, int]:
-    """Steps of the sampled and of the profiled part."""
+    """Number of steps in the sampled and in the profiled part."""
     if wanted:
         return wanted, wanted
     fitting = max(_FEWEST, int(_PART_SECONDS / step_seconds))
@@ -113,7 +113,7 @@ def _sample(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, li
 
 @contextmanager
 def _meter(bench: Bench) -> Iterator[DeviceMeter | None]:
-    """NVML's answers about a CUDA device; None where there are none."""
+    """A meter of a CUDA device; None on a CPU, or where NVML does not answer."""
     import torch
 
     from hpcai500.errors import EnvironmentLacksError
@@ -130,7 +130,7 @@ def _meter(bench: Bench) -> Iterator[DeviceMeter | None]:
 
 
 def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, dict[str, Any], Any]:
-    """The profiled steps; on rank 0 with what the profiler tells."""
+    """The profiled steps; on rank 0 with the trace's document, and the spans of buckets with the clock's offset."""
     from hpcai500.comm.liveness import WRITING
     from hpcai500.measure.trace import Spans, clock_offset, mark_of_step, record
 
@@ -140,7 +140,7 @@ def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, d
 
     def run() -> None:
         measured.append(loop.run(steps, mark_of_step, spans))
-        # What the profiler does when it stops takes long, and the other ranks wait for it.
+        # Stopping the profiler takes long, and the other ranks wait for it.
         bench.ranks.phase(WRITING)
 
     document = record(run, bench.device)
@@ -148,13 +148,11 @@ def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, d
 
 
 def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
-    """What oneDNN rearranges in a step of rank 0."""
     import torch
 
     from hpcai500.measure.trace import listening, reorders, typical
 
     told = []
-    # A torch that was built without oneDNN has nothing to tell.
     has_more = bench.device.type == "cpu" and torch.backends.mkldnn.is_available()
     for _ in range(_LISTENED_STEPS if has_more else 0):
         ears: AbstractContextManager[list[str]] = listening() if bench.ranks.leads else nullcontext([])
@@ -194,7 +192,7 @@ def _about(bench: Bench) -> dict[str, Any]:
 
 
 def _communication(bench: Bench, samples: Sequence[Sample]) -> dict[str, Any]:
-    """The curves of all nodes; all ranks together."""
+    """The curves of all nodes; all ranks call it together."""
     from hpcai500.measure.sampling import chosen_curve, curves_of_rank
 
     world = bench.ranks.world
@@ -217,7 +215,7 @@ def _analysed(
     profiled: Measured,
     step_seconds: float,
 ) -> dict[str, Any]:
-    """What rank 0 alone knows: kernels, layouts, utilisation; it writes the trace."""
+    """What only rank 0 knows: kernels, layouts, utilisation. Writes the trace."""
     from hpcai500.measure.launch_gaps import launch_table
     from hpcai500.measure.sampling import busy_windows, driver_utilisation, processor_utilisation
     from hpcai500.measure.trace import (

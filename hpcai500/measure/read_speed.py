@@ -1,4 +1,8 @@
-"""Whether the data set can be read, and as fast as training could ask for it."""
+"""Checks for `hpcai500 doctor` whether the data set can be read, and as fast as training needs it.
+
+Each rank reads a bounded, random part of the data set, without the host's page cache, with as many threads as a run
+has.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from hpcai500.progress import silent
 from hpcai500.system.checks import READING, Check
 
 # ----------------------------------------------------------------------------------------------------
-# Reads a bounded, random part of a data set as cold as the system lets, with as many threads as a run has.
+# Reading.
 
 
 _READ_SECONDS, _CHECK_SECONDS = 4.0, 3.0
@@ -39,8 +43,6 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file, or all of it."""
-
     path: Path
     offset: int
     size_bytes: int
@@ -48,14 +50,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Sample:
-    """What of a data set one rank reads.
+    """The part of a data set that one rank reads.
 
     Attributes:
         pieces: in the order of reading.
-        sample_bytes: what one image or one climate field takes of the storage, on average.
-        checks: each says of one file what is wrong with it, None where nothing is.
+        sample_bytes: of one image or one climate field in storage, on average.
+        checks: each returns what is wrong with one file, None for a good one.
         what: the files, for people.
-        pixels: of a sample, where it is the data that says how many.
+        pixels: of a sample, where the data decides that; else None.
     """
 
     pieces: Sequence[Piece]
@@ -71,12 +73,9 @@ class Reading:
 
     Attributes:
         size_bytes: read within `seconds`.
-        seconds: from the first to the last read.
-        sample_bytes: as in Sample.
-        threads: that read.
-        checked: files that were looked into.
+        sample_bytes, what: as in `Sample`.
+        checked: number of files that were checked.
         broken: what is wrong with some of them.
-        what: the files, for people.
     """
 
     size_bytes: int
@@ -89,12 +88,9 @@ class Reading:
 
 
 def read(sample: Sample, threads: int, together: Callable[[], None] = lambda: None) -> Reading:
-    """Read `sample` by `threads`, for some seconds at most, then look into its files.
+    """Read `sample` by `threads`, for some seconds at most, then check its files.
 
-    Args:
-        sample: what.
-        threads: how many read at a time.
-        together: called right before reading: all ranks begin at once, as in training.
+    `together` is called right before reading, for all ranks to begin at once, as in training.
 
     Raises:
         OSError: a file cannot be read.
@@ -109,7 +105,7 @@ def read(sample: Sample, threads: int, together: Callable[[], None] = lambda: No
 
 
 def _in_time(work: Callable[[Item], Result], items: Iterable[Item], threads: int, seconds: float) -> list[Result]:
-    """Results of the items that were begun before the time was over."""
+    """Results of the items that were begun within `seconds`."""
     limit = time.perf_counter() + seconds
     late = object()
 
@@ -123,7 +119,7 @@ def _in_time(work: Callable[[Item], Result], items: Iterable[Item], threads: int
 def _read_cold(piece: Piece) -> int:
     descriptor = os.open(piece.path, os.O_RDONLY)
     try:
-        # Pages that this host holds of it; what a server keeps in its memory is out of reach.
+        # Drops this host's cached pages; the cache of a file server is out of reach.
         os.posix_fadvise(descriptor, piece.offset, piece.size_bytes, os.POSIX_FADV_DONTNEED)
         return len(os.pread(descriptor, piece.size_bytes, piece.offset))
     finally:
@@ -131,7 +127,7 @@ def _read_cold(piece: Piece) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which part of a data set a rank looks at: another one on each, chosen at random, without listing all of it.
+# The part of a data set that a rank reads: another random one on each rank, chosen without listing all files.
 
 
 _MOST_BYTES = 2**27
@@ -140,12 +136,12 @@ _CLASSES = 16
 _CHECKED = 64
 _YEARS = 3
 _PIECE_BYTES = 2**22
-# Reading one image of the layout that was shipped means reading a whole year of some channels.
+# In the published layout, reading one image means reading a whole year of some channels; that is left out.
 _MOST_WINDOW_BYTES = 2**27
 
 
 def choose(recipe: Recipe, root: Path, rank: int) -> Sample:
-    """The part of the data set at `root` that `rank` looks at.
+    """The part of the data set at `root` that `rank` reads.
 
     Raises:
         DataError: it is not the data set of the recipe.
@@ -204,7 +200,7 @@ def _years(root: Path, problem: ClimateProblem, random: np.random.Generator) -> 
 
 
 def _broken_year(path: Path, image: int) -> str | None:
-    """What is wrong with a year's file and with one of its images."""
+    """What is wrong with a year's file or with one of its images."""
     try:
         year = open_year(path)
         if reasons := refusals(year):
@@ -221,22 +217,20 @@ def _window_bytes(year: YearFile) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the data set can be read, and as fast as training could ask for it.
+# The verdict.
 
 
-# Training reaches about half of what a matrix product does: less than that, and it will wait for its data.
+# Training reaches about half the FLOPS of matrix products: data that comes slower than that makes it wait.
 _SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Need:
-    """What training could take at most.
+    """What training could need at most.
 
     Attributes:
-        benchmark: for the line to type.
-        data: the folder.
-        flops: a second, of the matrix products of all ranks; None where they could not be measured.
-        sample_flops: of one sample's training; None where they are unknown.
+        flops: a second, of the matrix products of all ranks; None where they were not measured.
+        sample_flops: operations of training on one sample; None where unknown.
     """
 
     benchmark: str
@@ -246,18 +240,18 @@ class Need:
 
     @property
     def samples_per_second(self) -> float | None:
-        """The ceiling: as if all of training were one matrix product."""
+        """The ceiling, if training were as fast as matrix products; None where unknown."""
         return self.flops / self.sample_flops if self.flops and self.sample_flops else None
 
 
 def judge_reading(answers: Sequence[Answer[Reading]], need: Need) -> Check:
-    """Whether what all ranks read together is whole, and enough."""
+    """Judge whether files are whole, and all ranks together read fast enough."""
     folder = shlex.quote(str(need.data))
     check = f"hpcai500 data check {need.benchmark} {folder}"
     if failed := failures(READING, answers, "cannot read the data set", f"`{check}` looks at all of it"):
         return failed
     found = values(answers)
-    # Two ranks may have come across the same file.
+    # Two ranks may have checked the same file.
     told_of = dict.fromkeys((reason, answer.host) for answer, reading in found for reason in reading.broken)
     broken = [f"{reason} (host {host})" for reason, host in told_of]
     checked = sum(reading.checked for _, reading in found)

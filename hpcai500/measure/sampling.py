@@ -1,4 +1,4 @@
-"""The curves of communication of all nodes, from what their ranks have sampled."""
+"""Samples use of CPU, device and network many times a second while steps run, and makes curves over time of them."""
 
 from __future__ import annotations
 
@@ -16,41 +16,40 @@ from hpcai500.measure.host import NetworkCounters
 from hpcai500.system.devices import Nvml, ask_nvml, open_nvml
 
 # ----------------------------------------------------------------------------------------------------
-# What is read many times a second while steps run: work of the processor, of the device, and bytes on their way.
+# The sampler.
 
 
-# Twenty a second: V2.0 Fig. 13 shows bursts within steps. A reading takes some tens of microseconds.
+# Twenty samples a second, since V2.0 Fig. 13 shows bursts within steps. A sample takes some tens of microseconds.
 INTERVAL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class LinkBytes:
-    """What went over a device's links since its driver counts."""
+    """Bytes over a device's links, counted since a moment that the driver chose."""
 
     sent: int
     received: int
 
 
 class DeviceMeter(Protocol):
-    """Asks a device's driver."""
+    """Reads counters of a device's driver."""
 
     def utilisation(self) -> float | None:
-        """Fraction of the driver's last interval in which something ran; None where it does not know."""
+        """Fraction of the driver's last interval in which something ran; None where the driver cannot tell."""
 
     def links(self) -> LinkBytes | None:
-        """Counters of the links to other devices; None without such."""
+        """Counters of the links to other devices; None where there are none."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One moment. Times in seconds.
+    """Counters at one moment.
 
     Attributes:
-        moment: by `time.perf_counter`.
-        processor_seconds: that this process has computed, over all its threads.
+        moment: seconds, by `time.perf_counter`.
+        processor_seconds: CPU time of this process so far, over all its threads.
         network: of this host; None where another rank reads it.
-        device: as of `DeviceMeter`.
-        links: as of `DeviceMeter`.
+        device, links: as `DeviceMeter` tells utilisation and links.
     """
 
     moment: float
@@ -61,15 +60,10 @@ class Sample:
 
 
 class Sampler:
-    """Takes samples in a thread of its own while its context is open.
+    """Takes samples in another thread inside its `with` block, and one at either end.
 
-    Args:
-        counters: reads the network's; None where another rank of this host does.
-        meter: of the device; None without one.
-        interval_seconds: from sample to sample.
-
-    Attributes:
-        samples: so far.
+    `counters` is None where another rank of this host reads the network; `meter` is None without a device. An error of
+    the thread is raised at the end of the block.
     """
 
     def __init__(
@@ -107,7 +101,7 @@ class Sampler:
             except Exception as error:  # noqa: BLE001 - raised again where the context ends
                 self._error = error
                 return
-            # What came too late is left out, not made up for.
+            # Samples that are late are left out, not made up for.
             due = max(due + self._interval, time.perf_counter() + self._interval / 2)
 
     def _sample(self) -> Sample:
@@ -121,10 +115,10 @@ class Sampler:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Utilisation and NVLink counters of one CUDA device, as NVIDIA's management library tells them.
+# Utilisation and NVLink counters of one CUDA device, by NVIDIA's management library.
 
 
-# Fields that count what went over one link, and the bytes of one count: since Volta; since Blackwell.
+# Fields that count the traffic of one link, and the bytes of one count: since Volta; since Blackwell.
 _COUNTERS = (
     ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", 1024),
     ("NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES", "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES", 1),
@@ -132,12 +126,7 @@ _COUNTERS = (
 
 
 class NvmlMeter:
-    """Asks NVML about one device.
-
-    Args:
-        nvml: an open library.
-        handle: of the device.
-    """
+    """A `DeviceMeter` by NVML, which must be open; links are the sum over all active links."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -145,19 +134,17 @@ class NvmlMeter:
         self._fields = next((fields for fields in _COUNTERS if self._read(fields) is not None), None)
 
     def utilisation(self) -> float | None:
-        """As the protocol."""
         rates = ask_nvml(self._nvml, "nvmlDeviceGetUtilizationRates", self._handle)
         return None if rates is None else float(rates.gpu) / 100
 
     def links(self) -> LinkBytes | None:
-        """As the protocol: the sum over all active links."""
         return self._read(self._fields) if self._fields else None
 
     def _active_links(self) -> list[int]:
         return [
             link
             for link in range(self._nvml.NVML_NVLINK_MAX_LINKS)
-            # No such link, or none at all: no state.
+            # There is no state of a link that does not exist.
             if ask_nvml(self._nvml, "nvmlDeviceGetNvLinkState", self._handle, link)
         ]
 
@@ -178,31 +165,31 @@ def nvml_meter(uuid: str, binding: Nvml | None = None) -> Iterator[DeviceMeter]:
     """A meter of the device with this UUID (`GPU-…`), until the block ends.
 
     Raises:
-        EnvironmentLacksError: NVML does not answer, or does not know the device; the message says why.
+        EnvironmentLacksError: NVML does not answer, or does not know the device.
     """
     with open_nvml(binding) as nvml:
         handle = ask_nvml(nvml, "nvmlDeviceGetHandleByUUID", uuid)
         if handle is None:
-            # A part of a device (MIG) has a UUID of its own.
+            # A part of a device (MIG) has its own UUID.
             raise EnvironmentLacksError(f"NVML knows no device {uuid}: see `nvidia-smi -L` on this host")
         yield NvmlMeter(nvml, handle)
 
 
 # ----------------------------------------------------------------------------------------------------
-# From samples to curves over time: how busy cores and devices were, and how many bytes a second went where.
+# From samples to curves over time: how busy cores and devices were, and bytes a second by path.
 
 
-# Two samples that came together, as the last ones may, say little about a rate.
+# Samples that are closer, as the last two may be, give no useful rate.
 _SHORTEST_SECONDS = INTERVAL_SECONDS / 2
 
 Point = dict[str, Any]
 T = TypeVar("T")
-# Of something that is counted, what came between two samples.
+# How much a counter grew between two samples.
 Amount = Callable[[Sample, Sample], T]
 
 
 def processor_utilisation(samples: Sequence[Sample], cores: int) -> list[list[float]]:
-    """[seconds since the first sample, busy fraction of `cores` since the sample before] at each sample."""
+    """[seconds since the first sample, busy fraction of `cores` since the sample before] of each sample."""
     return [
         [round(t, 6), min(1.0, busy / (cores * seconds))]
         for t, seconds, busy in _steps(samples, lambda one, two: two.processor_seconds - one.processor_seconds)
@@ -210,13 +197,13 @@ def processor_utilisation(samples: Sequence[Sample], cores: int) -> list[list[fl
 
 
 def driver_utilisation(samples: Sequence[Sample]) -> list[list[float]]:
-    """The same as the device's driver tells it; empty where it does not."""
+    """[seconds since the first sample, utilisation by the device's driver]; empty where the driver cannot tell."""
     start = samples[0].moment if samples else 0.0
     return [[round(one.moment - start, 6), one.device] for one in samples if one.device is not None]
 
 
 def busy_windows(intervals: Iterable[tuple[float, float]], seconds: float, window_seconds: float) -> list[list[float]]:
-    """[begin, fraction in which one or more of `intervals` (start, end) lay] of each window from 0 to `seconds`."""
+    """[begin, share covered by `intervals` (start, end)] of each window from 0 to `seconds`; overlaps count once."""
     count = max(1, round(seconds / window_seconds))
     length = seconds / count
     busy, reached = [0.0] * count, 0.0
@@ -234,7 +221,7 @@ def network_points(samples: Sequence[Sample]) -> list[Point]:
 
 
 def loopback_points(samples: Sequence[Sample]) -> list[Point]:
-    """Bytes a second that processes of this host sent to each other by TCP: what one sends, another receives."""
+    """Bytes a second that processes of this host sent each other over loopback: sent and received are equal."""
     return _points(samples, _over_loopback)
 
 
@@ -279,7 +266,7 @@ def _points(samples: Sequence[Sample], amount: Amount[tuple[float, float] | None
 
 
 def _steps(samples: Sequence[Sample], amount: Amount[T]) -> list[tuple[float, float, T]]:
-    """(time since the first sample, time since the one before, amount) at each sample but the first."""
+    """(time since the first sample, time since the one before, amount) of each sample except the first."""
     start = samples[0].moment if samples else 0.0
     return [
         (two.moment - start, two.moment - one.moment, amount(one, two)) for one, two in pairwise(_far_apart(samples))
@@ -287,7 +274,7 @@ def _steps(samples: Sequence[Sample], amount: Amount[T]) -> list[tuple[float, fl
 
 
 def _far_apart(samples: Sequence[Sample]) -> list[Sample]:
-    """Without those that come too soon after another; the first and the last stay, so that nothing goes uncounted."""
+    """Without samples that come too soon after another; the first and the last stay, so that everything is counted."""
     kept = list(samples[:1])
     for sample in samples[1:-1]:
         if sample.moment - kept[-1].moment >= _SHORTEST_SECONDS:
@@ -298,14 +285,14 @@ def _far_apart(samples: Sequence[Sample]) -> list[Sample]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The curves of communication of all nodes, from what their ranks have sampled.
+# The curves of communication of all nodes.
 
 
 NETWORK, LOOPBACK, LINKS = "network", "loopback", "NVLink"
 
 
 def curves_of_rank(samples: Sequence[Sample], rank: int, host: str) -> list[dict[str, Any]]:
-    """What this rank has seen: `[{host, rank, path, points}]`, for `Communicator.gather_objects`."""
+    """The curves of this rank: `[{host, rank, path, points}]`, for `Communicator.gather_objects`."""
     curves: dict[str, list[Point]] = {
         NETWORK: network_points(samples),
         LOOPBACK: loopback_points(samples),
@@ -315,9 +302,9 @@ def curves_of_rank(samples: Sequence[Sample], rank: int, host: str) -> list[dict
 
 
 def chosen_curve(curves: Sequence[Mapping[str, Any]], nodes: int) -> Mapping[str, Any] | None:
-    """The curve that shows what gradients take: between nodes the network, else links, else TCP within the host.
+    """The curve of the path that gradients take: between nodes the network, else links, else loopback.
 
-    Of the first rank or node; None where nothing was sampled.
+    It is of the first rank or node that has one; None where nothing was sampled.
     """
     wanted = (NETWORK,) if nodes > 1 else (LINKS, LOOPBACK)
     return next((curve for path in wanted for curve in curves if curve["path"] == path), None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The gradients of a model in the order of sending, and when in a backward pass each is ready: by counting.
+# The gradients of a model in the order of sending, and when each is ready in a backward pass, by counted operations.
 
 
 def gradients_of(named: Iterable[tuple[str, nn.Parameter]], count: FlopsCount) -> list[Gradients]:
@@ -48,9 +48,7 @@ def gradients_of(named: Iterable[tuple[str, nn.Parameter]], count: FlopsCount) -
 
 
 # ----------------------------------------------------------------------------------------------------
-# One step of a recipe, without its data: what is computed, which gradients travel, and how long it takes here.
-#
-# For the cost model (docs/cost-model.md). With --steps 0 it only counts, on any machine, in a few seconds.
+# The command.
 
 
 _LEAST_STEPS = 3
@@ -101,7 +99,7 @@ def _count(bench: Bench) -> dict[str, Any]:
 
 
 def _measure(bench: Bench) -> dict[str, Any]:
-    """Steps of all ranks together."""
+    """Times of steps that all ranks do together."""
     from hpcai500.engine.measured_steps import BlankSteps
 
     steps = BlankSteps(bench.recipe, bench.ranks, bench.device, bench.cores, bench.options.classes)
@@ -127,7 +125,7 @@ def _timed(bench: Bench, steps: BlankSteps) -> tuple[list[list[Phases]], list[li
     limit = time.perf_counter() + bench.options.seconds
     goes_on = True
     while goes_on:
-        # By turns, so that whatever else the machine does meets both alike.
+        # In turn, so that other load of the machine affects both alike.
         alone.append(steps.step(together=False))
         if steps.has_company:
             together.append(steps.step(together=True))

@@ -1,4 +1,4 @@
-"""`hpcai500 system` on many nodes: each is described where it is, by the first of its ranks."""
+"""`hpcai500 system` on many nodes: the first rank of each node describes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def describe(bench: Bench) -> dict[str, Any]:
     options, ranks = bench.options, bench.ranks
     places = {"data": options.data, "out": options.out, "temporary": options.temporary}
     nodes = capture_nodes(ranks.world, places, first_of_host=ranks.placement.local_rank == 0)
-    # The file of an image is read by this rank alone.
+    # Only rank 0 reads the file of an image.
     installation = version_document(find_container(os.environ), installed_mpi(os.environ)) if ranks.leads else None
     return {"nodes": nodes, "installation": installation}
 

@@ -1,4 +1,4 @@
-"""Seconds of a call on a device."""
+"""Times a call: on the host or a device, repeated until the confidence interval of the median is tight."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ import torch
 from hpcai500.methodology.statistics import median_interval, quartiles
 
 # ----------------------------------------------------------------------------------------------------
-# How long something takes: warmed up, then repeated until the confidence interval of its median is tight.
+# Repetitions.
 
 
-# Repetitions of which a median says something.
+# The fewest repetitions whose median has a meaning.
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class Effort:
-    """When to stop.
+    """When to stop repeating.
 
     Attributes:
-        width: half the confidence interval of the median, as a share of it, that is tight enough.
-        least: repetitions at least.
-        seconds: no more than that, tight or not.
+        width: half the confidence interval of the median, as a share of the median, that is tight enough.
+        least: the fewest repetitions.
+        seconds: the time after which repetitions end, tight or not.
         warm_up: runs that are not counted.
-        most_seconds: where `least` repetitions would take longer than that, as many as fit, and three at least.
+        most_seconds: where `least` repetitions would take longer than this, `least` is as many as fit, and three at
+            least.
     """
 
     width: float = 0.01
@@ -47,12 +48,11 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Seconds."""
         return statistics.median(self.seconds)
 
     @property
     def spread(self) -> float:
-        """Interquartile range over median: what a neighbour on the machine shows in."""
+        """Interquartile range divided by the median: load of neighbours on the machine shows in it."""
         first, third = quartiles(self.seconds)
         return (third - first) / self.median
 
@@ -74,12 +74,8 @@ def repeat(
 ) -> Timing:
     """Call `run`, which returns the seconds that it took, until its median is known well enough, or time is up.
 
-    Args:
-        run: what is measured.
-        effort: when that is.
-        clock: the time now, in seconds.
-        agree: is told how many more repetitions this rank wants and returns how many are made: where several ranks
-            measure at once, the largest wish of all, so that none is left alone while others still measure.
+    `agree` gets how many more repetitions this rank wants, and returns how many are made: where several ranks measure
+    at once, the largest number of all, so that all of them measure until the end.
     """
     first_seconds = 0.0
     for _ in range(effort.warm_up):
@@ -96,7 +92,10 @@ def repeat(
 
 
 def _wanted(taken: Sequence[float], effort: Effort, left_seconds: float) -> int:
-    """Half as many again as there are, as far as time allows: looking after each one would stop at lucky moments."""
+    """The number of further repetitions: half as many again as there are, as far as time allows.
+
+    A test of the interval after each one would stop at lucky moments.
+    """
     if len(taken) < effort.least:
         return effort.least - len(taken)
     if left_seconds <= 0 or _is_tight(taken, effort.width):
@@ -112,7 +111,7 @@ def _is_tight(values: Sequence[float], width: float) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Seconds of a call on a device.
+# One call on a device.
 
 
 def stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:

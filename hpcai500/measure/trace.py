@@ -1,4 +1,10 @@
-"""What exchange threads did, as slices of the trace: torch's profiler watches the thread of the training loop only."""
+"""Tells from torch's profiler where the time of training steps goes (V2.0 section 7.3.2): kernels, layouts, network.
+
+A trace is Google's Trace Event Format, as torch's profiler exports it. It becomes nested slices, the slices become
+kernels by class and layout conversions, and these the table of V2.0 Fig. 10. Two things that the profiler does not see
+are added: reorders inside oneDNN's convolutions, and what exchange threads did. Times are seconds unless named
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -41,28 +47,22 @@ from hpcai500.methodology.kernels import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# Where the time of training steps goes (V2.0 section 7.3.2): kernels by class, layouts, device, network.
+# The trace as nested slices: which operator called which, and how long each took itself.
 
 
-# ----------------------------------------------------------------------------------------------------
-# The profiler's trace as slices that lie in each other: which operator called which, and what each did itself.
-#
-# The trace is Google's Trace Event Format, as torch's profiler exports it.
-
-
-# torch's: operators and marks of the host, work of a device.
+# torch's categories: operators and marks of the host, work of a device.
 _HOST = {"cpu_op", "user_annotation"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
-# The host's calls into CUDA: they start that work, or wait for it.
+# The host's calls into CUDA, which start that work or wait for it.
 _CALLS = {"cuda_runtime", "cuda_driver"}
-# Ours: what exchange threads did on a processor.
+# Our category: what exchange threads did on a CPU.
 EXCHANGE = "exchange"
 # Our marks: around each step, and around each wait for a batch, which is no operator.
 STEP, INPUT = "hpcai500:step", "hpcai500:input"
-# Collectives on their way, as torch's process groups mark them.
+# Names of collectives that are in progress, as torch's process groups mark them.
 _BESIDE = ("gloo:", "nccl:", "mpi:")
 _MICROSECOND = 1e-6
-# Begin and length are rounded to nanoseconds, each by itself.
+# Begin and length are each rounded to nanoseconds.
 ROUNDING_SECONDS = 3e-9
 
 Event = dict[str, Any]
@@ -70,17 +70,15 @@ Event = dict[str, Any]
 
 @dataclass
 class Slice:
-    """Something that took time; seconds since the first of them.
+    """An interval of the trace.
 
     Attributes:
-        name: as the profiler gives it.
         category: `cpu_op`, `kernel`, ….
-        start: begin.
-        seconds: from begin to end.
+        start: seconds since the first slice.
         arguments: shapes, strides, ids.
         thread: process and thread, or device and stream.
-        parent: the operator that called it, on the same thread.
-        inner_seconds: of the slices right inside it.
+        parent: the operator that called it; of device work, the one that started it.
+        inner_seconds: of the slices directly inside it.
     """
 
     name: str
@@ -94,16 +92,15 @@ class Slice:
 
     @property
     def end(self) -> float:
-        """When it ended."""
         return self.start + self.seconds
 
     @property
     def self_seconds(self) -> float:
-        """Without what lies in it."""
+        """Its own time, without the slices inside it."""
         return max(0.0, self.seconds - self.inner_seconds)
 
     def ancestors(self) -> Iterator[Slice]:
-        """Who called it, the nearest first."""
+        """Its callers, the nearest first."""
         above = self.parent
         while above is not None:
             yield above
@@ -112,12 +109,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was traced.
+    """The slices of a trace by what they are.
 
     Attributes:
         host: operators and marks of the host's threads, with parents.
-        device: work of the device; its parent is the operator that started it, where that is known.
-        exchange: what exchange threads did.
+        device: work of the device, with the operator that started it as parent where that is known.
         calls: of the host into CUDA.
         inputs: waits for batches.
     """
@@ -132,14 +128,14 @@ class Trace:
 def read_trace(events: Iterable[Event]) -> Trace:
     """The slices among `traceEvents`.
 
-    Marks of collectives that go on beside the thread that began them are left out: whoever waits for one is in the
-    trace too. So are host slices that only overlap their neighbour, for the same reason.
+    Marks of collectives that run beside the thread that began them are left out, since waits for them are in the trace
+    too. So are host slices that overlap their neighbour without lying in it, for the same reason.
     """
     threads: dict[tuple[Any, Any], list[Slice]] = defaultdict(list)
     device, exchange, calls, inputs = [], [], [], []
     categories = _HOST | DEVICE | _CALLS | {EXCHANGE}
     wanted = [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
-    # Seconds since the machine's start have no room for nanoseconds.
+    # A float of seconds since the machine's start would be too coarse for nanoseconds.
     origin = min((float(event["ts"]) for event in wanted), default=0.0)
     for event in wanted:
         one = _slice(event, origin)
@@ -166,7 +162,7 @@ def _slice(event: Event, origin: float) -> Slice:
 
 
 def _nested(slices: list[Slice]) -> Iterator[Slice]:
-    """The slices of one thread, the outer before the inner, each with its parent."""
+    """The slices of one thread, outer before inner, each with its parent."""
     open_slices: list[Slice] = []
     for one in sorted(slices, key=lambda one: (one.start, -one.seconds)):
         while open_slices and open_slices[-1].end <= one.start + ROUNDING_SECONDS:
@@ -181,18 +177,18 @@ def _nested(slices: list[Slice]) -> Iterator[Slice]:
 
 
 def _link(device: Iterable[Slice], host: Iterable[Slice]) -> None:
-    """Give each piece of device work the operator that started it."""
+    """Give each slice of device work the operator that started it as parent."""
     operators = {one.arguments["External id"]: one for one in host if "External id" in one.arguments}
     for one in device:
         one.parent = operators.get(one.arguments.get("External id"))
 
 
 def tensors_of(one: Slice) -> list[Layout]:
-    """The tensors that an operator was given, where the profiler recorded shapes."""
+    """The tensors that an operator got, where the profiler recorded shapes."""
     columns = (one.arguments.get(name) or [] for name in ("Input Dims", "Input Strides", "Input type"))
     found = []
     for shape, strides, element in zip(*columns, strict=False):
-        # Lists of tensors have lists of shapes.
+        # An argument that is a list of tensors has a list of shapes.
         flat = all(isinstance(length, int) for length in [*shape, *strides])
         if flat and len(shape) == len(strides) and element not in ("", "Scalar", "ScalarList"):
             found.append(Layout(tuple(shape), tuple(strides), element))
@@ -200,7 +196,7 @@ def tensors_of(one: Slice) -> list[Layout]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# torch's profiler around some steps, and what it wrote as plain events.
+# Recording: torch's profiler around some steps.
 
 
 Document = dict[str, Any]
@@ -208,12 +204,12 @@ T = TypeVar("T")
 
 
 def mark_of_step(number: int) -> record_function:
-    """The context that marks a step in the trace."""
+    """A context manager that marks a step in the trace."""
     return record_function(STEP, str(number))
 
 
 def marked_input(batches: Iterator[T]) -> Iterator[T]:
-    """`batches`, which has no end, with a mark around the wait for each."""
+    """`batches`, which must not end, with a mark around the wait for each."""
     while True:
         with record_function(INPUT):
             batch = next(batches)
@@ -221,7 +217,7 @@ def marked_input(batches: Iterator[T]) -> Iterator[T]:
 
 
 def record(run: Callable[[], None], device: torch.device) -> Document:
-    """What torch's profiler tells of `run`, with the shapes and layouts of tensors: the document of its trace file."""
+    """Profile `run` with shapes and layouts of tensors; returns the document of torch's trace file."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities, record_shapes=True, experimental_config=_without_objects()) as profiler:
         run()
@@ -233,14 +229,17 @@ def record(run: Callable[[], None], device: torch.device) -> Document:
 
 
 def _without_objects() -> Any:
-    """Settings that save the profiler an object for each event, which takes longer than the steps; None before 2.13."""
-    from torch._C._profiler import _ExperimentalConfig  # not promised, so asked for here only
+    """Settings that keep the profiler from making an object for each event, which takes longer than the steps.
+
+    None before torch 2.13.
+    """
+    from torch._C._profiler import _ExperimentalConfig  # no public interface, so imported here only
 
     return _ExperimentalConfig(trace_only=True) if hasattr(_ExperimentalConfig, "trace_only") else None
 
 
 def base_nanoseconds(document: Document) -> int:
-    """What the trace's times count from, in nanoseconds of `time.time`."""
+    """The origin of the trace's times, in nanoseconds of `time.time`."""
     return int(document.get("baseTimeNanoseconds", 0))
 
 
@@ -250,14 +249,14 @@ def process_of(events: Sequence[Event]) -> Any:
 
 
 def write_trace(path: Path, document: Document) -> None:
-    """Write the trace, compressed, as ui.perfetto.dev opens it.
+    """Write the trace as JSON in gzip, which ui.perfetto.dev opens; equal documents give equal bytes.
 
     Raises:
         RunError: the disk is full.
     """
     content = json.dumps(document, separators=(",", ":")).encode()
     try:
-        # Without the time of packing in it.
+        # Without a time stamp.
         write_atomically(path, gzip.compress(content, mtime=0))
     except OSError as error:
         raise RunError(
@@ -266,26 +265,23 @@ def write_trace(path: Path, document: Document) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From slices to kernels: what did work, of which class, and which of it only changed a layout.
+# From slices to kernels: the class of each, and whether it only changed a layout.
 
 
-# They copy on behalf of whoever called them.
+# Operators that copy on behalf of their caller.
 _MOVERS = {"copy", "clone", "contiguous", "to", "to_copy", "reshape", "_to_copy"}
-# Arithmetic inside them is theirs: synchronised batch norm's backward pass is written out in torch's operators.
+# Arithmetic inside these counts as theirs: synchronised batch norm's backward pass consists of other torch operators.
 _WHOLES = {"normalise": NORMALISATION}
 
 
 @dataclass(frozen=True)
 class Work:
-    """One run of one kernel.
+    """One run of one kernel, or of one operator on a CPU.
 
     Attributes:
-        name: of the operator or kernel.
         kind: its class; None where no rule knows it.
         start: seconds since the trace's first slice.
-        seconds: its own.
-        is_call: whether it counts as one call of its class: an operator that is a wrap around another of its class is
-            none.
+        is_call: whether it counts as a call of its class; a wrapper around another operator of its class does not.
         origin: the operator on whose behalf a copy was made.
         change: where it changed a layout, the tensor that was written and the one that was read.
     """
@@ -301,14 +297,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Works:
-    """All that was traced: kernels, and what of the host's operators is none (seconds)."""
+    """All kernels of a trace, and the time of host operators that are no kernels."""
 
     kernels: list[Work]
     host_seconds: float
 
 
 def works_of(trace: Trace, device: str) -> Works:
-    """What ran on `device`: on `cpu` operators by their own time and exchange threads, else the device's kernels."""
+    """The kernels on `device`; for `cpu` those are operators, by their own time, and what exchange threads did."""
     if device != "cpu":
         return Works([_of_kernel(one) for one in trace.device], 0.0)
     wraps = {id(one.parent) for one in trace.host if one.parent and _same_class(one, one.parent)}
@@ -349,7 +345,7 @@ def _copy(operator: Slice) -> tuple[str, tuple[Layout, Layout] | None]:
 
 
 def _origin(one: Slice) -> str:
-    """The nearest operator that is no mere copy; empty for a copy that the program itself asked for."""
+    """The nearest operator that is not a copy; empty for a copy that the program itself called."""
     for above in (one, *one.ancestors()):
         if above.category == "cpu_op" and stem(above.name) not in _MOVERS:
             return above.name.removeprefix("autograd::engine::evaluate_function: ")
@@ -357,7 +353,7 @@ def _origin(one: Slice) -> str:
 
 
 def _of_exchange(trace: Trace) -> Iterator[Work]:
-    """Buckets overlap each other; of two at a time the time is counted once."""
+    """The work of exchange threads; time in which stages of one name overlap is counted once."""
     busy_until: dict[str, float] = {}
     for one in sorted(trace.exchange, key=lambda one: one.start):
         begin = max(one.start, busy_until.get(one.name, one.start))
@@ -366,15 +362,15 @@ def _of_exchange(trace: Trace) -> Iterator[Work]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Layout changes that no operator shows: oneDNN reorders tensors inside its convolutions, and tells when it is asked.
+# Hidden layout changes: oneDNN reorders tensors inside its convolutions, and tells so in its verbose mode.
 #
-# A convolution on a processor wants its channels in blocks; what comes as NCHW is rearranged on the way in, and back on
-# the way out. For the profiler all of that is one convolution.
+# A convolution on a CPU wants its channels in blocks, so NCHW tensors are reordered on the way in and back on the way
+# out. The profiler shows all of that as one convolution.
 
 
 _PREFIX = "onednn_verbose"
 _REORDER = "reorder"
-# Kinds of primitives and the class of the operator around them.
+# The class of the operator around each kind of primitive.
 _OWNERS = {
     "convolution": CONVOLUTION,
     "deconvolution": CONVOLUTION,
@@ -391,14 +387,9 @@ _STDOUT = 1
 
 @dataclass(frozen=True)
 class Reorder:
-    """One change of layout inside an operator.
+    """One change of layout inside an operator of the class `owner`.
 
-    Attributes:
-        owner: class of the operator.
-        source: the format before, in oneDNN's letters, or its usual name.
-        target: the format after.
-        shape: as oneDNN writes it: `8x16x56x56`.
-        seconds: how long it took.
+    Formats have their usual names or oneDNN's letters; `shape` is as oneDNN writes it: `8x16x56x56`.
     """
 
     owner: str
@@ -410,9 +401,9 @@ class Reorder:
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Inside, oneDNN tells what it does; afterwards the list holds its lines. Nothing else may print meanwhile.
+    """Collect oneDNN's verbose lines; they are in the list after the block. Nothing else may print meanwhile.
 
-    oneDNN knows no other way than this process's stdout, which goes to a file for that long.
+    oneDNN can only write to this process's stdout, which is redirected to a file inside the block.
     """
     lines: list[str] = []
     sys.stdout.flush()
@@ -420,7 +411,7 @@ def listening() -> Iterator[list[str]]:
     with tempfile.TemporaryFile() as sink:
         os.dup2(sink.fileno(), _STDOUT)
         try:
-            # torch annotates its levels as plain numbers.
+            # The level is a plain number for torch's type hints.
             with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
                 yield lines
         finally:
@@ -432,13 +423,13 @@ def listening() -> Iterator[list[str]]:
 
 
 def reorders(lines: Iterable[str]) -> list[Reorder]:
-    """The layout changes in what oneDNN told; copies that keep the order are none.
+    """The layout changes in oneDNN's lines; copies that keep the order are left out.
 
-    A reorder comes before the primitive that it is for, or right after it, when nothing comes any more.
+    A reorder comes before the primitive that it is for, or after it where no other primitive follows.
     """
     primitives = [fields for fields in map(_fields, lines) if fields]
     owners = [_OWNERS.get(fields["kind"]) for fields in primitives]
-    # Each reorder belongs to the next primitive that does something, the last ones to the one before.
+    # Each reorder belongs to the next primitive that is no reorder, the last ones to the one before them.
     for index in range(len(owners) - 2, -1, -1):
         if primitives[index]["kind"] == _REORDER:
             owners[index] = owners[index + 1]
@@ -454,7 +445,7 @@ def reorders(lines: Iterable[str]) -> list[Reorder]:
 
 
 def typical(steps: Sequence[Sequence[Reorder]]) -> list[Reorder]:
-    """The reorders of one step, from those of several: of each kind the median time, so that no hiccup counts."""
+    """The reorders of one step, from those of several: of each kind the median time, against outliers."""
     times: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for one in (one for step in steps for one in step):
         times[one.owner, one.source, one.target, one.shape].append(one.seconds)
@@ -482,7 +473,7 @@ def _fields(line: str) -> dict[str, str] | None:
 
 
 def _format(descriptor: str) -> str:
-    """`f32::blocked:aBcd16b::f0` and `f32:a:blocked:abcd::f0` -> the letters."""
+    """The letters of a descriptor such as `f32::blocked:aBcd16b::f0` or `f32:a:blocked:abcd::f0`."""
     words = descriptor.split(":")
     return words[words.index("blocked") + 1] if "blocked" in words[:-1] else ""
 
@@ -493,7 +484,7 @@ def _named(letters: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Layout conversions called out: how long, from which operator, from which order of axes to which.
+# Layout conversions: how long they take, for which operator, from which order of axes to which.
 
 
 _NAMES = {(0, 1, 2, 3): "NCHW", (0, 2, 3, 1): "NHWC", (0, 1): "rows", (1, 0): "columns"}
@@ -503,10 +494,10 @@ Conversion = dict[str, Any]
 
 
 def conversions_of(works: Iterable[Work], hidden: Sequence[Reorder], steps: int) -> list[Conversion]:
-    """What changed a layout in `steps` steps, the longest first; `hidden` are those of one step inside operators.
+    """The layout conversions of `steps` steps, the longest first; `hidden` are those of one step inside operators.
 
     Keys: `from` (operator or class), `source` and `target` (orders of axes), `shape`, `seconds`, `calls`, and `hidden`:
-    whether it is a part of another kernel's time, which only the library knows.
+    whether it is a part of another kernel's time, as oneDNN tells.
     """
     sums: dict[tuple[str, str, str, str, bool], list[float]] = defaultdict(lambda: [0.0, 0])
     for work in works:
@@ -535,7 +526,6 @@ def _add(sums: dict[Any, list[float]], key: Any, seconds: float, calls: int) -> 
 
 
 def _described(change: tuple[Layout, Layout] | None) -> tuple[str, str, str]:
-    """Orders before and after, and the shape."""
     if change is None:
         return _UNKNOWN, _UNKNOWN, _UNKNOWN
     target, source = change
@@ -543,7 +533,7 @@ def _described(change: tuple[Layout, Layout] | None) -> tuple[str, str, str]:
 
 
 def _order(layout: Layout) -> str:
-    """Axes of length 1 are nowhere: each is taken to be where the usual layouts have it."""
+    """The name of a layout. An axis of length 1 has no place: it is taken to be where the usual layouts have it."""
     order = layout.order()
     for full, name in _NAMES.items():
         if len(full) == len(layout.shape) and tuple(axis for axis in full if axis in order) == order:
@@ -560,11 +550,11 @@ _MOST_CONVERSIONS = 40
 
 
 def breakdown(works: Sequence[Work], hidden: Sequence[Reorder], steps: int) -> dict[str, Any]:
-    """The parts of profile.json that tell of kernels: `classes`, `unclassified`, `top`, `layout`, `kernel_seconds`.
+    """The parts of profile.json about kernels: `classes`, `unclassified`, `top`, `layout`, `kernel_seconds`.
 
     Args:
         works: all kernels of `steps` steps.
-        hidden: layout changes of one step inside them; counted as transformation, and no more in their owner's class.
+        hidden: layout changes of one step inside them; they count as transformation, not in their owner's class.
         steps: at least 1.
     """
     total = sum(work.seconds for work in works)
@@ -595,7 +585,7 @@ def breakdown(works: Sequence[Work], hidden: Sequence[Reorder], steps: int) -> d
 
 
 def _scaled(hidden: Sequence[Reorder], seconds: dict[str | None, float], steps: int) -> list[Reorder]:
-    """`hidden`, which was measured in another step, no longer than the operators that it lies in."""
+    """`hidden`, which was measured in other steps, shortened to at most the time of the operators around it."""
     inside: dict[str, float] = defaultdict(float)
     for one in hidden:
         inside[one.owner] += one.seconds * steps
@@ -604,7 +594,6 @@ def _scaled(hidden: Sequence[Reorder], seconds: dict[str | None, float], steps: 
 
 
 def _top(works: Sequence[Work], total: float) -> list[dict[str, Any]]:
-    """All kernels by name and class, the longest first."""
     sums: dict[tuple[str, str | None], list[float]] = defaultdict(lambda: [0.0, 0])
     for work in works:
         sums[work.name, work.kind][0] += work.seconds
@@ -625,33 +614,32 @@ def _share(seconds: float, total: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What exchange threads did, as slices of the trace: torch's profiler watches the thread of the training loop only.
+# Exchange threads as events of the trace: torch's profiler sees the thread of the training loop only.
 
 
 _MICROSECONDS = 1e6
 
 
 class Spans:
-    """Keeps the spans of buckets, of one rank."""
+    """Keeps the spans of one rank's buckets (a `SpanSink`)."""
 
     def __init__(self) -> None:
         self.buckets: list[BucketSpan] = []
 
     def bucket(self, span: BucketSpan) -> None:
-        """A bucket is done."""
         self.buckets.append(span)
 
     def step(self, span: StepSpan) -> None:
-        """A step is done: its parts are in the trace already."""
+        """Ignore a step, since its parts are in the trace already."""
 
 
 def clock_offset() -> float:
-    """What is added to `time.perf_counter` to get the seconds of `time.time`, which traces tell."""
+    """Seconds to add to `time.perf_counter` to get `time.time`, by which traces count."""
     return time.time() - time.perf_counter()
 
 
 def exchange_events(buckets: Sequence[BucketSpan], offset: float, base_nanoseconds: int, process: Any) -> list[Event]:
-    """Events of `buckets` for the trace of `process` whose times count from `base_nanoseconds`; `offset` as above."""
+    """Events of `buckets` for the trace of `process`; `offset` is `clock_offset`'s, `base_nanoseconds` the trace's."""
     shift = offset - base_nanoseconds / 1e9
     numbers = sorted({span.bucket for span in buckets})
     names = [

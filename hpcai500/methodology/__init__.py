@@ -1,1 +1,1 @@
-"""The method of the papers as pure functions: numbers in, numbers out. No disk, no clock, no network."""
+"""The papers' method as pure functions: numbers in, numbers out. No disk, no clock, no network."""

@@ -1,6 +1,7 @@
-"""What communication cost a job: from a summary of each rank to the value of the record's event `communication`.
+"""Communication in a job: stages of all-reduces, stragglers, checks of traffic, and a model of the link.
 
-docs/timeline.md defines every number. Both halves use this module: a job merges, `hpcai500 timeline` prints.
+`merge` makes the value of the record's event `communication` from a summary of each rank; docs/timeline.md defines
+every number. Both halves use this module: a job merges, `hpcai500 timeline` prints.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from hpcai500.errors import UsageError
 from hpcai500.methodology.statistics import Reservoir, weighted_quantile
 
 # ----------------------------------------------------------------------------------------------------
-# The stages of an all-reduce (V2.0 Table 12) and what each takes: sums and samples in a bounded space.
+# The stages of an all-reduce (V2.0 Table 12) and what each takes, from sums and samples of bounded size.
 
 
-# As V2.0 Table 12 names them, in the order of time.
+# Named as in V2.0 Table 12, in order of time.
 STAGES = (
     "negotiation",
     "wait_for_data",
@@ -30,33 +31,27 @@ STAGES = (
     "all_reduce",
     "memcpy_out",
 )
-# Of each bucket: a median is then within some percent of the truth, and buckets add up.
+# Per bucket: its median is then within a few per cent, and a job has the samples of all buckets together.
 _SAMPLES = 128
 
 
 class StageTimes(TypedDict):
-    """What a stage takes in one all-reduce, in seconds: over all all-reduces."""
+    """Seconds that a stage takes in one all-reduce, over all all-reduces."""
 
     mean_seconds: float
     median_seconds: float
     p95_seconds: float
 
 
-# None: the stage does not exist there, or nothing was measured.
+# None where the stage does not exist, or nothing was measured.
 StageTable = dict[str, StageTimes | None]
 
 
 class StageTally:
     """Adds up what the stages of all-reduces took, for any number of them.
 
-    Args:
-        stages: names of the columns, some of `STAGES`.
-        samples: how many all-reduces are kept for the quantiles.
-
-    Attributes:
-        count: all-reduces that were added.
-        sums: seconds of each stage over all of them.
-        samples: some of them.
+    `stages` are the columns, some of `STAGES`; `samples` all-reduces are kept for quantiles. `count` all-reduces were
+    added, and `sums` are the seconds of each stage over all of them.
     """
 
     def __init__(self, stages: Sequence[str], samples: int = _SAMPLES) -> None:
@@ -66,7 +61,7 @@ class StageTally:
         self.samples: Reservoir[tuple[float, ...]] = Reservoir(samples)
 
     def add(self, seconds: tuple[float, ...]) -> None:
-        """One all-reduce: the seconds of each stage, in the order of `stages`."""
+        """Add one all-reduce: the seconds of each stage, in the order of `stages`."""
         self.count += 1
         sums = self.sums
         for column, value in enumerate(seconds):
@@ -74,14 +69,13 @@ class StageTally:
         self.samples.add(seconds)
 
     def means(self) -> dict[str, float]:
-        """Mean seconds of each stage that it knows."""
         return {name: total / self.count for name, total in zip(self.stages, self.sums, strict=True)}
 
 
 def stage_table(tallies: Sequence[StageTally]) -> StageTable:
     """Each stage over the all-reduces of all `tallies`, each all-reduce with the same weight.
 
-    The mean is exact; median and 95th percentile come from the samples, and are exact while all of them are kept.
+    The mean is exact. Median and 95th percentile come from the samples, and are exact while all of them are kept.
     """
     used = [tally for tally in tallies if tally.count]
     return {name: _times(name, used) for name in STAGES}
@@ -100,20 +94,20 @@ def _times(name: str, tallies: Sequence[StageTally]) -> StageTimes | None:
 
 
 def _weighted(having: Sequence[tuple[StageTally, int]]) -> Iterator[tuple[float, float]]:
-    """(seconds, all-reduces that the sample stands for) of every sample."""
+    """(seconds, number of all-reduces that the sample stands for) of every sample."""
     for tally, column in having:
         for sample in tally.samples:
             yield sample[column], tally.count / len(tally.samples.kept)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which ranks hold the others up, told by the time that each needs for itself.
+# Stragglers: the ranks that hold the others up, found by the time that each needs for itself.
 
 
-# A rank is slow when it is both: by a tenth, and further off than chance would put it.
+# A rank is slow if it exceeds the others by a tenth and by more than chance explains.
 LEAST_SLOWDOWN = 1.1
 DEVIATIONS = 3.0
-# A median absolute deviation of normally distributed values, times this, estimates their standard deviation.
+# Times this, the median absolute deviation of normally distributed values estimates their standard deviation.
 _PER_DEVIATION = 1.4826
 # The median of fewer steps says little about a rank.
 LEAST_STEPS = 5
@@ -122,14 +116,12 @@ LEAST_STEPS = 5
 def stragglers(own_seconds: Sequence[float]) -> list[int]:
     """Positions of the ranks that are slow.
 
-    Args:
-        own_seconds: for each rank the median, over steps, of the time that it needs for itself: waiting for input, and
-            computing. Waiting for the others is not in it: in a synchronous step that is large on every rank but the
-            slow one.
+    `own_seconds` has, for each rank, the median over steps of the time that it needs for itself: waiting for input, and
+    computing. Waiting for other ranks is excluded: in a synchronous step that is large on every rank but the slow one.
 
-    A rank is a straggler if its time is above 1.1 times the median of all other ranks' and above that median plus three
-    standard deviations of theirs (estimated by the median absolute deviation, which a few slow ranks do not change). Of
-    two ranks, or where all others agree exactly, the first condition decides. One rank alone has nobody to hold up.
+    A rank is a straggler if its time is above 1.1 times the median of all other ranks and above that median plus three
+    of their standard deviations (estimated by the median absolute deviation, which a few slow ranks do not change). Of
+    two ranks, or where all others agree exactly, the first condition decides. A single rank is none.
     """
     ordered = sorted(own_seconds)
     return [rank for rank, seconds in enumerate(own_seconds) if _is_slow(seconds, ordered)]
@@ -142,7 +134,7 @@ def _is_slow(seconds: float, ordered: Sequence[float]) -> bool:
     middle = median_without(ordered, place)
     if seconds <= LEAST_SLOWDOWN * middle:
         return False
-    # Only for the few that come this far: it takes a pass over all ranks.
+    # Computed only for the few ranks that pass the first condition: it takes a pass over all ranks.
     deviation = statistics.median(abs(other - middle) for index, other in enumerate(ordered) if index != place)
     return seconds > middle + DEVIATIONS * _PER_DEVIATION * deviation
 
@@ -155,15 +147,15 @@ def median_without(ordered: Sequence[float], place: int) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the bytes that ranks say they sent are those that the network counters saw.
+# Whether the bytes that ranks say they sent agree with the network counters.
 
 
-# Frame and TCP headers are 4.6 % at an MTU of 1500, 0.1 % on loopback; acknowledgements and heartbeats add some.
+# Frame and TCP headers add 4.6 % at an MTU of 1500 and 0.1 % on loopback; acknowledgements and heartbeats add some.
 LEAST_RATIO, MOST_RATIO = 0.95, 1.15
 
 
 class CounterDifference(TypedDict):
-    """What a host's counters moved by; `sent_bytes` and `received_bytes` by interface, without loopback."""
+    """By how much a host's counters rose; `sent_bytes` and `received_bytes` by interface, without loopback."""
 
     loopback_sent_bytes: int | None
     sent_bytes: dict[str, int]
@@ -172,9 +164,9 @@ class CounterDifference(TypedDict):
 
 
 class RankTraffic(TypedDict):
-    """What one rank tells the first: its own count since its counters were read, and what they moved by.
+    """What one rank tells rank 0: its own count since its host's counters were read, and by how much they rose.
 
-    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts, None where only the library knows it.
+    `between_hosts_bytes` is the part of `sent_bytes` for ranks on other hosts; None where only the library knows it.
     """
 
     host: str
@@ -186,18 +178,18 @@ class RankTraffic(TypedDict):
 def check_traffic(ranks: Sequence[RankTraffic], library: str) -> dict[str, Any]:
     """Counted bytes against the counters of all hosts; plain JSON for the event `communication`.
 
-    Gloo sends everything by TCP, within a host over loopback: its whole count is compared with loopback and interfaces
-    together. Other libraries use shared memory within a host: of them, the bytes between hosts are compared with the
-    interfaces. Counters see whatever else the hosts send, so a ratio above 1.15 need not be a wrong count; one below
-    0.95 means that bytes went another way, or were not sent.
+    Gloo sends everything by TCP, within a host over loopback, so its whole count is compared with loopback and other
+    interfaces together. Other libraries use shared memory within a host, so their bytes between hosts are compared with
+    the interfaces. Counters include all other traffic of the hosts: a ratio above 1.15 need not be a wrong count. One
+    below 0.95 means that bytes went another way, or were not sent.
 
     Args:
-        ranks: all of them, by rank.
-        library: who moves the bytes (`Communicator.library`).
+        ranks: all ranks, in order.
+        library: what moves the bytes (`Communicator.library`).
 
     Returns:
         `counted_bytes`, `counter_bytes`, their `ratio` (counters / count; None where they cannot be compared), `over`
-        which way they were compared, and a `verdict` in words.
+        which interfaces they were compared, and a `verdict` in words.
     """
     hosts = {rank["host"]: rank["counters"] for rank in reversed(ranks)}
     if "gloo" in library.lower():
@@ -247,13 +239,11 @@ def _unknown(verdict: str) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What communication cost a job: from a summary of each rank to the value of the record's event `communication`.
-#
-# docs/timeline.md defines every number. Both halves use this module: a job merges, `hpcai500 timeline` prints.
+# From a summary of each rank to the value of the event `communication`.
 
 
 class StepMedians(TypedDict):
-    """Medians over the steps of one rank, in seconds; `own_seconds` is data wait and compute of the same step."""
+    """Medians over the steps of one rank, in seconds; `own_seconds` is data wait plus compute of the same step."""
 
     step_seconds: float
     data_wait_seconds: float
@@ -263,7 +253,7 @@ class StepMedians(TypedDict):
 
 
 class BucketSummary(TypedDict):
-    """One bucket on one rank: bytes and mean seconds of one all-reduce."""
+    """One bucket on one rank: bytes and mean seconds of each stage of one all-reduce."""
 
     bucket: int
     gradient_bytes: float
@@ -272,7 +262,7 @@ class BucketSummary(TypedDict):
 
 
 class RankSummary(TypedDict):
-    """What one rank tells the first one: plain data. Sums are over `steps` steps.
+    """What one rank tells rank 0, as plain data. Sums are over `steps` steps.
 
     `all_reduce_seconds` is the time in which at least one bucket was being summed.
     """
@@ -294,12 +284,12 @@ class RankSummary(TypedDict):
 def merge(summaries: Sequence[RankSummary], stages: int = 1) -> dict[str, Any]:
     """The value of the event `communication`: all ranks together, as plain JSON; unknown is None.
 
-    `stages` and `buckets` are means over ranks, `bytes_per_step` is of one rank (mean over ranks), and
-    `communication_fraction` the mean over ranks of exposed wait / step time. `stragglers` is None for one rank, or
+    `stages` and `buckets` are means over ranks, `bytes_per_step` is that of one rank (mean over ranks), and
+    `communication_fraction` is the mean over ranks of exposed wait / step time. `stragglers` is None for one rank, or
     after too few steps.
 
-    Where a model is cut, rank r has part r modulo `stages`: only ranks with the same part have the same to do, and what
-    a loop waits for is not sums alone, so that `overlap` is None.
+    In a pipeline of `stages` stages, rank r has stage r modulo `stages`. Only ranks of the same stage have the same
+    work and are compared for stragglers. `overlap` is None there, because a rank also waits for other stages.
     """
     ordered = sorted(summaries, key=lambda summary: summary["rank"])
     medians = [summary["medians"] for summary in ordered]
@@ -324,12 +314,11 @@ def merge(summaries: Sequence[RankSummary], stages: int = 1) -> dict[str, Any]:
 
 
 def rank_name(rank: Mapping[str, Any]) -> str:
-    """What people call a rank."""
+    """As messages call it: `rank 3 on HOST`."""
     return f"rank {rank['rank']} on {rank['host']}"
 
 
 def _row(summary: RankSummary, is_straggler: bool) -> dict[str, Any]:
-    """One line of the straggler table."""
     medians: Mapping[str, Any] = summary["medians"] or dict.fromkeys(StepMedians.__annotations__)
     return {
         "rank": summary["rank"],
@@ -343,7 +332,7 @@ def _row(summary: RankSummary, is_straggler: bool) -> dict[str, Any]:
 
 
 def _hidden(summary: RankSummary) -> float | None:
-    """Share of the all-reduce time in which the training loop did not wait."""
+    """The share of the all-reduce time in which the training loop did not wait."""
     exposed = _share(summary["communication_wait_seconds"], summary["all_reduce_seconds"])
     return None if exposed is None else max(0.0, 1.0 - exposed)
 
@@ -382,7 +371,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Mean of what is known, if all is."""
+    """The mean if all values are known, else None."""
     found = list(values)
     known = [value for value in found if value is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(found) else None
@@ -393,12 +382,12 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an all-reduce costs: its bandwidths as they are defined, and latency and bandwidth of a link from its times.
+# The cost of an all-reduce: its bandwidths, and the latency and bandwidth of a link fitted to its times.
 
 
 _ROUNDS = 100
-# Huber's constant: 95 % as efficient as least squares where errors are normal. An error's scale is its median absolute
-# deviation times 1.4826, which is one standard deviation of a normal distribution.
+# Huber's constant: 95 % as efficient as least squares where errors are normal. The scale of errors is their median
+# absolute deviation times 1.4826, which is one standard deviation of a normal distribution.
 _HUBER = 1.345
 _NORMAL = 1.4826
 # Errors below this are rounding, not noise.
@@ -408,7 +397,7 @@ _LEAST_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class RingCost:
-    """A link as a ring's neighbours see it (Hockney's model: latency + bytes / bandwidth)."""
+    """A link between neighbours of a ring, by Hockney's model: latency + bytes / bandwidth."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -425,15 +414,15 @@ class RingCost:
 
 
 def algorithm_bandwidth(message_bytes: float, seconds: float) -> float:
-    """Bytes of the message a second: what a caller sees."""
+    """Bytes of the message per second, as a caller sees it."""
     return message_bytes / seconds
 
 
 def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
-    """Bytes a second that each rank must send, whatever the algorithm: 2 (n - 1) / n times the algorithm bandwidth.
+    """Bytes per second that each rank must send, whatever the algorithm: 2 (n - 1) / n x the algorithm bandwidth.
 
-    The definition of the NCCL tests (doc/PERFORMANCE.md): it can be compared with a link's rate, and does not depend on
-    the number of ranks.
+    The definition of the NCCL tests (doc/PERFORMANCE.md). It can be compared with the rate of a link, and does not
+    depend on the number of ranks.
     """
     return algorithm_bandwidth(message_bytes, seconds) * _steps(ranks) / ranks
 
@@ -441,10 +430,9 @@ def bus_bandwidth(message_bytes: float, seconds: float, ranks: int) -> float:
 def fit_ring(ranks: int, measured: Sequence[tuple[float, float]]) -> RingCost:
     """The link whose ring comes closest to `measured` (bytes, seconds) in relative error.
 
-    Least squares of the errors relative to the model, so that a message of a hundred bytes counts as much as one of a
-    hundred megabytes, with Huber's weights: single sizes at which a library has another algorithm, or a neighbour was
-    busy, do not bend it. Found by doing it again and again with the model and the weights of the time before. Neither
-    latency nor the time of a byte can be below 0.
+    Iteratively reweighted least squares of errors relative to the model, so that a message of a hundred bytes counts
+    as much as one of a hundred megabytes. Huber's weights keep single sizes, at which a library has another algorithm
+    or a neighbour was busy, from bending the fit. Neither latency nor the time of a byte can be below 0.
 
     Raises:
         UsageError: fewer than two sizes, times that are not positive, or times that do not grow with size.
@@ -456,10 +444,10 @@ def fit_ring(ranks: int, measured: Sequence[tuple[float, float]]) -> RingCost:
             raise UsageError(f"all-reduce: expected a positive time, got {seconds} s of {size} bytes")
     steps = _steps(ranks)
     terms = [(steps, steps / ranks * size, seconds) for size, seconds in measured]
-    # There is no model yet: errors are relative to what was measured.
+    # Before there is a model, errors are relative to what was measured.
     latency, slope = _solve([(1 / seconds**2, x, y, seconds) for x, y, seconds in terms])
     for _ in range(_ROUNDS):
-        # A model that has no cost at all for a size is no measure of an error.
+        # A model without any cost for a size cannot scale its error.
         models = [max(latency * x + slope * y, _LEAST_SHARE * seconds) for x, y, seconds in terms]
         errors = [abs(seconds - model) / model for (_, _, seconds), model in zip(terms, models, strict=True)]
         cut = _HUBER * max(_NORMAL * statistics.median(errors), _EXACT)
@@ -482,10 +470,7 @@ def _steps(ranks: int) -> int:
 
 
 def _solve(rows: Sequence[tuple[float, float, float, float]]) -> tuple[float, float]:
-    """Latency and seconds a byte, neither below 0, of least squares over rows (w, x, y, t).
-
-    What is least is sum w (t - latency x - slope y)^2.
-    """
+    """Latency and seconds a byte, both at least 0, that minimise sum w (t - latency x - slope y)^2 over `rows`."""
     sum_xx = math.fsum(w * x * x for w, x, _, _ in rows)
     sum_xy = math.fsum(w * x * y for w, x, y, _ in rows)
     sum_yy = math.fsum(w * y * y for w, _, y, _ in rows)
@@ -497,7 +482,7 @@ def _solve(rows: Sequence[tuple[float, float, float, float]]) -> tuple[float, fl
         slope = (sum_yt * sum_xx - sum_xt * sum_xy) / determinant
         if latency >= 0 and slope >= 0:
             return latency, slope
-    # The best corner: without latency, or without cost of a byte.
+    # The constrained optimum is at the better corner: no latency, or no cost of a byte.
     corners = [(0.0, sum_yt / sum_yy if sum_yy else 0.0), (sum_xt / sum_xx, 0.0)]
     return min(
         corners, key=lambda corner: math.fsum(w * (t - corner[0] * x - corner[1] * y) ** 2 for w, x, y, t in rows)

@@ -1,7 +1,7 @@
-"""What a run did, read from its events: the rules that no recipe can vouch for (V2.0 sections 5.1.1 and 5.1.4).
+"""Rules that only the events of a run can show it kept (V2.0 sections 5.1.1 and 5.1.4).
 
 A recipe says what was asked for. Synchronous SGD, mathematically equivalent parallelism, epochs, data and quality are
-judged by what the run wrote down while it ran. What the record does not tell does not hold.
+judged by what the run wrote down. A rule that the record does not show to be kept counts as not kept.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from hpcai500.methodology.passes import Event, last_pass
 
 _DATASET_FACTS = ("training_samples", "evaluation_samples", "classes", "grid", "drawn", "coverage")
-# Normalisations whose result depends on which samples are in a batch.
+# Normalisations whose result depends on which samples share a batch.
 _NORMS_OF_A_BATCH = ("batch", "sync-batch")
-# Samplings that draw as often as the training set has samples.
+# Samplings that draw exactly as often as the training set has samples.
 _AS_MANY = ("bootstrap", "all")
-# Classes that a sentence names.
+# How many classes a sentence names.
 _MOST_CLASSES = 5
 
 
@@ -25,11 +25,8 @@ _MOST_CLASSES = 5
 class Observation:
     """One rule, and whether a run kept it.
 
-    Attributes:
-        layer: that the rule is of.
-        name: the rule.
-        problems: sentences that say where it was not kept, or where the record does not tell; empty where it holds.
-        section: of the paper.
+    `problems` say in a sentence each where the rule was not kept, or where the record does not tell; it is empty where
+    the rule holds. `section` is the paper's.
     """
 
     layer: int
@@ -39,17 +36,13 @@ class Observation:
 
     @property
     def holds(self) -> bool:
-        """Whether the events show that the rule was kept."""
         return not self.problems
 
 
 def conduct(recipe: Mapping[str, Any], rules: Mapping[str, Any], events: Sequence[Event]) -> tuple[Observation, ...]:
     """Every rule that is checked by the events of a complete run, from layer 9 down.
 
-    Args:
-        recipe: the resolved recipe, as plain tables.
-        rules: what the edition fixes for this benchmark.
-        events: the record's events, in order.
+    `recipe` is resolved, as plain tables; `rules` are what the edition fixes for this benchmark.
     """
     epochs, evaluations = last_pass(events, "epoch_stop"), last_pass(events, "eval_accuracy")
     datasets = [event["value"] for event in events if event["key"] == "dataset"]
@@ -75,7 +68,7 @@ def _epochs(recipe: Mapping[str, Any], *passes: Mapping[int, Event]) -> Iterator
 def _dataset(datasets: Sequence[Mapping[str, Any]], rules: Mapping[str, Any]) -> Iterator[str]:
     first = datasets[0] if datasets else {}
     for key in ("fingerprint", "content_fingerprint", *_DATASET_FACTS):
-        # Whoever checked the data's content between two starts has learnt its fingerprint, and changed nothing.
+        # If the content was hashed between two starts, its fingerprint appears, but the data did not change.
         values = [one.get(key) for one in datasets if key != "content_fingerprint" or one.get(key) is not None]
         if any(value != values[0] for value in values):
             yield f"the data set changed during the run: {key.replace('_', ' ')} differs between its starts"
@@ -96,7 +89,7 @@ def _samples_of_an_epoch(dataset: Mapping[str, Any]) -> Any:
 
 
 def _drawn(recipe: Mapping[str, Any], datasets: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A member of an ensemble says what it drew (V3.0 section 3.1); which samples they were, coverage tells."""
+    """A member of an ensemble tells what it drew (V3.0 section 3.1); coverage tells which samples these were."""
     asked, dataset = recipe.get("ensemble"), datasets[-1] if datasets else {}
     drawn = dataset.get("drawn")
     if asked is None:
@@ -135,13 +128,13 @@ def _metric(recipe: Mapping[str, Any], rules: Mapping[str, Any], evaluations: Ma
 
 
 def classes_left_out(classes: Sequence[str], per_class: Mapping[str, Any] | None) -> list[str]:
-    """Those of `classes` that an evaluation has no value of: they do not count in its mean."""
+    """Those of `classes` that an evaluation has no value of, so that its mean does not count them."""
     told = per_class or {}
     return [name for name in classes if told.get(name) is None]
 
 
 def _regions(workload: Mapping[str, Any]) -> Iterator[str]:
-    """A detector's second stage takes no more regions than the first one proposes; operations are counted for all."""
+    """A detector's second stage takes no more regions than the first proposes: operations are counted for all."""
     before, after = workload["proposals_before_nms"][0], workload["proposals_after_nms"][0]
     most = min(after, before * (len(workload["depths"]) + 1))
     if workload["detection_samples"] > most:
@@ -193,7 +186,7 @@ def _parallelism(
 
 
 def _statistics(recipe: Mapping[str, Any]) -> Iterator[str]:
-    """Micro-batches are summed up as one batch would be; only batch norm sees which samples are together."""
+    """Gradients of micro-batches add up to that of the whole batch, except through batch norm."""
     parts, norm = recipe["programming"].get("micro_batches", 1), recipe["workload"].get("norm")
     if parts == 1 or norm not in _NORMS_OF_A_BATCH:
         return
@@ -205,7 +198,7 @@ def _statistics(recipe: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterator[str]:
-    """After every epoch all ranks held the same weights, bit for bit, and all made the same steps."""
+    """After every epoch all ranks held the same weights, bit for bit, and all made the same number of steps."""
     replicas = last_pass(events, "replicas")
     company = _ranks_of(events, epochs)
     many = {epoch: ranks for epoch, ranks in company.items() if ranks != 1}
@@ -235,7 +228,7 @@ def _synchronous(events: Sequence[Event], epochs: Mapping[int, Event]) -> Iterat
 
 
 def _ranks_of(events: Iterable[Event], epochs: Mapping[int, Event]) -> dict[int, int]:
-    """Epoch -> ranks that ended it: those of the run's last start before."""
+    """Epoch -> number of ranks that ended it, by the run's last start before."""
     ranks, found = 0, {}
     ends = {event["seq"]: epoch for epoch, event in epochs.items()}
     for event in events:

@@ -1,4 +1,9 @@
-"""What a training step will cost on ranks that are not there yet (docs/cost-model.md)."""
+"""Predicts what a training step costs on ranks that do not exist yet, and how far it scales (docs/cost-model.md).
+
+From links (latency and bandwidth) follow the costs of all-reduces, from buckets and a backward pass the part of them
+that is exposed, and from both the time of a step, the weak-scaling curve and the walls that it meets. Times are in
+seconds, sizes in bytes, bandwidths in bytes a second.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,10 @@ from hpcai500.methodology.roofline import arithmetic_of
 from hpcai500.methodology.statistics import quartiles
 
 # ----------------------------------------------------------------------------------------------------
-# What a training step will cost on ranks that are not there yet (docs/cost-model.md).
+# Links: how long a message takes, and which ranks share one.
 
 
-# ----------------------------------------------------------------------------------------------------
-# Links and places: how long a message takes, and who shares a wire with whom.
-
-
-# Of a frame of 1514 bytes on Ethernet, 1448 are data under TCP and IPv4 with time stamps: the most that a link carries.
+# A full Ethernet frame has 1514 bytes, of which 1448 are data under TCP and IPv4 with time stamps.
 TCP_SHARE = 1448 / 1514
 
 
@@ -29,9 +30,7 @@ TCP_SHARE = 1448 / 1514
 class Hockney:
     """A message of m bytes takes latency + m / bandwidth (Hockney 1994, "The communication challenge for MPP").
 
-    Attributes:
-        latency_seconds: of a message without content, one way.
-        bytes_per_second: one way, while the other way is in use as well.
+    The latency is that of an empty message, one way; the bandwidth is one way, while the other way is in use as well.
     """
 
     latency_seconds: float
@@ -45,7 +44,6 @@ class Hockney:
             )
 
     def seconds(self, message_bytes: float) -> float:
-        """One message."""
         return self.latency_seconds + message_bytes / self.bytes_per_second
 
 
@@ -55,7 +53,7 @@ class Network:
 
     Attributes:
         within: between two ranks of a node; each rank has its own.
-        between: of a node to all others; its ranks share it.
+        between: from a node to all others; its ranks share it.
     """
 
     within: Hockney
@@ -64,7 +62,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks, as many on each node, numbered node by node."""
+    """Nodes with equally many ranks each, numbered node by node."""
 
     nodes: int
     per_node: int
@@ -75,21 +73,20 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Of all nodes."""
         return self.nodes * self.per_node
 
 
 # ----------------------------------------------------------------------------------------------------
-# Seconds of one sum of a buffer over all ranks, by topology and algorithm, on links that cost latency and bytes.
+# Seconds of one all-reduce, by topology and algorithm.
 #
-# n ranks on N nodes of p; b bytes; a and w are latency and bandwidth of a node's network link, a' and w' of a link
-# within a node. Adding up costs no time of its own. Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of
-# collective communication operations in MPICH" (ring, butterfly, reduce, broadcast); Patarasuk and Yuan 2009 (ring);
+# n ranks on N nodes of p; b bytes; a and w are latency and bandwidth of a node's network link, a' and w' those of a
+# link within a node. The additions themselves cost no time. Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization
+# of collective communication operations in MPICH" (ring, butterfly, reduce, broadcast); Patarasuk and Yuan 2009 (ring);
 # Sanders, Speck and Traeff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (double
 # binary tree).
 
 
-# Seconds of a sum of this many bytes.
+# Bytes -> seconds of an all-reduce of this many.
 AllReduce = Callable[[float], float]
 
 TOPOLOGIES = ("flat", "hierarchical", "torus", "parameter-server")
@@ -99,15 +96,15 @@ ALGORITHMS = ("ring", "double-binary-tree", "butterfly", "hierarchical-ring")
 def all_reduce(
     topology: str, layout: Layout, network: Network, *, algorithm: str = "ring", columns: int = 0
 ) -> AllReduce:
-    """The cost of a sum as `communication.topology` and `communication.algorithm` make it; 0 for one rank.
+    """The cost of an all-reduce under `communication.topology` and `communication.algorithm`; 0 for one rank.
 
     Args:
-        topology: one of `TOPOLOGIES`; its all-reduces between nodes are rings, as ours are over Gloo, but for `flat`.
-        layout: who sums.
-        network: over what.
-        algorithm: of `flat`: one of `ALGORITHMS`; `default` takes the better one of ring and double binary tree, as
-            NCCL does by a model of its own.
-        columns: ranks in a row of the torus; 0: those of a node.
+        topology: one of `TOPOLOGIES`. Except for `flat`, its all-reduces between nodes are rings, as ours over Gloo.
+        layout: the ranks.
+        network: their links.
+        algorithm: for `flat`, one of `ALGORITHMS`; `default` takes the faster of ring and double binary tree, as NCCL
+            does by a model of its own.
+        columns: ranks in a row of the torus; 0 for those of a node.
 
     Raises:
         UsageError: there is no such topology or algorithm, or ranks do not fill the rows.
@@ -147,17 +144,17 @@ def _flat(layout: Layout, network: Network, algorithm: str) -> AllReduce:
 def ring(layout: Layout, network: Network, size: float) -> float:
     """2 (n - 1) steps of b / n each, all ranks at once; the slowest link sets the pace.
 
-    2 (n - 1) max(a + b / (n w), a' + b / (n w')). A ring in rank order crosses each node's link once, each way.
+    2 (n - 1) max(a + b / (n w), a' + b / (n w')). A ring in rank order crosses each node's link once each way.
     """
     return _ring_steps(2, layout.ranks, _links(layout, network), size)
 
 
 def double_binary_tree(layout: Layout, network: Network, size: float) -> float:
-    """A chain in each node, two binary trees over the nodes, each with half of the buffer (NCCL 2.4), pipelined.
+    """A chain in each node and two binary trees over the nodes, each with half of the buffer, pipelined (NCCL 2.4).
 
-    2 (p - 1) a' + 2 ceil(log2 N) a + max(k b / w, b / w'). An edge of a tree carries b / 2 each way. Of two nodes, each
-    has one edge in each tree: k = 1. Of more, an inner node has three edges in the one and is a leaf of the other:
-    k = 2. Within one node it is a ring, as NCCL makes it.
+    2 (p - 1) a' + 2 ceil(log2 N) a + max(k b / w, b / w'). An edge of a tree carries b / 2 each way. With two nodes,
+    each has one edge in each tree: k = 1. With more, an inner node of one tree has three edges there and is a leaf of
+    the other: k = 2. Within one node it is a ring, as in NCCL.
     """
     if layout.nodes == 1:
         return ring(layout, network, size)
@@ -169,7 +166,7 @@ def double_binary_tree(layout: Layout, network: Network, size: float) -> float:
 
 
 def butterfly(layout: Layout, network: Network, size: float) -> float:
-    """Recursive doubling: ceil(log2 p) exchanges of b within nodes, ceil(log2 N) between, p ranks on one link.
+    """Recursive doubling: ceil(log2 p) exchanges of b within nodes, ceil(log2 N) between, where p ranks share a link.
 
     ceil(log2 p) (a' + b / w') + ceil(log2 N) (a + p b / w).
     """
@@ -188,10 +185,10 @@ def hierarchical(layout: Layout, network: Network, size: float) -> float:
 
 
 def torus(layout: Layout, network: Network, columns: int, size: float) -> float:
-    """Reduce-scatter and all-gather along rows of c, rings along c columns of r ranks with b / c each.
+    """Reduce-scatter and all-gather along rows of c, and c rings along columns of r ranks with b / c each.
 
-    Within a node: 2 (c - 1) (a' + b / (c w')) + 2 (r - 1) (a + s b / (c r w)), where s = min(c, p) columns share a
-    link. A row over several nodes sends p (c - p) b / c over each link instead of using those within the node.
+    If a row is within a node: 2 (c - 1) (a' + b / (c w')) + 2 (r - 1) (a + s b / (c r w)), where s = min(c, p) columns
+    share a link. A row over several nodes sends p (c - p) b / c over each link instead of using those within the node.
     """
     rows, per_node = layout.ranks // columns, layout.per_node
     if columns <= per_node:
@@ -203,7 +200,7 @@ def torus(layout: Layout, network: Network, columns: int, size: float) -> float:
     if rows == 1:
         return row
     piece = size / columns / rows
-    # All columns run at once. With more rows than nodes, neighbours in a column share a node.
+    # All columns run at once. With more rows than nodes, some neighbours in a column share a node.
     step = network.within.seconds(piece) if rows > layout.nodes else 0.0
     if layout.nodes > 1:
         step = max(step, network.between.seconds(min(columns, per_node) * piece))
@@ -211,7 +208,7 @@ def torus(layout: Layout, network: Network, columns: int, size: float) -> float:
 
 
 def parameter_server(layout: Layout, network: Network, size: float) -> float:
-    """Reduce to one rank and broadcast from it, which waits for the link of its node.
+    """Reduce to one rank and broadcast from it; the link of its node is the bottleneck.
 
     2 (n - 1) (a + b / (n w)) + ceil(log2 n) (a + b / w); a' and w' on one node.
     """
@@ -221,7 +218,7 @@ def parameter_server(layout: Layout, network: Network, size: float) -> float:
 
 
 def _links(layout: Layout, network: Network) -> tuple[Hockney, ...]:
-    """The links that a message between neighbours may go by."""
+    """The kinds of links that neighbours in rank order use."""
     within = (network.within,) if layout.per_node > 1 else ()
     between = (network.between,) if layout.nodes > 1 else ()
     return within + between
@@ -238,10 +235,10 @@ def _broadcast(members: int, link: Hockney, size: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which gradients travel together, and when in a backward pass they are ready.
+# Buckets: which gradients travel together, when they are ready, and how much of their sums is exposed.
 
 
-# Where a recipe leaves the size to a measurement: what `engine.warm_up` prefers of equally fast ones.
+# For a recipe that leaves the size to a measurement: what `engine.warm_up` prefers among equally fast ones.
 USUAL_BUCKET_BYTES = 25 * 2**20
 
 
@@ -252,7 +249,7 @@ class Gradients:
     Attributes:
         size_bytes: in fp32.
         ready: share of the backward pass after which all of them are there, 0 to 1.
-        parameters: how many tensors.
+        parameters: number of tensors.
     """
 
     size_bytes: float
@@ -261,10 +258,10 @@ class Gradients:
 
 
 def in_buckets(gradients: Sequence[Gradients], bucket_bytes: float) -> list[Gradients]:
-    """Fuse `gradients`, which are in the order of sending, as `comm.reducer.make_buckets` does.
+    """Fuse `gradients`, given in the order of sending, as `comm.reducer.make_buckets` does.
 
-    A bucket takes as many of the next ones as fit; one that is larger than `bucket_bytes` has a bucket of its own. A
-    bucket is ready when the last of its gradients is.
+    A bucket takes as many of the next gradients as fit; one that is larger than `bucket_bytes` has a bucket of its own.
+    A bucket is ready when the last of its gradients is.
     """
     groups: list[list[Gradients]] = []
     room = 0.0
@@ -281,9 +278,9 @@ def in_buckets(gradients: Sequence[Gradients], bucket_bytes: float) -> list[Grad
 
 
 def exposed_seconds(ready_seconds: Iterable[float], sending_seconds: Iterable[float], backward_seconds: float) -> float:
-    """What of the sums is left when the backward pass has ended.
+    """The part of the sums that is left when the backward pass has ended.
 
-    Buckets leave strictly in order, each when it is ready and the one before it is there (`comm.reducer`):
+    Buckets are sent strictly in order, each when it is ready and the one before it has been summed (`comm.reducer`):
 
         end(i) = max(ready(i), end(i - 1)) + sending(i)
         exposed = max(0, end(last) - backward)
@@ -299,7 +296,7 @@ def _count(group: Sequence[Gradients]) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What ranks lose by waiting for the slowest of them in each step.
+# Jitter: what ranks lose by waiting for the slowest of them in each step.
 
 
 # Blom 1958, "Statistical estimates and transformed beta-variables".
@@ -307,11 +304,11 @@ _BLOM = 0.375
 
 
 def expected_excess(ranks: int) -> float:
-    """By how many standard deviations the slowest of `ranks` is expected to be above the mean; 0 for one.
+    """By how many standard deviations the slowest of `ranks` is expected to exceed the mean; 0 for one.
 
     The expected maximum of n independent normal values, by Blom's approximation: the quantile (n - 0.375) / (n + 0.25).
-    Within 1 % of the exact value from n = 2 to millions. It assumes that ranks are late independently of each other and
-    by turns; a rank that is always slow belongs into the time of the step, not here.
+    It is within 1 % of the exact value from n = 2 to millions. Ranks are assumed to be late independently of each other
+    and in turns: the delay of a rank that is always slow belongs in the time of the step, not here.
     """
     if ranks < 2:
         return 0.0
@@ -319,7 +316,7 @@ def expected_excess(ranks: int) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Blank steps that were timed on every rank, as the cost model takes them.
+# Measured steps, as the cost model takes them.
 
 
 @dataclass(frozen=True)
@@ -329,8 +326,8 @@ class Phases:
     Attributes:
         forward: everything up to the end of the last loss.
         backward: the last backward pass.
-        wait: from there until all gradients are averages.
-        update: of the optimizer.
+        wait: from there until all gradients are averaged.
+        update: the optimizer.
     """
 
     forward: float
@@ -340,16 +337,15 @@ class Phases:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
         return self.forward + self.backward + self.wait + self.update
 
 
 def summarised(ranks: Sequence[Sequence[Phases]]) -> dict[str, Any]:
     """Steps that all ranks began together, rank by rank, as plain JSON.
 
-    `seconds` is the median over steps of the slowest rank's time, `low` and `high` its quartiles; `forward`,
-    `backward`, `wait` and `update` are medians over steps of the ranks' mean, scaled to `seconds`; `jitter` is the
-    standard deviation of a step among ranks and steps, outliers beyond the quartiles left out: 0.7413 IQR.
+    `seconds` is the median over steps of the slowest rank's time, `low` and `high` its quartiles. `forward`,
+    `backward`, `wait` and `update` are medians over steps of the ranks' mean, scaled to add up to `seconds`. `jitter`
+    is the standard deviation of a step over ranks and steps, as IQR / 1.349, which outliers do not change.
     """
     rounds = list(zip(*ranks, strict=True))
     slowest = [max(one.seconds for one in step) for step in rounds]
@@ -366,23 +362,23 @@ def summarised(ranks: Sequence[Sequence[Phases]]) -> dict[str, Any]:
         "low": low,
         "high": high,
         **{name: value * scale for name, value in phases.items()},
-        # Of a normal distribution, the interquartile range is 1.349 standard deviations.
+        # The interquartile range of a normal distribution is 1.349 standard deviations.
         "jitter": (all_high - all_low) / 1.349,
     }
 
 
 # ----------------------------------------------------------------------------------------------------
-# How fast training is on a machine that is known by its ceilings alone.
+# How fast training is on a machine of which only the ceilings are known.
 
 
-# Lowest and highest share of an accelerator's peak that published trainings of these two workloads reached; analytic
-# count of operations (24.3 and 1070 GFLOP a sample). docs/cost-model.md has each.
+# Lowest and highest share of an accelerator's peak in published trainings of these two workloads, by the analytic count
+# of operations (24.3 and 1070 GFLOP a sample). docs/cost-model.md lists them.
 ACHIEVED = {"fp32": (0.41, 0.57), "tf32": (0.146, 0.233), "mixed": (0.139, 0.233)}
 
 
 @dataclass(frozen=True)
 class Span:
-    """A number that is not known exactly: its ends, and a guess between them."""
+    """A number that is not known exactly: two bounds, and a guess between them."""
 
     low: float
     expected: float
@@ -393,31 +389,27 @@ class Span:
 
     @classmethod
     def exactly(cls, value: float) -> Span:
-        """Known."""
         return cls(value, value, value)
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is one number."""
         return self.low == self.high
 
     def times(self, factor: float) -> Span:
-        """All three, times a positive factor."""
         return Span(self.low * factor, self.expected * factor, self.high * factor)
 
     def document(self) -> dict[str, float]:
-        """As plain JSON."""
         return {"low": self.low, "expected": self.expected, "high": self.high}
 
 
 def names_of(precision: str) -> tuple[str, ...]:
-    """By which a machine's file may call the precision of a recipe, the closest first."""
+    """Names that a machine's file may use for the precision of a recipe, the closest first."""
     name = arithmetic_of(precision)
     return (name, "mixed") if name in ("bf16", "fp16") else (name,)
 
 
 def ceiling_of(ceilings: Mapping[str, float], precision: str) -> tuple[str, float] | None:
-    """The highest of `ceilings` that is for `precision`, with its name: `fp32`, `GEMM mixed`, `conv bf16`."""
+    """The highest of `ceilings` for `precision`, with its name, such as `fp32`, `GEMM mixed`, `conv bf16`."""
     for name in names_of(precision):
         fits = {key: value for key, value in ceilings.items() if key.split()[-1] == name}
         if fits:
@@ -426,18 +418,18 @@ def ceiling_of(ceilings: Mapping[str, float], precision: str) -> tuple[str, floa
 
 
 def achieved_span(ceiling: float, precision: str) -> Span:
-    """FLOPS that training may reach under `ceiling`; the guess is the geometric mean of `ACHIEVED`."""
+    """FLOPS that training may reach under `ceiling`: its share by `ACHIEVED`, with the geometric mean as the guess."""
     low, high = ACHIEVED[names_of(precision)[-1]]
     return Span(low * ceiling, math.sqrt(low * high) * ceiling, high * ceiling)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The time of one training step on many ranks, and the share of it that is the work of one (docs/cost-model.md).
+# The time of one training step on many ranks, and its efficiency.
 
 
-# fp32 gradients as they travel: docs/communication-reducer.md.
+# Share of a gradient's fp32 bytes that travels: docs/communication-reducer.md.
 TRAVELLING = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "int8": 0.254}
-# With the last sum, ranks add up who used which parameter and a few numbers of the engine, in fp64.
+# The last sum also adds up which ranks used which parameter, and a few numbers of the engine, in fp64.
 _STATUS_BYTES, _STATUS_NUMBERS = 8, 8
 
 
@@ -448,9 +440,9 @@ class Work:
     Attributes:
         forward_seconds: everything up to the last backward pass.
         backward_seconds: the last backward pass, under which sums may run.
-        update_seconds: of the optimizer.
-        buckets: of gradients, in the order of sending.
-        jitter_seconds: standard deviation of these times from step to step, each rank for itself.
+        update_seconds: the optimizer.
+        buckets: in the order of sending.
+        jitter_seconds: standard deviation of the step's time from step to step, independent on each rank.
     """
 
     forward_seconds: float
@@ -466,27 +458,27 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Of a step without any communication."""
+        """The step without any communication."""
         return self.forward_seconds + self.backward_seconds + self.update_seconds
 
     @property
     def gradient_bytes(self) -> float:
-        """In fp32."""
+        """Bytes of all gradients in fp32."""
         return sum(bucket.size_bytes for bucket in self.buckets)
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """How sums are made.
+    """How gradients are summed.
 
     Attributes:
-        all_reduce: `collectives.all_reduce`.
-        compression: as in a recipe.
-        packing_bytes_per_second: memory traffic of packing and unpacking; None leaves it out.
-        overlap: whether sums run under the backward pass; without it, they begin when it has ended.
-        overhead_seconds: of each step, whatever its size: before the last sum, and never hidden.
-        processor_seconds_per_byte: that summing a byte of gradients takes from the backward pass that it runs under:
-            where both need the same cores. 0 where a device computes.
+        all_reduce: as `all_reduce` returns it.
+        compression: one of `TRAVELLING`.
+        packing_bytes_per_second: memory bandwidth of packing and unpacking; None leaves their time out.
+        overlap: whether sums run under the backward pass; otherwise they begin when it has ended.
+        overhead_seconds: added to each step before the last sum, whatever its size, and never hidden.
+        processor_seconds_per_byte: time that summing a byte of gradients takes from the backward pass above it, where
+            both need the same cores; 0 where a device computes.
     """
 
     all_reduce: AllReduce
@@ -499,8 +491,8 @@ class Exchange:
     def sending_seconds(self, size_bytes: float) -> float:
         """Pack, sum and unpack gradients of `size_bytes` in fp32.
 
-        Packing reads fp32 and writes what travels, unpacking the other way: 2 (1 + c) b bytes of memory, c from
-        `TRAVELLING`; without compression averages stay where they are, so it is 2 b.
+        Packing reads fp32 and writes what travels, and unpacking does the reverse: 2 (1 + c) b bytes of memory, with c
+        from `TRAVELLING`. Without compression averages stay where they are, so it is 2 b.
         """
         share = TRAVELLING[self.compression]
         packed = self.all_reduce(share * size_bytes)
@@ -510,18 +502,18 @@ class Exchange:
         return packed + moved / self.packing_bytes_per_second
 
     def status_seconds(self, buckets: Sequence[Gradients]) -> float:
-        """The small sum that ends each update."""
+        """The small all-reduce that ends each update."""
         return self.all_reduce(_STATUS_BYTES * (_STATUS_NUMBERS + sum(bucket.parameters for bucket in buckets)))
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """A step, predicted; all in seconds.
+    """A predicted step; all in seconds.
 
     Attributes:
         alone_seconds: the work of one rank.
         communication_seconds: all sums, hidden or not.
-        exposed_seconds: the part of them that follows the backward pass.
+        exposed_seconds: what the sums add to the step.
         jitter_seconds: waiting for the slowest rank.
         overhead_seconds: as `Exchange.overhead_seconds`; 0 for one rank.
     """
@@ -534,12 +526,11 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
         return self.alone_seconds + self.exposed_seconds + self.jitter_seconds + self.overhead_seconds
 
     @property
     def efficiency(self) -> float:
-        """Against one rank that talks to nobody, 0 to 1: weak scaling, as in V2.0 Fig. 12."""
+        """Efficiency against one rank without communication, 0 to 1: weak scaling, as in V2.0 Fig. 12."""
         return self.alone_seconds / self.seconds
 
 
@@ -548,9 +539,8 @@ def predict_step(work: Work, exchange: Exchange, ranks: int) -> StepCost:
 
         step = forward + backward + exposed + update + jitter E(max of n) + overhead
 
-    where `exposed` is what `gradients.exposed_seconds` says of buckets that become ready at `ready` x backward. Where
-    sums take processor time c a byte, the share h of them that runs under the backward pass lengthens it by c h b; that
-    counts as exposed.
+    where `exposed` is that of `exposed_seconds`, with buckets ready at `ready` x backward. If sums take processor time
+    c a byte, the share h of them that runs under the backward pass lengthens it by c h b, which counts as exposed.
     """
     if ranks == 1:
         return StepCost(work.seconds, 0.0, 0.0, 0.0, 0.0)
@@ -577,7 +567,7 @@ def _exposed(work: Work, exchange: Exchange, sending: Sequence[float], backward:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `hpcai500.measure.step_command` found out about a step of a recipe, read back from its JSON document.
+# The facts about a step of a recipe that `hpcai500.measure.step_command` prints as JSON.
 
 
 @dataclass(frozen=True)
@@ -585,7 +575,7 @@ class StepFacts:
     """One step of one rank.
 
     Attributes:
-        samples: of a step, on one rank.
+        samples: of one step, over all accumulation.
         forward_flops: of a sample.
         training_flops: of a sample, forward and backward.
         gradients: in the order of sending.
@@ -600,7 +590,6 @@ class StepFacts:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> StepFacts:
-        """From the command's document."""
         passes = document["accumulation_steps"]
         return cls(
             document["batch_size"] * passes,
@@ -612,33 +601,31 @@ class StepFacts:
 
     @property
     def flops(self) -> float:
-        """Of a step."""
         return self.samples * self.training_flops
 
     def buckets(self, bucket_bytes: float) -> tuple[Gradients, ...]:
-        """How gradients travel."""
         return tuple(in_buckets(self.gradients, bucket_bytes))
 
     def work(self, seconds: float, bucket_bytes: float, jitter_seconds: float = 0.0) -> Work:
-        """A step of `seconds` without communication, of which forward and backward have their share of the FLOPs."""
+        """A step of `seconds` without communication, divided into forward and backward by their FLOPs."""
         backward = seconds * (1 - self.forward_flops / self.training_flops) / self.accumulation_steps
         return Work(seconds - backward, backward, 0.0, self.buckets(bucket_bytes), jitter_seconds)
 
     def timed_work(self, alone: Mapping[str, Any], bucket_bytes: float) -> Work:
         """A step whose phases were measured: `alone` of the command's document.
 
-        Its time is that of the slowest rank, so waiting for others is in it already.
+        Its time is that of the slowest rank, so it includes waiting for others.
         """
         return Work(alone["forward"], alone["backward"], alone["update"] + alone["wait"], self.buckets(bucket_bytes))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Weak scaling from one node to very many, predicted; and the walls that it meets.
+# Weak scaling from one node to very many, and the walls that it meets.
 
 
-# Below this share of the ideal, half of the machine is paid for and not used.
+# Below this efficiency, more than half of the machine is paid for and not used.
 LEAST_EFFICIENCY = 0.5
-# A wall is looked for that far, whatever part of the curve is drawn.
+# Walls are searched for up to here, whatever part of the curve is drawn.
 FARTHEST_NODES = 1 << 20
 _FREE = Hockney(0.0, 1e30)
 
@@ -647,13 +634,9 @@ _FREE = Hockney(0.0, 1e30)
 class Plan:
     """One benchmark on one kind of machine, of any size.
 
-    Attributes:
-        work: of each rank, in each step.
-        network: links of the machine.
-        per_node: ranks of a node.
-        topology: as `collectives.all_reduce`, and so are `algorithm` and `columns`.
-        compression: as `step.Exchange`, and so are `packing_bytes_per_second`, `overlap` and `overhead_seconds`, which
-            steps on one node do not have.
+    `work` is that of each rank in each step. `topology`, `algorithm` and `columns` are as in `all_reduce`, and
+    `compression`, `packing_bytes_per_second`, `overlap` and `overhead_seconds` as in `Exchange`; a step on one node has
+    no overhead.
     """
 
     work: Work
@@ -668,9 +651,8 @@ class Plan:
     overhead_seconds: float = 0.0
 
     def step(self, nodes: int) -> StepCost:
-        """One step on that many nodes."""
         layout = Layout(nodes, self.per_node)
-        # A torus of the recipe's columns needs ranks that fill it; of other sizes, a row is a node.
+        # Where ranks do not fill rows of the recipe's columns, a row of the torus is a node.
         columns = self.columns if self.columns and layout.ranks % self.columns == 0 else 0
         summing = all_reduce(self.topology, layout, self.network, algorithm=self.algorithm, columns=columns)
         overhead = self.overhead_seconds if nodes > 1 else 0.0
@@ -678,13 +660,13 @@ class Plan:
         return predict_step(self.work, exchange, layout.ranks)
 
     def efficiency(self, nodes: int) -> float:
-        """Against one node, as V2.0 Fig. 12 has it."""
+        """Efficiency against one node, as in V2.0 Fig. 12; at most 1."""
         return min(1.0, self.step(1).seconds / self.step(nodes).seconds)
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One size of the machine; efficiency is against one node."""
+    """One size of the machine; `parallel_efficiency` is against one node."""
 
     nodes: int
     ranks: int
@@ -696,12 +678,13 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Limits:
-    """What training itself allows.
+    """What limits training itself.
 
     Attributes:
-        batch: samples of a step, over all accumulation, on one rank.
-        training_samples: of an epoch; None where it is not known.
-        largest_batch: with which published recipes reached the target quality; None where none is known.
+        batch: samples of a step on one rank, over all accumulation.
+        training_samples: of an epoch; None if unknown.
+        largest_batch: the largest global batch with which published recipes reached the target quality; None if
+            unknown.
     """
 
     batch: int
@@ -714,7 +697,7 @@ class Wall:
     """Where growth ends.
 
     Attributes:
-        nodes: the smallest number that is beyond it.
+        nodes: the smallest number beyond the wall.
         binds: `network bandwidth`, `network latency`, `links in the node`, `jitter`, `overhead`, `batch size`,
             `steps per epoch`.
         sentence: the same in words.
@@ -726,7 +709,7 @@ class Wall:
 
 
 def predicted_curve(plan: Plan, flops_per_sample: float, samples: int, most_nodes: int) -> list[CurvePoint]:
-    """1, 2, 4, … nodes up to `most_nodes`, which is the last point; `samples` are those of a rank's step."""
+    """The curve at 1, 2, 4, … and `most_nodes` nodes; `samples` are those of one rank's step."""
     points = []
     for nodes in doubling(most_nodes):
         step, ranks = plan.step(nodes), nodes * plan.per_node
@@ -741,7 +724,7 @@ def doubling(most: int) -> list[int]:
 
 
 def walls(plan: Plan, limits: Limits) -> list[Wall]:
-    """All walls up to `FARTHEST_NODES`, the nearest first."""
+    """All walls, the nearest first; those of efficiency up to `FARTHEST_NODES`."""
     found = [*_efficiency_wall(plan), *_training_walls(plan, limits)]
     return sorted(found, key=lambda wall: wall.nodes)
 
@@ -761,7 +744,7 @@ def _efficiency_wall(plan: Plan) -> Iterator[Wall]:
 
 
 def binding_cost(plan: Plan, nodes: int) -> str:
-    """Which cost a step on `nodes` nodes would gain most by, if it were nothing."""
+    """The cost whose absence would shorten a step on `nodes` nodes most."""
     near, far, work = plan.network.within, plan.network.between, plan.work
     without = {
         "network bandwidth": replace(plan, network=Network(near, Hockney(far.latency_seconds, _FREE.bytes_per_second))),
@@ -795,7 +778,7 @@ def _training_walls(plan: Plan, limits: Limits) -> Iterator[Wall]:
 
 
 def _first(holds: Callable[[int], bool]) -> int | None:
-    """The smallest number of nodes for which `holds`, which once true stays true but for steps of a tree."""
+    """The smallest number of nodes for which `holds`, which is monotonic but for the steps of a tree's depth."""
     above = next((nodes for nodes in doubling(FARTHEST_NODES) if holds(nodes)), None)
     if above is None or above == 1:
         return above

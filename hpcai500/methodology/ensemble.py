@@ -1,11 +1,11 @@
-"""What many members amount to together (V3.0 sections 2.2 and 3.5). Pure: no file, no clock.
+"""The rates and times of an ensemble as a whole (V3.0 sections 2.2 and 3.5), and what its members leave for the vote.
 
     APC   = sum over members of (samples of an update x operations of a sample)              Equations 3 and 4
     FLOPS = sum over members of the operations of an epoch / time of an epoch                Equation 6
 
 Nothing synchronises members, so the ensemble has done an epoch when its slowest member has: the time of an epoch is the
-longest of the members' mean times. Evaluations, checkpoints and restarts are in it, as in a single run's clock (V2.0
-section 5.3.2), so that an ensemble of one has the FLOPS of its member.
+longest of the members' mean times. It includes evaluations, checkpoints and restarts, as a single run's clock does
+(V2.0 section 5.3.2), so that an ensemble of one has the FLOPS of its member.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from hpcai500.errors import UsageError
 from hpcai500.methodology.passes import Event, Timeline
 
 # ----------------------------------------------------------------------------------------------------
-# What a member of an ensemble leaves for the vote: files of its predictions, and the events that vouch for them.
+# Predictions of a member: the files in its record, and the events that vouch for them.
 
 
 EVALUATION, OUT_OF_BAG = "evaluation", "out-of-bag"
 FOLDER = "predictions"
-# What is drawn whole leaves nothing out of the bag.
+# With this sampling a member draws every sample, and none is left out of the bag.
 _WHOLE = "all"
 
 
 def file_of(kind: str) -> str:
-    """Where predictions of this kind lie in a record."""
+    """Path of the predictions of this kind in a record."""
     return f"{FOLDER}/{kind}.npz"
 
 
 def expected_kinds(recipe: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which predictions a run of the recipe (as plain tables) leaves: none, where it is that of one model."""
+    """Kinds of predictions that a run of the recipe (as plain tables) leaves; none for a run of a single model."""
     options = recipe.get("ensemble")
     if options is None:
         return ()
@@ -44,23 +44,16 @@ def expected_kinds(recipe: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def vouched(events: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Value of the last event `predictions` of each kind: a file that was found damaged may have been made again."""
+    """The value of the last event `predictions` of each kind: a damaged file may have been made again."""
     return {event["value"]["kind"]: event["value"] for event in events if event["key"] == "predictions"}
 
 
 # ----------------------------------------------------------------------------------------------------
-# What many members amount to together (V3.0 sections 2.2 and 3.5). Pure: no file, no clock.
-#
-#     APC   = sum over members of (samples of an update x operations of a sample)              Equations 3 and 4
-#     FLOPS = sum over members of the operations of an epoch / time of an epoch                Equation 6
-#
-# Nothing synchronises members, so the ensemble has done an epoch when its slowest member has: the time of an epoch is
-# the longest of the members' mean times. Evaluations, checkpoints and restarts are in it, as in a single run's clock
-# (V2.0 section 5.3.2), so that an ensemble of one has the FLOPS of its member.
+# An ensemble's numbers.
 
 
-# Equation 6 is of members that train side by side. Of the time from the first start to the last stop, the slowest one
-# must fill so much: what was sustained is then no less than this part of what is reported.
+# Equation 6 assumes members that train side by side. The slowest one must fill this part of the time from the first
+# start to the last stop; then the sustained rate is no less than this part of the reported one.
 LEAST_OVERLAP = 0.9
 
 Interval = tuple[float, float]
@@ -71,15 +64,15 @@ class MemberTimes:
     """What one member did, and when.
 
     Attributes:
-        member: its number.
-        host: where most of its epochs were trained; of several nodes, that of rank 0.
+        member: number of the member.
+        host: where most of its epochs were trained; that of rank 0, if it has several nodes.
         accelerators: that it trained on (P_degree).
-        epochs: that it trained.
+        epochs: how many it trained.
         images: that it trained on in all epochs.
-        operations: of all epochs.
-        training_seconds: in the training steps alone.
+        operations: in all epochs.
+        training_seconds: in training steps alone.
         start: when its clock began (UNIX seconds).
-        intervals: when it ran, in seconds after `start`: one to its stop, or more with what it was down between them.
+        intervals: when it ran, in seconds after `start`; more than one if it was down in between.
     """
 
     member: int
@@ -94,17 +87,16 @@ class MemberTimes:
 
     @property
     def seconds(self) -> float:
-        """From start to stop: time in which it was down counts."""
+        """From start to stop, including the time in which it was down."""
         return self.intervals[-1][1]
 
     @property
     def down_seconds(self) -> float:
-        """Between the last sign of one start and the first step of the next one: nobody was at work."""
+        """Time between the last event before each interruption and the step at which training went on."""
         return self.seconds - self.running_seconds
 
     @property
     def running_seconds(self) -> float:
-        """In which it was at work."""
         return math.fsum(end - begin for begin, end in self.intervals)
 
 
@@ -113,12 +105,11 @@ class SlowestMember:
     """The member that the others waited for.
 
     Attributes:
-        member: its number.
         host: where most of its epochs were trained.
         seconds: that it took.
-        slowdown: how much more than the median of the others, as a fraction of it; None where there is no other.
-        down_seconds: of `seconds`, those between its starts.
-        running_slowdown: as `slowdown`, of the time in which each was at work: what its hosts can be blamed for.
+        slowdown: `seconds` over the median of the others, less 1; None where there are no others.
+        down_seconds: the part of `seconds` in which it was down.
+        running_slowdown: as `slowdown`, but of the time in which each ran: what a host can be blamed for.
     """
 
     member: int
@@ -135,9 +126,9 @@ class EnsembleNumbers:
 
     Attributes:
         flops: by Equation 6.
-        flops_of_members: the sum of the members' own rates, each by its own clock: never less.
-        sustained_flops: all operations by the time from the first start to the last stop: never more.
-        images_per_second: images of an epoch by the time of an epoch, as `flops`.
+        flops_of_members: sum of the members' own rates, each by its own clock; at least `flops`.
+        sustained_flops: all operations by the time from the first start to the last stop; at most `flops`.
+        images_per_second: images of an epoch by `epoch_seconds`.
         epoch_seconds: time of an epoch, the slowest member's mean.
         seconds: from the first start to the last stop.
         start_skew_seconds: from the first start to the last start.
@@ -163,9 +154,8 @@ class EnsembleNumbers:
 def parallel_computation(batches: Iterable[int], flops_per_sample: float) -> float:
     """APC: the operations of one update of all members side by side (Equations 3 and 4).
 
-    Args:
-        batches: samples of one update of each member, over all of its accelerators.
-        flops_per_sample: floating-point operations of one training sample, forward and backward.
+    `batches` are the samples of one update of each member, over all of its accelerators; `flops_per_sample` are the
+    operations of one training sample, forward and backward.
     """
     return math.fsum(batch * flops_per_sample for batch in batches)
 
@@ -173,9 +163,8 @@ def parallel_computation(batches: Iterable[int], flops_per_sample: float) -> flo
 def epoch_rate(work: Sequence[float], seconds: Sequence[float]) -> float:
     """Equation 6 with Equation 4: the work of an epoch of all members by the time of an epoch, that of the slowest.
 
-    Args:
-        work: what each member does in an epoch: operations for FLOPS, images for images a second.
-        seconds: mean time of an epoch of each.
+    `work` is what each member does in an epoch: operations for FLOPS, images for images a second. `seconds` are the
+    members' mean times of an epoch.
 
     Raises:
         UsageError: there is no member, or one took no time.
@@ -186,9 +175,9 @@ def epoch_rate(work: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def member_intervals(events: Sequence[Event]) -> tuple[Interval, ...]:
-    """When a complete run was at work, in seconds of its own clock after its start.
+    """When a complete run was up, in seconds of its own clock after its start.
 
-    Each piece goes from the start or a resumption to the stop or the last sign of life.
+    Each interval goes from the start or a resumption to the stop or the last event before an interruption.
 
     Raises:
         StopIteration: the run has not come to its end.
@@ -202,7 +191,7 @@ def member_intervals(events: Sequence[Event]) -> tuple[Interval, ...]:
 
 
 def epochs_by_host(events: Sequence[Event]) -> dict[str, int]:
-    """How many epochs of a run ended on each host, by the host of rank 0; a restart may have moved it."""
+    """How many epochs of a run ended on each host, by the host of rank 0; a restart may move the run."""
     found: dict[str, int] = {}
     host = "unknown"
     for event in events:
@@ -214,10 +203,10 @@ def epochs_by_host(events: Sequence[Event]) -> dict[str, int]:
 
 
 def ensemble_numbers(members: Sequence[MemberTimes]) -> EnsembleNumbers:
-    """The numbers of the members together.
+    """The numbers of all members together.
 
     Raises:
-        UsageError: there is none, or one took no time.
+        UsageError: there are no members, or one took no time.
     """
     epochs = [one.seconds / one.epochs for one in members]
     flops = epoch_rate([one.operations / one.epochs for one in members], epochs)
@@ -244,7 +233,7 @@ def ensemble_numbers(members: Sequence[MemberTimes]) -> EnsembleNumbers:
 
 
 def slowest_member(members: Sequence[MemberTimes]) -> SlowestMember:
-    """The member that took longest, the first of equals."""
+    """The member that took longest; of equals, the first."""
     slowest = max(members, key=lambda one: one.seconds)
     others = [one for one in members if one is not slowest]
     slowdown = running_slowdown = None
@@ -258,7 +247,7 @@ def slowest_member(members: Sequence[MemberTimes]) -> SlowestMember:
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
-    """How many of the intervals have a moment in common, at most; one that begins where another ends adds none."""
+    """The most intervals that share a moment; one that begins where another ends does not overlap it."""
     changes = sorted(change for begin, end in intervals for change in ((begin, 1), (end, -1)))
     most = now = 0
     for _, change in changes:
@@ -268,7 +257,7 @@ def most_at_once(intervals: Iterable[Interval]) -> int:
 
 
 class SideBySide(Protocol):
-    """How far members ran side by side, as `EnsembleNumbers` tells it."""
+    """How far members ran side by side; the attributes are those of `EnsembleNumbers`."""
 
     @property
     def at_once(self) -> int:
@@ -280,7 +269,7 @@ class SideBySide(Protocol):
 
 
 def overlap_reasons(numbers: SideBySide, members: int) -> Iterator[str]:
-    """Why Equation 6 claims a rate that these members never had together; nothing where it does not."""
+    """Why Equation 6 gives a rate that these members never had together; nothing where it does not."""
     if numbers.at_once < members:
         yield (
             f"the members did not run at the same time: at most {numbers.at_once} of {members} did, so V3.0 Eq. 6 "
@@ -294,7 +283,7 @@ def overlap_reasons(numbers: SideBySide, members: int) -> Iterator[str]:
 
 
 def _stretches(events: Sequence[Event], stop: Event) -> Iterator[tuple[Event, Event]]:
-    """First and last event of each piece of a run that nothing interrupted."""
+    """First and last event of each uninterrupted piece of a run."""
     first: Event | None = None
     last: Event = stop
     for event in events:

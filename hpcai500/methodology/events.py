@@ -1,8 +1,10 @@
-"""The order of a run's events: which may follow which, and the numbers of epochs that must go on.
+"""The events of a run: the types and ranges of their values, the log cut into its starts, and their order.
 
-A run is training and evaluation in turns. Its process may end at any moment (a kill leaves nothing but silence), and go
-on from a checkpoint that the log knows. A member of an ensemble then says what it thinks of each sample: outside of the
-clock, so that another process may still do it when the run has come to its end.
+A run is training and evaluation in turns. Its process may end at any moment (a kill leaves no event), and go on from a
+checkpoint that the log names. A member of an ensemble then writes its predictions: outside of the clock, so another
+process may still do it after the run has ended.
+
+A value of another type than expected is refused. An impossible order is described, with the line in the log.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hpcai500.errors import RecordError
 
 # ----------------------------------------------------------------------------------------------------
-# What the events of a run tell, as far as it can be checked: types and ranges of their values.
+# The values of events.
 #
-# Keys that are not named here may join. Those that have a default are missing in the records of older versions; what
-# this version writes in every run, a record of this version must tell (`Value.untold`).
+# Keys that are not named here may be added. Those with a default are missing in records of older versions. A record of
+# this version must have everything that this version writes in every run (`Value.untold`).
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -30,11 +32,11 @@ Text = Annotated[str, Field(max_length=4096)]
 
 
 class Value(BaseModel):
-    """Content of an event: wrong types are refused, unknown keys are not looked at.
+    """The value of an event: wrong types are refused, unknown keys are ignored.
 
     Attributes:
         sometimes: fields that this version does not write in every run.
-        may_be_empty: fields that an honest run may leave empty: a list, a table or a text without content.
+        may_be_empty: lists, tables and texts that an honest run may leave empty.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -42,7 +44,7 @@ class Value(BaseModel):
     may_be_empty: ClassVar[frozenset[str]] = frozenset()
 
     def untold(self) -> Iterator[str]:
-        """Missing and empty fields that this version writes in every run; `table.field` for those of a table in it."""
+        """Missing or empty fields that this version writes in every run; `table.field` for one of a nested table."""
         for name in type(self).model_fields:
             if name not in self.model_fields_set:
                 if name not in self.sometimes:
@@ -81,9 +83,9 @@ class Drawn(Value):
 
 
 class Dataset(Value):
-    """`dataset`: what is trained on."""
+    """`dataset`: the data set."""
 
-    # A plug-in tells what it likes; of our own benchmarks `records/evidence.py` knows which of these are told.
+    # A plug-in tells what it likes; `results/verification/run_events.py` knows what our own benchmarks tell.
     sometimes = frozenset(
         {"root", "content_fingerprint", "synthetic", "classes", "grid", "classes_not_evaluated", "drawn"}
     )
@@ -102,7 +104,7 @@ class Dataset(Value):
 
     @property
     def samples_of_an_epoch(self) -> int:
-        """How many an epoch trains on: the whole training set, or a member's draws."""
+        """How many samples an epoch trains on: the whole training set, or a member's draws."""
         return self.training_samples if self.drawn is None else self.drawn.draws
 
 
@@ -114,7 +116,7 @@ class Model(Value):
 
 
 class Flops(Value):
-    """`flops`: operations of one sample."""
+    """`flops`: operations of one sample, `per_sample` forward and backward."""
 
     convention: Text
     per_sample: Amount
@@ -122,7 +124,7 @@ class Flops(Value):
 
 
 class Ceilings(Value):
-    """`ceilings`: the most that the run's devices reach, measured in the run."""
+    """`ceilings`: the highest rate that the run's devices reach, as measured in the run."""
 
     precision: Text
     flops: Amount
@@ -134,7 +136,7 @@ class Ceilings(Value):
 
 
 class ParallelEfficiency(Value):
-    """`parallel_efficiency`: a step alone and together with all ranks, before the clock."""
+    """`parallel_efficiency`: steps with and without communication, timed before the clock starts."""
 
     step_seconds_alone: Amount
     step_seconds: Amount
@@ -142,14 +144,14 @@ class ParallelEfficiency(Value):
 
 
 class InitStop(Value):
-    """`init_stop`: what a process needed before it trained."""
+    """`init_stop`: the time that a process needed before it trained."""
 
     seconds: Amount
     compile_seconds: Amount = 0.0
 
 
 class Company(Value):
-    """`run_start`: who trains."""
+    """`run_start`: the ranks that train."""
 
     world_size: Number
     nodes: Number
@@ -159,7 +161,7 @@ class Company(Value):
 
 
 class Resume(Company):
-    """`run_resume`: who goes on, and where."""
+    """`run_resume`: the ranks that go on, and from where."""
 
     epoch: Number
     step: Count
@@ -168,7 +170,7 @@ class Resume(Company):
 
 
 class Place(Value):
-    """`epoch_start`, `interrupted`: an epoch (from 1), and its updates that are done."""
+    """`epoch_start`, `interrupted`: an epoch (from 1), and how many of its updates are done."""
 
     epoch: Number
     step: Count
@@ -198,7 +200,7 @@ class EpochStop(Value):
 
 
 class Replicas(Value):
-    """`replicas`: the digest of the weights of all ranks, which are the same; None where there is one rank."""
+    """`replicas`: the digest of the weights, equal on all ranks; None where there is one rank."""
 
     epoch: Number
     ranks: Number
@@ -206,9 +208,9 @@ class Replicas(Value):
 
 
 class Evaluation(Value):
-    """`eval_accuracy`."""
+    """`eval_accuracy`: the quality after an epoch (from 1)."""
 
-    # Top-1 has none.
+    # Top-1 accuracy has no values per class.
     sometimes = frozenset({"per_class"})
 
     epoch: Number
@@ -220,7 +222,7 @@ class Evaluation(Value):
 
 
 class Checkpoint(Value):
-    """`checkpoint`: where the run goes on from it, and its file."""
+    """`checkpoint`: its file, and the place that the run goes on at from it."""
 
     epoch: Number
     step: Count
@@ -256,7 +258,7 @@ class CommunicationRow(Value):
 
 
 class Communication(Value):
-    """`communication`."""
+    """`communication`: what communication cost (methodology/communication.py)."""
 
     may_be_empty = frozenset({"bytes_per_step", "stragglers", "network"})
 
@@ -269,21 +271,21 @@ class Communication(Value):
 
 
 class File(Value):
-    """`picture`, `trace`: a file of the record."""
+    """`picture`, `trace`: a file in the record."""
 
     file: Text
     sha256: Text
 
 
 class Predictions(File):
-    """`predictions`: a file of what a member of an ensemble says of so many samples."""
+    """`predictions`: a file with a member's predictions for this many samples."""
 
     kind: Text
     samples: Count
 
 
 class OutOfBag(Value):
-    """`out_of_bag`: quality of a member on samples that it has not drawn; None where there were none."""
+    """`out_of_bag`: the quality of a member on samples that it did not draw; None where there were none."""
 
     sometimes = frozenset({"per_class"})
 
@@ -322,11 +324,11 @@ VALUES: dict[str, type[Value]] = {
 
 
 # ----------------------------------------------------------------------------------------------------
-# The log of a run with typed values, cut into its starts.
+# The log of a run: its events with typed values, cut into the starts of its process.
 
 
 Event = Mapping[str, Any]
-# The clock runs from here on.
+# Events from which on the clock runs.
 _BEGIN = ("run_start", "run_resume")
 _Kind = TypeVar("_Kind", bound=Value)
 
@@ -339,8 +341,8 @@ class Moment:
         key: its name.
         line: its line in the log (from 1).
         wall_s: the wall clock (UNIX seconds).
-        clock_s: the machine's clock, in seconds since its start.
-        value: what it tells; None for a key whose value is not checked.
+        clock_s: the machine's clock, in seconds since it started.
+        value: None for a key whose value is not checked.
     """
 
     key: str
@@ -350,7 +352,7 @@ class Moment:
     value: Value | None
 
     def told(self, kind: type[_Kind]) -> _Kind:
-        """Its value, of the kind that its key has."""
+        """The value, which must be of the type that `VALUES` has for the key; this is not checked."""
         return cast(_Kind, self.value)
 
 
@@ -361,43 +363,39 @@ class Log:
     moments: tuple[Moment, ...]
 
     def named(self, *keys: str) -> Iterator[Moment]:
-        """The events of these names, in order."""
         return (moment for moment in self.moments if moment.key in keys)
 
     def values(self, kind: type[_Kind], *keys: str) -> list[_Kind]:
-        """What they tell."""
         return [moment.told(kind) for moment in self.named(*keys)]
 
     @cached_property
     def sessions(self) -> tuple[tuple[Moment, ...], ...]:
-        """From each start of a process to the next one's."""
+        """The events of each process: from each `init_start` to the next."""
         starts = [number for number, moment in enumerate(self.moments) if moment.key == "init_start"]
         ends = [*starts[1:], len(self.moments)]
         return tuple(self.moments[start:end] for start, end in zip(starts, ends, strict=True))
 
     @cached_property
     def trained(self) -> tuple[tuple[Moment, ...], ...]:
-        """Those of `sessions` that came to training, one for each of `companies`."""
+        """Those of `sessions` that came to training; one for each of `companies`."""
         return tuple(one for one in self.sessions if any(moment.key in _BEGIN for moment in one))
 
     @cached_property
     def starts(self) -> list[InitStart]:
-        """What each process said first."""
         return self.values(InitStart, "init_start")
 
     @cached_property
     def companies(self) -> list[Company]:
-        """Who trained, at each start."""
         return self.values(Company, *_BEGIN)
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        """All evaluations, those that a restart has lost as well."""
+        """All evaluations, including those that a restart has lost."""
         return self.values(Evaluation, "eval_accuracy")
 
     @property
     def leaves_evidence(self) -> bool:
-        """Whether the software that wrote it always tells ceilings and replicas: it tells of campaigns, too."""
+        """Whether the software that wrote the log always writes ceilings and replicas: only if it names campaigns."""
         return all("campaign" in start.model_fields_set for start in self.starts)
 
 
@@ -405,7 +403,7 @@ def read_log(events: Sequence[Event]) -> Log:
     """The log of `events`.
 
     Raises:
-        RecordError: an event does not have what it always has, or something else there.
+        RecordError: a value of an event is missing or has another type or range.
     """
     return Log(tuple(map(_moment, events)))
 
@@ -422,14 +420,10 @@ def _moment(event: Event) -> Moment:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The order of a run's events: which may follow which, and the numbers of epochs that must go on.
-#
-# A run is training and evaluation in turns. Its process may end at any moment (a kill leaves nothing but silence),
-# and go on from a checkpoint that the log knows. A member of an ensemble then says what it thinks of each sample:
-# outside of the clock, so that another process may still do it when the run has come to its end.
+# The order of events, and the sequence of epochs and steps.
 
 
-# What may follow an event within one process; any may be followed by an error, or by silence and the next start.
+# What may follow an event within one process. Any event may be followed by an error, or by the next start.
 _FOLLOWERS: dict[str, set[str]] = {
     "init_start": {"system", "prediction_start"},
     "system": {"system_differences", "dataset"},
@@ -475,13 +469,13 @@ class _Position:
 
     Attributes:
         epochs: how many it has to do.
-        epoch: that is worked on, or comes next.
+        epoch: the one that is worked on, or comes next.
         step: updates of it that are done.
         saved: all places that the run may go on from.
         is_interrupted: whether a signal ended this process.
         has_started: whether the clock runs.
-        has_ended: whether it was stopped.
-        is_member: whether it owes predictions then.
+        has_ended: whether training has ended.
+        is_member: whether it owes predictions after that.
     """
 
     epochs: int
@@ -495,12 +489,9 @@ class _Position:
 
 
 def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool = False) -> Iterator[str]:
-    """What in the order of the events no run could have done, a sentence each, with the line in the log.
+    """Where no run could have had this order of events: a sentence each, with the line in the log.
 
-    Args:
-        moments: all events.
-        epochs: that the recipe asks for.
-        is_member: whether the recipe is that of a member of an ensemble.
+    `epochs` are those that the recipe asks for; `is_member` says whether it is that of a member of an ensemble.
     """
     position, before = _Position(epochs, is_member=is_member), ""
     for moment in moments:
@@ -514,7 +505,6 @@ def order_violations(moments: Iterable[Moment], epochs: int, *, is_member: bool 
 
 
 def unknown_keys(moments: Iterable[Moment]) -> list[str]:
-    """Names of events that this version does not know."""
     return sorted({moment.key for moment in moments} - _FOLLOWERS.keys())
 
 
@@ -525,7 +515,7 @@ def _may_follow(key: str, before: str, position: _Position) -> bool:
         return False
     if key == "run_error":
         return before != "run_error"
-    # A newer version may say more; what it says is for people to judge.
+    # A newer version may write more events; people must judge them.
     return key in _FOLLOWERS.get(before, {key}) or key not in _FOLLOWERS
 
 
@@ -608,7 +598,7 @@ def _words(place: tuple[int, int]) -> str:
     return f"epoch {place[0]}, step {place[1]}"
 
 
-# Going on by one event; what each returns is wrong with its numbers.
+# How each event moves the position; a step returns what is wrong with the event's numbers, or None.
 _STEPS: dict[str, Callable[[Moment, _Position], str | None]] = {
     "init_start": _open,
     "system": _prepare,

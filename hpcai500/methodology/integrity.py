@@ -1,4 +1,7 @@
-"""What the events of a run say for or against each other: pure functions of a record's log (docs/verification.md)."""
+"""Whether the events of a run contradict each other: clocks, times of epochs, rates (docs/verification.md).
+
+Pure functions of a record's log. What they find wrong is a sentence with the line in the log, the epoch or the rank.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +26,24 @@ from hpcai500.methodology.events import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# What the events of a run say for or against each other: pure functions of a record's log (docs/verification.md).
+# The time of each epoch by the clock of its events, next to what the epoch tells itself.
 
 
-# ----------------------------------------------------------------------------------------------------
-# How long the epochs of a run took by the clock of its events, beside what they tell of themselves.
-
-
-# From here on, a rank may already train while rank 0, which writes the events, is busy with a checkpoint.
+# After these, other ranks may already train while rank 0, which writes the events, is busy with a checkpoint.
 _TOGETHER = ("eval_stop", "run_start", "run_resume")
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One epoch, as it counts: what a restart has lost and trained again is left out.
+    """One epoch as it counts: parts that a restart has lost are left out.
 
     Attributes:
         line: of its `epoch_stop` in the log.
-        done: what that tells.
-        elapsed_seconds: from `epoch_start` to `epoch_stop`, of all processes that worked on it.
-        head_start_seconds: in which other ranks may have trained before that.
-        evaluation: what `eval_accuracy` tells; None where there was none.
-        evaluation_elapsed_seconds: from `eval_start` to there.
+        done: value of its `epoch_stop`.
+        elapsed_seconds: from `epoch_start` to `epoch_stop`, over all processes that worked on it.
+        head_start_seconds: before that, in which other ranks may have trained.
+        evaluation: value of its `eval_accuracy`; None where there was none.
+        evaluation_elapsed_seconds: from `eval_start` to `eval_accuracy`.
     """
 
     line: int
@@ -56,12 +55,12 @@ class Pass:
 
     @property
     def trained(self) -> int:
-        """Samples that went through the model, those that only fill the last batch as well."""
+        """Samples that went through the model, including those that pad the last batch."""
         return self.done.samples + self.done.padded_samples
 
 
 class _Part(NamedTuple):
-    """What was done of an epoch up to a step, by this process and those before it."""
+    """What was done of an epoch up to a step, by this process and those before it; times in seconds."""
 
     step: int
     seconds: float = 0.0
@@ -69,7 +68,7 @@ class _Part(NamedTuple):
 
 
 def last_passes(log: Log) -> dict[int, Pass]:
-    """Each epoch (from 1) as it was trained last."""
+    """Each epoch (from 1) as it was last trained."""
     passes: dict[int, Pass] = {}
     parts: dict[int, list[_Part]] = {}
     together = begun = evaluating = log.moments[0]
@@ -97,7 +96,7 @@ def last_passes(log: Log) -> dict[int, Pass]:
 
 
 def _forget_after(parts: list[_Part], step: int) -> None:
-    """What a restart at this step has lost; steps only grow within an epoch."""
+    """Drop what a restart at this step has lost; steps only grow within an epoch."""
     while parts and (step == 0 or parts[-1].step > step):
         parts.pop()
 
@@ -123,11 +122,11 @@ def _evaluated(passes: dict[int, Pass], moment: Moment, begun: Moment) -> None:
 # Whether the two clocks of a run's events agree: the machine's own, which nobody can set, and the wall clock.
 
 
-# As Timeline has it: a time server steers, it does not leap.
+# As in `passes.Timeline`: a time server steers a clock by less.
 MOST_LEAP_SECONDS = 5.0
-# A time server may slew by 500 millionths at most (adjtimex); a clock that nothing steers is off by less.
+# A time server may slew by at most 500 ppm (adjtimex); an unsteered clock is off by less.
 _MOST_SLEW = 0.001
-# Where nothing happens between two events: longer than any file system needs for a line.
+# Pairs of events between which nothing happens, and a time longer than any file system takes to write a line.
 _QUIET = {("run_start", "epoch_start"), ("run_resume", "epoch_start"), ("eval_accuracy", "eval_stop")}
 _QUIET |= {("checkpoint", "epoch_start"), ("checkpoint", "run_stop"), ("replicas", "eval_start")}
 _LONG_SECONDS = 30.0
@@ -145,7 +144,7 @@ def clock_faults(log: Log) -> Iterator[str]:
 
 
 def pauses(log: Log) -> Iterator[str]:
-    """Where a process that ran did nothing for long; the time is in the score."""
+    """Where a running process did nothing for long. That time counts in the score."""
     for session in log.sessions:
         for before, moment in pairwise(session):
             seconds = moment.clock_s - before.clock_s
@@ -154,7 +153,7 @@ def pauses(log: Log) -> Iterator[str]:
 
 
 def drift_seconds(log: Log) -> float:
-    """By how much the wall clock went ahead of the machine's, over all processes."""
+    """How far the wall clock gained on the machine's clock, summed over all processes."""
     return sum(_drift(session[0], session[-1]) for session in log.sessions)
 
 
@@ -172,7 +171,7 @@ def _within(session: tuple[Moment, ...]) -> Iterator[str]:
 
 def _between(before: Moment, moment: Moment, *, same_clock: bool) -> Iterator[str]:
     wall = moment.wall_s - before.wall_s
-    # Two machines' wall clocks are never quite equal.
+    # Wall clocks of two machines are never quite equal.
     if not same_clock:
         if not wall >= -MOST_LEAP_SECONDS:
             yield f"line {moment.line}: the wall clock went back by {-wall:.3f} s"
@@ -193,10 +192,10 @@ def _last_before(log: Log, moment: Moment) -> Moment | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the times that epochs tell of themselves fit the clock of their events.
+# Whether the times that epochs tell themselves fit the clock of their events.
 
 
-# Two clocks of one machine, read one after the other; each rank has its own.
+# For two clocks of one machine that are read one after the other; each rank has its own.
 _TOLERANCE_SECONDS, _TOLERANCE = 0.02, 0.001
 _SHARE_TOLERANCE, _SHARE_ROUNDING = 0.05, 0.002
 _PARTS = {
@@ -205,14 +204,14 @@ _PARTS = {
     "compute_seconds": "computing",
     "communication_wait_seconds": "waiting for communication",
 }
-# Time within an epoch that is in no step.
+# How much of an epoch may be in no step.
 _MOST_UNTOLD_SECONDS, _MOST_UNTOLD = 10.0, 0.1
-# As StepSplit has it: clocks are read one after the other.
+# As in `result.step_split`: clocks are read one after the other.
 _STEP_SECONDS = 2e-6
 
 
 def time_faults(passes: Iterable[Pass]) -> Iterator[str]:
-    """Epochs and evaluations that took longer than there was time, or whose parts are longer than the whole."""
+    """Epochs and evaluations that took longer than the clock allows, or whose parts are longer than the whole."""
     for one in passes:
         done, evaluation = one.done, one.evaluation
         there_was = one.elapsed_seconds + one.head_start_seconds
@@ -227,7 +226,7 @@ def time_faults(passes: Iterable[Pass]) -> Iterator[str]:
 
 
 def untold_times(passes: Iterable[Pass]) -> Iterator[str]:
-    """Epochs and evaluations with time in which nothing is told to have happened; it is in the score."""
+    """Epochs and evaluations with much time that nothing accounts for. That time counts in the score."""
     for one in passes:
         yield from _untold(f"epoch {one.done.epoch}: training", one.done.seconds, one.elapsed_seconds)
         if one.evaluation:
@@ -256,7 +255,7 @@ def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
     for costs in log.values(Communication, "communication")[-1:]:
         if costs.steps != counted:
             yield f"the communication of {costs.steps} steps is told, the epochs have {counted}"
-        # It is a share of the steps without what surrounds them, and so no less than that of the whole time.
+        # The fraction is of steps without the time around them, so it is at least that of the whole time.
         share = sum(row.communication_wait_seconds / row.seconds for row in rows if row.seconds) / max(1, len(rows))
         told = costs.communication_fraction
         if isinstance(told, float) and told < (1 - _SHARE_TOLERANCE) * share - _SHARE_ROUNDING:
@@ -264,7 +263,7 @@ def step_faults(log: Log, passes: Iterable[Pass]) -> Iterator[str]:
 
 
 def _since(log: Log, epochs: dict[int, Pass]) -> tuple[int, dict[str, float]]:
-    """Steps of the epochs since the last process began, and at most how many seconds they and their parts took."""
+    """Steps of the epochs since the last process began, and upper bounds of the seconds they and their parts took."""
     first = log.trained[-1][0].line
     here = [one for one in epochs.values() if one.line > first]
     begun = next(moment for moment in log.named("epoch_start") if moment.line > first)
@@ -286,35 +285,36 @@ def _at_most(seconds: float) -> float:
 # Whether the devices of a run could have done what it tells in the time that it tells.
 
 
-# Winograd's F(4x4, 3x3) does a convolution of 144 multiplications with 36, of 16 outputs (Lavin and Gray 2015): 4 times
-# fewer, less what its transforms cost; F(2x2, 3x3), which libraries use in training, 2.25 times fewer.
+# How far a convolution may seem to exceed the ceiling. Winograd's F(4x4, 3x3) needs 36 multiplications instead of 144
+# for 16 outputs (Lavin and Gray 2015), 4 times fewer, less what its transforms cost; F(2x2, 3x3), which libraries use
+# in training, needs 2.25 times fewer.
 MOST_OF_CEILING = 2.25
 _LEAST_EPOCHS = 5
 _MUCH_FASTER = 0.8
 _FASTER_SECONDS = 1.0
-# A rehearsed step has its input in memory and no loop around it: a real one is hardly ever faster.
+# A rehearsed step has its input in memory and no loop around it: a real step is hardly ever faster.
 _REHEARSED = 0.5
 _LEAST_STEP_SECONDS = 0.01
 
 
 def training_rate(one: Pass, flops_per_sample: float) -> float:
-    """Operations a second of an epoch's training, in the time that the clock has for it."""
+    """Operations a second of an epoch's training, by the clock of its events."""
     return _rate(one.trained * flops_per_sample, one.elapsed_seconds)
 
 
 def evaluation_rate(one: Pass, forward_flops: float) -> float:
-    """Operations a second of its evaluation; 0 where there was none."""
+    """Operations a second of the epoch's evaluation; 0 where there was none."""
     samples = one.evaluation.samples if one.evaluation else 0
     return _rate(samples * forward_flops, one.evaluation_elapsed_seconds)
 
 
 def ceiling(told: Sequence[Ceilings]) -> float | None:
-    """The most that all ranks reach together, in the best of the run's processes."""
+    """The rate that all ranks reach together, in the best of the run's processes; None where none was measured."""
     return max((one.flops for one in told), default=None)
 
 
 def ceiling_faults(told: Sequence[Ceilings], precision: str) -> Iterator[str]:
-    """Where ceilings are not those of the run, or no sum."""
+    """Ceilings in another precision than the run's, or lower than the slowest rank's times the number of ranks."""
     for one in told:
         if one.precision != precision:
             yield f"ceilings were measured in {one.precision}, the run computes in {precision}"
@@ -323,7 +323,7 @@ def ceiling_faults(told: Sequence[Ceilings], precision: str) -> Iterator[str]:
 
 
 def fast_epochs(passes: Sequence[Pass]) -> Iterator[str]:
-    """Epochs that were much faster than the usual one of the run."""
+    """Epochs whose steps were much faster than the median of the run."""
     if len(passes) < _LEAST_EPOCHS:
         return
     usual = statistics.median(one.elapsed_seconds / max(one.done.steps, 1) for one in passes)
@@ -334,7 +334,7 @@ def fast_epochs(passes: Sequence[Pass]) -> Iterator[str]:
 
 
 def fast_steps(passes: Sequence[Pass], rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
-    """A run whose steps take less than half of what they took in the rehearsal before the clock."""
+    """A run whose steps took less than half of what they took in the rehearsal before the clock."""
     steps = sum(one.done.steps for one in passes)
     if not rehearsed or not steps:
         return

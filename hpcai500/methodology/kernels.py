@@ -1,8 +1,8 @@
-"""The eight kinds of kernels of V2.0 Fig. 10, and the rules that tell by its name which kind a kernel is.
+"""What a device did at each moment, and to which of the eight kinds of V2.0 Fig. 10 each of its kernels belongs.
 
-Names are those of torch's profiler: operators (`aten::add_`, `ConvolutionBackward0`) on a processor, demangled kernels
-(`ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`) on a CUDA device. Rules stand in order: the first that matches a name
-tells its class. What no rule knows is unclassified, and told as such. docs/profile.md says why what stands where.
+Kinds are told by names, which are those of torch's profiler: operators (`aten::add_`, `ConvolutionBackward0`) on a
+processor, demangled kernels (`ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`) on a CUDA device. docs/profile.md explains
+the rules.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import cache
 from itertools import pairwise
 
 # ----------------------------------------------------------------------------------------------------
-# What a device did at each moment, from the works that ran on its streams: each moment counts once.
+# The timeline of a device, from what ran on its streams: each moment counts once.
 #
-# Where several run at once, arithmetic goes before communication, and communication before copies: a copy beside a
-# kernel costs nothing, and a sum over ranks is only then in the way when nothing else runs.
+# Where several streams are busy, arithmetic goes before communication, and communication before copies: a copy beside a
+# kernel costs nothing, and an all-reduce only delays where nothing else runs.
 
 
 COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"
@@ -26,7 +26,7 @@ KINDS = (COMPUTE, COMMUNICATION, COPY)
 
 @dataclass(frozen=True)
 class Stretch:
-    """A time in which the device did one kind of thing; seconds."""
+    """An interval in which the device did one kind of thing; in seconds."""
 
     start: float
     end: float
@@ -34,12 +34,11 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """How long."""
         return self.end - self.start
 
 
 def timeline(works: Iterable[Stretch]) -> list[Stretch]:
-    """One after the other, what `works` that may overlap did; nothing stands where the device was idle."""
+    """What `works`, which may overlap, did one after the other; idle time has no stretch."""
     edges = sorted((moment, step, work.kind) for work in works for moment, step in ((work.start, 1), (work.end, -1)))
     running = dict.fromkeys(KINDS, 0)
     found: list[Stretch] = []
@@ -52,12 +51,12 @@ def timeline(works: Iterable[Stretch]) -> list[Stretch]:
 
 
 def gaps(stretches: Sequence[Stretch], rounding: float = 0.0) -> list[tuple[float, float]]:
-    """(start, end) of each time between two of `stretches` in which the device did nothing for more than `rounding`."""
+    """(start, end) of each idle time between two of `stretches` that is longer than `rounding`."""
     return [(one.end, two.start) for one, two in pairwise(stretches) if two.start - one.end > rounding]
 
 
 def seconds_of(stretches: Iterable[Stretch]) -> dict[str, float]:
-    """By kind."""
+    """Seconds of each of `KINDS`."""
     sums = dict.fromkeys(KINDS, 0.0)
     for one in stretches:
         sums[one.kind] += one.seconds
@@ -65,7 +64,7 @@ def seconds_of(stretches: Iterable[Stretch]) -> dict[str, float]:
 
 
 def lane(stretches: Sequence[Stretch], start: float, end: float, pieces: int) -> list[list[float]]:
-    """[seconds since `start`, fraction of each of `KINDS`] of `pieces` equal parts of the time up to `end`."""
+    """For `pieces` equal parts of the time from `start` to `end`: [seconds since `start`, share of each of `KINDS`]."""
     length = (end - start) / pieces
     rows = [[0.0] * len(KINDS) for _ in range(pieces)]
     for one in stretches:
@@ -85,12 +84,10 @@ def _append(found: list[Stretch], one: Stretch) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The eight kinds of kernels of V2.0 Fig. 10, and the rules that tell by its name which kind a kernel is.
+# Classes of kernels by name.
 #
-# Names are those of torch's profiler: operators (`aten::add_`, `ConvolutionBackward0`) on a processor, demangled
-# kernels (`ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`) on a CUDA device. Rules stand in order: the first that
-# matches a name tells its class. What no rule knows is unclassified, and told as such. docs/profile.md says why what
-# stands where.
+# Rules are ordered: the first that matches a name decides. A name that no rule matches is unclassified, and reported as
+# such.
 
 
 CONVOLUTION = "convolution"
@@ -104,13 +101,13 @@ TRANSFORMATION = "transformation"
 
 # In the order of V2.0 section 7.3.2.
 CLASSES = (CONVOLUTION, GEMM, NORMALISATION, ELEMENT_WISE, POOLING, MEMCPY, ALL_REDUCE, TRANSFORMATION)
-# No kernel: operators of the host that only give tensors another shape or memory, or call others.
+# Not a kernel: operators of the host that only change a tensor's shape or allocate memory, or that call others.
 HOST = "host"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Names that `pattern` is found in are of class `kind`."""
+    """Names in which `pattern` is found are of class `kind`."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -120,12 +117,12 @@ def _rules(*rows: tuple[str, str]) -> tuple[Rule, ...]:
     return tuple(Rule(kind, re.compile(pattern)) for kind, pattern in rows)
 
 
-# Matched with `stem(name)`: the operator without namespace `aten`, direction, in-place mark and overload.
+# Searched in `stem(name)`: the operator without the namespace `aten`, direction, in-place mark and overload.
 OPERATOR_RULES = _rules(
     (ALL_REDUCE, r"^(c10d|_?c10d_functional|nccl|gloo|horovod)(::|:)|^record_param_comms$|^hpcai500:(all_)?reduce"),
     (ALL_REDUCE, r"^hpcai500:(broadcast|all_gather|reduce_scatter|all_to_all|barrier)"),
     (MEMCPY, r"^hpcai500:(pack|unpack)$"),
-    # The compiler's own kernels carry the names of all that they do at once: what costs most comes first.
+    # The compiler's fused kernels carry the names of all that they do: the most expensive comes first.
     (NORMALISATION, r"cpp_fused\w*_norm"),
     (POOLING, r"cpp_fused\w*pool"),
     (ELEMENT_WISE, r"cpp_fused"),
@@ -142,7 +139,7 @@ OPERATOR_RULES = _rules(
     (HOST, r"^(detach|alias|diagonal|unfold|to|type_as|conj|is_nonzero|item|result_type|can_cast|promote_types)$"),
     (HOST, r"^(record_stream|is_pinned|meshgrid|resolve_(conj|neg)|lift_fresh|broadcast_tensors|\w+_available)$"),
     (HOST, r"^(torch::autograd::(accumulategrad|graphroot|copyslices|copybackwards|undefinedgrad))$|^graph_?root$"),
-    # Their norms of all layers are our own kernel, which no operator shows.
+    # The norms of all layers for these are computed by our own kernel, which no operator shows.
     (ELEMENT_WISE, r"^optimizer\.step#(lars|lamb)\."),
     (HOST, r"^(optimizer\.|hpcai500:step$|profilerstep)|^aotdispatcher|^torchdynamo|^torch-compiled"),
     (HOST, r"^## call compiledfxgraph|^compiled_?function|^pregraph|^aot_?autograd"),
@@ -169,11 +166,11 @@ OPERATOR_RULES = _rules(
 KERNEL_RULES = _rules(
     (ALL_REDUCE, r"(?i)nccl(dev)?kernel|^nccl|one_?shot_?all_?reduce|two_?shot_?all_?reduce|multimem_all_reduce|^rccl"),
     (MEMCPY, r"(?i)^mem(cpy|set)\b|^\[cuda mem(cpy|set)|^__amd_rocclr_(copy|fill)Buffer"),
-    # Our own: csrc/core. A conversion of images is what it computes, whatever order it leaves them in.
+    # Our own, from csrc/core. A conversion of images is what it computes, whatever layout it writes.
     (MEMCPY, r"hpcai500::.*\b((un)?pack_tiles|cast_tiles|(de)?quantise_(tiles|chunks))\b"),
     (ELEMENT_WISE, r"hpcai500::.*\b(sum_tiles|mark_overlaps|decide|convert_[a-z]+)\b"),
     (POOLING, r"hpcai500::.*\b(pool|spread)(_[a-z_]+)?\b|(?i:roi_?align|roi_?pool)"),
-    # As above; a template is what it is named after.
+    # Fused kernels as above; a template is what it is named after.
     (CONVOLUTION, r"^triton_tem_.*conv"),
     (GEMM, r"^triton_tem_"),
     (NORMALISATION, r"^triton_\w*_norm"),
@@ -188,7 +185,7 @@ KERNEL_RULES = _rules(
     (CONVOLUTION, r"(?i)h\d*cudnn|s\d+cudnn|cudnn.*(gemm|offsets)|fft2d|fft1d|im2col|col2im|flip_filter|igemm_"),
     (CONVOLUTION, r"(?i)computeOffsetsKernel|compute_gemm_pointers|cask_cudnn|cudnn::cnn|MIOpenConv|cudnn_\w*tensorop"),
     (GEMM, r"(?i)gemm|gemv|nvjet|cublas|cutlass|splitK|^Cijk_|dot_kernel|reduce_1Block_kernel|trsm|syrk"),
-    # A cast writes another type: arithmetic. A plain copy writes the same (copies by operator: see `copy_class`).
+    # A cast writes another type and is arithmetic. A plain copy keeps it (copies by operator: see `copy_class`).
     (ELEMENT_WISE, r"(bfloat16|float16|float8\w*|half)_copy_kernel"),
     (MEMCPY, r"CatArrayBatchedCopy|direct_copy_kernel|FillFunctor|CopyFunctor|ZeroFunctor|copy_device_to_device"),
     (ELEMENT_WISE, r"(?i)elementwise|reduce_kernel|softmax|loss|multi_tensor_apply|distribution|cudnn::ops|op_tensor"),
@@ -203,20 +200,20 @@ _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @cache
 def operator_class(name: str) -> str | None:
-    """The class of the operator `name`: one of CLASSES, HOST, or None where no rule knows it."""
+    """The class of the operator `name`: one of CLASSES, HOST, or None where no rule matches."""
     return _first(OPERATOR_RULES, stem(name))
 
 
 @cache
 def kernel_class(name: str) -> str | None:
-    """The class of the CUDA kernel `name`, as `operator_class`; the host runs no CUDA kernel."""
+    """The class of the CUDA kernel `name`, or None where no rule matches; never HOST."""
     return _first(KERNEL_RULES, name)
 
 
 def stem(name: str) -> str:
     """What the operator `name` does: `NativeBatchNormBackward0` -> `native_batch_norm`, `aten::add_` -> `add`.
 
-    Autograd's nodes are named after the operator whose gradient they compute, so both come to one word.
+    Autograd's nodes are named after the operator whose gradient they compute, so both get the same stem.
     """
     word = name.removeprefix(_ENGINE).removeprefix("aten::")
     if _BACKWARD.search(word):
@@ -231,14 +228,14 @@ def _first(rules: Sequence[Rule], text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor as an operator saw it: numbers of elements and steps in memory by axis, and the type of an element."""
+    """A tensor as an operator saw it: shape and strides in elements, and the type of an element."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     element: str
 
     def order(self) -> tuple[int, ...]:
-        """The axes, from that with the longest step in memory to that with the shortest; those of length 1 are none."""
+        """The axes from the longest stride to the shortest, without those of length 1."""
         axes = [axis for axis, length in enumerate(self.shape) if length > 1]
         return tuple(sorted(axes, key=lambda axis: (-self.strides[axis], axis)))
 
@@ -248,14 +245,14 @@ class Layout:
 
 
 def changes_layout(target: Layout, source: Layout) -> bool:
-    """Whether a copy writes the elements in another order than they lie in: NCHW to NHWC, or a transposed matrix."""
+    """Whether a copy writes elements in another order than the source has: NCHW to NHWC, or a transposed matrix."""
     if target.shape != source.shape or source.is_spread() or target.is_spread():
         return False
     return target.order() != source.order()
 
 
 def copy_class(target: Layout, source: Layout) -> str:
-    """The class of a copy: another order is transformation, else another type is arithmetic, else it is memcpy."""
+    """The class of a copy: TRANSFORMATION into another order, else ELEMENT_WISE into another type, else MEMCPY."""
     if changes_layout(target, source):
         return TRANSFORMATION
     return MEMCPY if target.element == source.element else ELEMENT_WISE

@@ -1,8 +1,8 @@
 """Parameters and operations of every model that a recipe can describe, counted from its fields alone (V3.0 Table 3).
 
-The job walks over the model that it builds (`hpcai500 flops`). Whoever verifies has the recipe and no torch; this count
-is the same to the last operation: two a multiply-add of convolutions and matrix products, forward, and twice as many
-backward, but for the gradient of the images, which nobody needs.
+The job walks over the model that it builds (`hpcai500 flops`); whoever verifies has only the recipe, and no torch. Both
+counts are equal to the last operation: two per multiply-add of convolutions and matrix products, forward, and twice as
+many backward, except for the gradient of the images, which nobody needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _IMAGE_CHANNELS = 3
 _POOLED = 7
 _BOX = 4
 _BACKGROUND = 1
-# A strange recipe may ask for any number of stages and blocks.
+# A malformed recipe may ask for any number of stages and blocks.
 _MOST_STAGES, _MOST_BLOCKS = 4, 10_000
 
 Size = tuple[int, int]
@@ -24,13 +24,7 @@ Size = tuple[int, int]
 
 @dataclass
 class ModelCount:
-    """Operations of one sample.
-
-    Attributes:
-        parameters: that are trained.
-        forward: operations of a forward pass.
-        training: operations of a forward and a backward pass.
-    """
+    """Trainable parameters, and operations of one sample: of a forward pass, and in training forward and backward."""
 
     parameters: int = 0
     forward: int = 0
@@ -39,9 +33,9 @@ class ModelCount:
     def convolution(
         self, inputs: int, outputs: int, kernel: int, *sizes: Size, stride: int = 1, bias: bool = False
     ) -> Size:
-        """Count one, padded by half of its kernel, that is applied to images of `sizes` (H, W).
+        """Count a convolution, padded by half of its kernel, that is applied to images of `sizes` (H, W).
 
-        Returns the size of its last output.
+        Returns the size of the last output.
         """
         self.parameters += outputs * (inputs * kernel * kernel + bias)
         shrunk = [_shrunk(size, stride) for size in sizes]
@@ -50,7 +44,7 @@ class ModelCount:
         return shrunk[-1]
 
     def linear(self, inputs: int, outputs: int, rows: int = 1) -> None:
-        """Count a fully connected layer that is applied to so many rows of a sample."""
+        """Count a fully connected layer that is applied to `rows` vectors of a sample."""
         self.parameters += (inputs + 1) * outputs
         self._products(2 * inputs * outputs * rows)
 
@@ -60,16 +54,16 @@ class ModelCount:
 
 
 def model_count(benchmark: str, workload: Mapping[str, Any], classes: int, grid: Size) -> ModelCount | None:
-    """Count the model of layer 7 of a recipe; None where it is of a plug-in, which alone can say.
+    """Count the model of layer 7 of a recipe; None for the model of a plug-in, which only the plug-in can count.
 
     Args:
-        benchmark: `ic` or `ewa`.
-        workload: the recipe's table, as it was resolved.
-        classes: that it tells apart, background not counted.
-        grid: height and width of the data set's images; of no meaning for `ic`, whose recipe has the size.
+        benchmark: `ic` or `ewa`, else a plug-in's.
+        workload: the recipe's table, resolved.
+        classes: that the model tells apart, without background.
+        grid: (H, W) of the data set's images; ignored for `ic`, whose recipe has the size.
 
     Raises:
-        KeyError, TypeError, ValueError: the table is no valid recipe's.
+        KeyError, TypeError, ValueError: the table is not that of a valid recipe.
     """
     if benchmark not in ("ic", "ewa"):
         return None
@@ -112,12 +106,12 @@ def _detector(workload: Mapping[str, Any], classes: int, size: Size) -> ModelCou
 def _residual_stages(
     count: ModelCount, workload: Mapping[str, Any], channels: int, size: Size
 ) -> list[tuple[int, Size]]:
-    """Stem and stages; returns the channels and the size of each stage's output."""
+    """Stem and stages; returns channels and size (H, W) of each stage's output."""
     block, width = workload["block"], workload["width"]
-    # A norm that is frozen has a scale and a shift that are no parameters.
+    # Scale and shift of a frozen norm are not trained.
     of_norm = 0 if workload["norm"] == "frozen-batch" else 2
     size = count.convolution(channels, width, 7, size, stride=2)
-    # The gradient of the images.
+    # The first convolution needs no gradient of the images.
     count.training -= count.forward
     count.parameters += of_norm * width
     size = _shrunk(size, 2)
@@ -147,5 +141,5 @@ def _residual_stages(
 
 
 def _shrunk(size: Size, stride: int) -> Size:
-    """What a window that is padded by half of itself makes of an image (H, W)."""
+    """The size (H, W) of an image after a strided window that is padded by half of itself."""
     return (size[0] - 1) // stride + 1, (size[1] - 1) // stride + 1

@@ -1,4 +1,4 @@
-"""Which node of a system is the slowest, over all of its runs."""
+"""Nodes of a system against each other: in what they differ, and which is the slowest over all runs."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from typing import Any
 from hpcai500.methodology.communication import median_without, stragglers
 
 # ----------------------------------------------------------------------------------------------------
-# What differs between the nodes of one job that should be alike: which field, which value, which nodes.
+# In which fields of system.json the nodes of a job differ, although they should be alike.
 #
-# What must differ (names, addresses, serial numbers, free space) is not compared, and what a node did not tell is not
-# taken for a difference.
+# What must differ (names, addresses, serial numbers, free space) is not compared. A fact that a node does not report is
+# no difference.
 
 
-# Of fields that hardly any two nodes share, the commonest values.
+# Where hardly any two nodes have the same value, only the commonest values are kept.
 _MOST_VARIANTS = 16
-# Firmware sets a little of the memory aside, on each node another bit of it.
+# Firmware reserves a little of the memory, on each node another amount.
 _MEMORY_TOLERANCE = 0.02
 _MEMORY = re.compile(r"(memory_bytes|memory\.total_bytes|file_systems\.\w+\.total_bytes)$")
-# Each node has its own, or the same field is compared under another name.
+# Either each node has its own value, or another field says the same.
 _OWN = re.compile(
     r"^(host|schema|command|raw|absent|slow_seconds|kernel_build|processor\.model|topology\.devices)\b"
     r"|\.(uuid|pci|free_bytes|path|source)$"
-    # Links sink to a slower generation while a device idles.
+    # Links go to a slower generation while a device idles.
     r"|\.pcie\.(generation|transfers_per_second)$"
     r"|^cpu\.(?!Model name$|Stepping$|Flags$)"
     r"|^environment\.CUDA_VISIBLE_DEVICES$"
 )
-# A difference in these is told, and seldom changes what a node computes or how fast. A ZFS file system's size shrinks
-# as others fill the pool.
+# Differences that are reported, but seldom change results or speed. The size of a ZFS file system shrinks as others
+# fill its pool.
 _MINOR = re.compile(
     r"^(machine|disks|topology)\b|^processor\.microcode$|firmware$|\.board$|^kernel_settings\.(tuned_profile|psi)$"
     r"|^limits\.(?!locked_memory|open_files)|^file_systems\.((temporary|out)\b|data\.total_bytes$)|^driver\.modules\b|^network\b.*\.duplex$"
 )
-# Compared as they are: how often each value occurs, ways between devices, modules.
+# Compared as a whole: how often each value occurs, links between devices, modules.
 _WHOLE = re.compile(
     r"^(device_links|memory\.modules|kernel_settings\.(governor|frequency_driver|energy_preference|scaling_m.._hz))$"
 )
@@ -61,9 +61,9 @@ class NodeDifference:
     """A field in which nodes differ.
 
     Attributes:
-        field: its path in a node's document: `devices[0-3].power_limit_watts`.
+        field: its path in a node's document, such as `devices[0-3].power_limit_watts`.
         matters: whether it may well change speed or results.
-        variants: the commonest first; of very many, the first ones.
+        variants: the commonest first; of very many, only the commonest.
     """
 
     field: str
@@ -72,15 +72,14 @@ class NodeDifference:
 
     @property
     def outliers(self) -> tuple[str, ...]:
-        """Nodes that have not the commonest value."""
+        """Nodes that do not have the commonest value."""
         return tuple(node for variant in self.variants[1:] for node in variant.nodes)
 
     def document(self) -> dict[str, Any]:
-        """For the record."""
         return asdict(self)
 
     def sentence(self) -> str:
-        """`devices[0].ecc: true on n1, n2, n3; false on n4`."""
+        """Such as `devices[0].ecc: true on n1, n2, n3; false on n4`."""
         texts = _told_apart([_text(variant.value) for variant in self.variants])
         parts = [f"{text} on {_named(one.nodes)}" for text, one in zip(texts, self.variants, strict=True)]
         return f"{self.field}: {'; '.join(parts)}"
@@ -103,10 +102,10 @@ def node_differences(nodes: Sequence[Mapping[str, Any]]) -> list[NodeDifference]
 
 
 def _compared(node: Mapping[str, Any]) -> dict[str, Any]:
-    """`node` without interfaces that are no hardware and stand on none: containers make their own on every node.
+    """`node` without virtual interfaces that are not on top of a physical one: containers create some on every node.
 
-    Of accelerators, `devices` knows all that a job does but how many it may use. A hypervisor gives a virtual machine
-    memory when it is used, and a NUMA node counts what it has been given by now.
+    Of accelerators only the number of usable ones is kept: `devices` has the rest. In a virtual machine the memory of
+    NUMA nodes is dropped: a hypervisor only gives it when it is used.
     """
     interfaces, accelerators, numa = node.get("network"), node.get("accelerators"), node.get("numa")
     if numa and (node.get("processor") or {}).get("hypervisor"):
@@ -117,7 +116,7 @@ def _compared(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Each field below `path` with its value, as text that can be compared; the unknown is left out."""
+    """Each field below `path` with its value as JSON; unknown values are left out."""
     if value is None or _OWN.search(path):
         return
     if isinstance(value, Mapping) and not _WHOLE.search(path):
@@ -134,7 +133,7 @@ def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _list_fields(path: str, values: list[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Members by their name where each has its own, else by their place; and which, or how many, there are."""
+    """Members by name if each has its own, else by index; and their names or their number."""
     names = [one.get("name") for one in values]
     are_names = None not in names and len(set(names)) == len(names)
     yield path, json.dumps(names if are_names else len(values))
@@ -143,7 +142,6 @@ def _list_fields(path: str, values: list[Mapping[str, Any]]) -> Iterator[tuple[s
 
 
 def _variants(path: str, hosts: Sequence[str], values: Sequence[str | None]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Each value that is known with its nodes, the commonest first."""
     known = [(host, value) for host, value in zip(hosts, values, strict=True) if value is not None]
     if _MEMORY.search(path):
         known = _rounded(known)
@@ -155,7 +153,7 @@ def _variants(path: str, hosts: Sequence[str], values: Sequence[str | None]) -> 
 
 
 def _rounded(known: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Amounts near the middle one as that one."""
+    """Replace amounts near the median by the median."""
     middle = median(float(value) for _, value in known) if known else 0.0
     near = _MEMORY_TOLERANCE * middle
     return [(host, str(round(middle)) if abs(float(value) - middle) <= near else value) for host, value in known]
@@ -194,7 +192,7 @@ def _text(value: Any) -> str:
 
 
 def _told_apart(texts: Sequence[str], longest: int = 60) -> list[str]:
-    """`texts`, or, of long ones (the flags of processors), the words that are not in all of them."""
+    """`texts`; if they are long, as the flags of processors are, only the words that are not in all of them."""
     if max(map(len, texts)) > longest:
         common = set.intersection(*(set(text.split()) for text in texts))
         texts = [" ".join(word for word in text.split() if word not in common) or "none of these" for text in texts]
@@ -202,7 +200,7 @@ def _told_apart(texts: Sequence[str], longest: int = 60) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which node of a system is the slowest, over all of its runs.
+# The slowest node of a system, over all of its runs.
 
 
 @dataclass(frozen=True)
@@ -210,12 +208,12 @@ class SlowestNode:
     """The node that needs the most time of its own for a step.
 
     Attributes:
-        name: its host name, or what a rank is called where one node ran.
-        slowdown: how much more time than the median of the others, as a fraction of it: median over the runs.
-        slowest_in: runs in which no other needed as much.
-        straggler_in: runs in which it was a straggler (methodology/communication.py).
-        runs: runs in which it was compared with others.
-        nodes: how many were compared.
+        name: its host name, or that of a rank where only one node ran.
+        slowdown: its time over the median of the others, less 1; median over the runs.
+        slowest_in: number of runs in which it was the slowest.
+        straggler_in: number of runs in which it was a straggler (methodology/communication.py).
+        runs: number of runs in which it was compared with others.
+        nodes: how many nodes were compared.
     """
 
     name: str
@@ -229,7 +227,7 @@ class SlowestNode:
 def slowest_node(runs: Sequence[Mapping[str, float]]) -> SlowestNode | None:
     """The slowest of the nodes in `runs`, each of which has the seconds that a node needed for itself in a step.
 
-    Waiting for others is not in them. Runs of fewer than two nodes tell nothing; None where no other is left.
+    Waiting for others is excluded. Runs of fewer than two nodes are left out; None where no other run is left.
     """
     compared = [dict(run) for run in runs if len(run) > 1 and min(run.values()) > 0]
     if not compared:

@@ -1,4 +1,4 @@
-"""Events of a run as they count: what was trained again after a restart replaces what was lost."""
+"""What counts of a run that was restarted: its clock (V2.0 section 5.3.2), and each epoch as it was last trained."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # ----------------------------------------------------------------------------------------------------
-# The clock of a run, over restarts (V2.0 section 5.3.2).
+# The clock of a run, over restarts.
 
 
 Event = Mapping[str, Any]
 
-# A clock may be steered by a time server; a correction larger than this is no steering.
+# A time server may steer a clock; a larger correction is no steering.
 _MOST_DISAGREEMENT_SECONDS = 5.0
 
 
 class Timeline:
     """Elapsed seconds between events.
 
-    Within one start of a machine its own clock counts, which nobody can set and which runs on while it sleeps. Between
-    two machines, or two starts of one, only the wall clock can tell. The time in which a run was down is counted: the
-    paper's clock has no pause.
+    While a machine is up, its own clock counts, which nobody can set and which goes on while the machine sleeps. Across
+    two machines, or a reboot, only the wall clock can tell. Time in which a run was down counts: the paper's clock has
+    no pause.
 
     Attributes:
-        downtime_seconds: from the last event before each interruption to the moment when training went on. Training
-            that was lost, because no checkpoint had it yet, is in it as well.
+        downtime_seconds: from the last event before each interruption to the moment when training went on. It includes
+            training after the last checkpoint, which was lost.
         doubts: sentences that say why the clock cannot be believed; empty for an honest run.
     """
 
@@ -51,7 +51,6 @@ class Timeline:
             before = event
 
     def between(self, start: Event, stop: Event) -> float:
-        """Seconds from `start` to `stop`."""
         return self._elapsed[stop["seq"]] - self._elapsed[start["seq"]]
 
     def _gap(self, before: Event, event: Event, *, same_clock: bool) -> float:
@@ -68,31 +67,31 @@ class Timeline:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Events of a run as they count: what was trained again after a restart replaces what was lost.
+# Epochs as they count: what was trained again after a restart replaces what was lost.
 
 
-# A kill between an evaluation and the checkpoint after it, a second later, loses an epoch whose quality was seen.
+# A kill between an evaluation and its checkpoint, about a second later, loses an epoch whose quality was seen.
 MOST_LOST_EVALUATIONS = 1
 
 
 def last_pass(events: Iterable[Event], key: str) -> dict[int, Event]:
-    """Epoch (from 1) -> its event named `key`."""
+    """Epoch (from 1) -> its last event named `key`, without those that a restart has lost."""
     return _passes(events, key)[0]
 
 
 def lost_evaluations(events: Iterable[Event]) -> list[Event]:
-    """Evaluations whose epoch was trained again: whoever saw them could have thrown a bad one away."""
+    """Evaluations whose epoch was trained again: somebody could have seen them and thrown a bad one away."""
     return _passes(events, "eval_accuracy")[1]
 
 
 def first_reaching(events: Iterable[Event], target: float) -> Event | None:
-    """The first evaluation, of those that count, that reached the quality `target`; None where none did."""
+    """The first evaluation that counts and reached the quality `target`; None where none did."""
     reached = (event for event in last_pass(events, "eval_accuracy").values() if event["value"]["value"] >= target)
     return min(reached, key=lambda event: event["seq"], default=None)
 
 
 def target_checkpoint(events: Sequence[Event], target: float) -> Mapping[str, Any] | None:
-    """What is told of the checkpoint with the weights that reached the quality `target` first; None where none is."""
+    """The value of the checkpoint with the weights that first reached the quality `target`; None without one."""
     reached = first_reaching(events, target)
     if reached is None:
         return None
@@ -102,7 +101,7 @@ def target_checkpoint(events: Sequence[Event], target: float) -> Mapping[str, An
 
 
 def _passes(events: Iterable[Event], key: str) -> tuple[dict[int, Event], list[Event]]:
-    """The events named `key` by epoch, as they count; and those that a restart went back over."""
+    """The events named `key` that count, by epoch; and those that a restart went back over."""
     kept: dict[int, Event] = {}
     lost: list[Event] = []
     for event in events:

@@ -1,4 +1,4 @@
-"""Energy, power and efficiency of a run from its event `power` (docs/power.md)."""
+"""Energy from samples of power or of an energy counter, and the power and efficiency of a run (docs/power.md)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 from hpcai500.methodology.passes import Timeline
 
 # ----------------------------------------------------------------------------------------------------
-# Energy from samples of power, or from a counter of energy: an integral over a window, and what is missing in it.
-#
-# docs/power.md derives the rules.
+# Energy as an integral over a window, and what of the window is missing. docs/power.md derives the rules.
 
 
-# MLPerf's power rules: at least one sample a second, and at least so many.
+# MLPerf's power rules ask for at least one sample a second, and at least this many.
 LEAST_SAMPLES = 60
-# Power is a line between two samples as long as they are no further apart than the larger of these.
+# Power is linear between two samples that are no further apart than the larger of these.
 _MOST_INTERVALS = 3.0
 _SHORTEST_GAP_SECONDS = 3.0
 # Energy is unknown where power is unknown for more than this part of the window.
@@ -27,12 +25,12 @@ _MOST_UNKNOWN = 0.01
 
 
 class Sample(NamedTuple):
-    """What a source told at a moment.
+    """What a source reported at a moment.
 
     Attributes:
-        time_s: when, on any clock that does not jump.
-        watts: the power; None where only energy is counted.
-        joules: what a counter has counted since its count began; 0 begins a new count. None where nothing counts.
+        time_s: on any clock that does not jump.
+        watts: None where only energy is counted.
+        joules: a counter's reading since its count began; 0 begins a new count. None where there is no counter.
     """
 
     time_s: float
@@ -41,14 +39,13 @@ class Sample(NamedTuple):
 
 
 class Window(NamedTuple):
-    """From when to when energy is asked for, on the clock of the samples."""
+    """The time for which energy is asked, on the clock of the samples."""
 
     start_s: float
     stop_s: float
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
         return self.stop_s - self.start_s
 
 
@@ -60,7 +57,7 @@ class Energy:
         joules: None if power is unknown for more than 1 % of the window.
         seconds: length of the window.
         samples: how many lie in the window.
-        gaps: (from, to) in seconds since the window's start: where power is unknown.
+        gaps: (from, to) in seconds since the window's start, where power is unknown.
         reason: why `joules` is None.
     """
 
@@ -72,12 +69,12 @@ class Energy:
 
     @property
     def mean_watts(self) -> float | None:
-        """Energy by time."""
+        """Energy over time; None where either is unknown or 0 s."""
         return self.joules / self.seconds if self.joules is not None and self.seconds > 0 else None
 
     @property
     def note(self) -> str | None:
-        """What MLPerf's rules miss, if they miss something: the energy is told all the same."""
+        """Which of MLPerf's rules the samples fail, or None; the energy is reported all the same."""
         if self.samples >= max(LEAST_SAMPLES, math.floor(self.seconds)):
             return None
         samples = f"{self.samples} power sample{'' if self.samples == 1 else 's'}"
@@ -95,7 +92,7 @@ class _Piece(NamedTuple):
     known: bool
 
     def within(self, window: Window) -> _Piece | None:
-        """The part in the window, interpolated at its edges."""
+        """The part in the window, interpolated at its ends; None where there is none."""
         start, stop = max(self.start_s, window.start_s), min(self.stop_s, window.stop_s)
         if start >= stop:
             return None
@@ -115,14 +112,15 @@ class _Piece(NamedTuple):
 def integrate(samples: Iterable[Sample], window: Window, interval_seconds: float) -> Energy:
     """The energy in `window`.
 
-    Power is integrated by the trapezoidal rule. Where a source counts energy, differences of its count are taken, and
-    a hole between two samples of one count hides nothing. Parts that are unknown, up to 1 % of the window, count with
-    the mean power of the rest.
+    Power is integrated by the trapezoidal rule. Where a source counts energy, differences of its readings are taken, so
+    that a gap between two samples of one count loses nothing. Unknown parts, up to 1 % of the window, count with the
+    mean power of the rest.
 
     Args:
-        samples: in any order; of several at one moment, powers are averaged and the largest count is taken.
-        window: outside of it nothing counts; samples there serve for its edges.
-        interval_seconds: how often the source is asked.
+        samples: in any order; of several at one moment, powers are averaged and the largest count is taken. Those
+            outside the window only serve to interpolate at its ends.
+        window: on the clock of the samples.
+        interval_seconds: how often the source is sampled.
     """
     ordered = sorted(samples, key=lambda sample: sample.time_s)
     limit = max(_MOST_INTERVALS * interval_seconds, _SHORTEST_GAP_SECONDS)
@@ -142,15 +140,10 @@ def integrate(samples: Iterable[Sample], window: Window, interval_seconds: float
 
 
 def unwrapped(before: float, now: float, size: float | None) -> float | None:
-    """What a counter has counted from `before` to `now`, if it has turned over once at most.
+    """What a counter has counted from `before` to `now`, if it wrapped around at most once.
 
-    Args:
-        before: its value then.
-        now: its value now.
-        size: where it starts at 0 again; None for one that never does.
-
-    Returns:
-        None if it was reset: it is lower than before, and does not turn over.
+    `size` is the count at which it starts at 0 again; None for a counter that never does. Returns None if it was reset:
+    it is lower than before, and does not wrap around.
     """
     if now >= before:
         return now - before
@@ -185,7 +178,7 @@ def _sampled(points: Sequence[tuple[float, float]], limit: float) -> Iterator[_P
     for (start, before), (stop, after) in pairwise(points):
         yield _Piece(start, stop, before, after, stop - start <= limit)
     if len(points) == 1:
-        # So that the edges have something to go by.
+        # A piece of no length, from which `_with_edges` takes the power.
         ((moment, watts),) = points
         yield _Piece(moment, math.nextafter(moment, math.inf), watts, watts, True)
 
@@ -199,7 +192,7 @@ def _counted(points: Sequence[tuple[float, float]]) -> Iterator[_Piece]:
 
 
 def _with_edges(pieces: Sequence[_Piece], window: Window, limit: float) -> Iterator[_Piece]:
-    """`pieces`, and what lies between them and the ends of the window: the nearest power, if it is near enough."""
+    """`pieces`, extended to the ends of the window by the nearest power, which is known if it is near enough."""
     if not pieces:
         yield _Piece(*window, 0.0, 0.0, False)
         return
@@ -214,7 +207,7 @@ def _with_edges(pieces: Sequence[_Piece], window: Window, limit: float) -> Itera
 
 
 def _merged(pieces: Iterable[_Piece], zero_s: float) -> Iterator[tuple[float, float]]:
-    """(from, to) of pieces in order, those that touch as one, in seconds since `zero_s`."""
+    """(from, to) of pieces in order, in seconds since `zero_s`; those that touch are joined."""
     current: tuple[float, float] | None = None
     for piece in pieces:
         if current and piece.start_s <= current[1]:
@@ -228,13 +221,13 @@ def _merged(pieces: Iterable[_Piece], zero_s: float) -> Iterator[tuple[float, fl
 
 
 # ----------------------------------------------------------------------------------------------------
-# Energy, power and efficiency of a run from its event `power` (docs/power.md).
+# From the event `power` to the fields of `result.json`.
 
 
 Event = Mapping[str, Any]
 Node = Mapping[str, Any]
 
-# What an old record says of power.
+# The fields for an old record, which has no such event.
 _NOTHING: dict[str, Any] = {
     "energy_joules": None,
     "watts": None,
@@ -249,7 +242,7 @@ _NOTHING: dict[str, Any] = {
 def window_of(events: Sequence[Event]) -> Window:
     """From `run_start` to `run_stop` in UNIX seconds, as the wall clock of rank 0 would have gone without corrections.
 
-    Its length is the run's time: what a restart took is in it.
+    Its length is the run's time, restarts included.
 
     Raises:
         StopIteration: the run has not come to its end.
@@ -261,13 +254,13 @@ def window_of(events: Sequence[Event]) -> Window:
 
 
 def hosts_of(events: Sequence[Event]) -> list[str]:
-    """All hosts that the run was on; empty in an old record."""
+    """All hosts that the run was on, sorted; empty for an old record."""
     companies = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
     return sorted({host for company in companies for host in company.get("hosts", ())})
 
 
 def why_unknown(nodes: Sequence[Node], hosts: Iterable[str]) -> str | None:
-    """Why the energy of all `hosts` is not the sum over `nodes`, or None."""
+    """Why the energy of all `hosts` is not the sum over `nodes`, or None if it is."""
     for node in nodes:
         if node["energy_joules"] is None:
             return f"{node['host']}: {node['reason']}"
@@ -280,13 +273,9 @@ def why_unknown(nodes: Sequence[Node], hosts: Iterable[str]) -> str | None:
 
 
 def power_of_run(events: Sequence[Event], seconds: float, flops: float, vflops: float | None) -> dict[str, Any]:
-    """The fields of `result.json` that tell of power; unknown is None.
+    """The fields of `result.json` about power; unknown is None.
 
-    Args:
-        events: of a complete run.
-        seconds: that it took.
-        flops: that it attained.
-        vflops: the same, times its penalty coefficient.
+    `events` are those of a complete run, which took `seconds` and attained `flops` and `vflops`.
     """
     told = next((event["value"] for event in reversed(events) if event["key"] == "power"), None)
     if told is None:
@@ -307,5 +296,5 @@ def power_of_run(events: Sequence[Event], seconds: float, flops: float, vflops: 
 
 
 def first_note(notes: Sequence[str]) -> str | None:
-    """The first of `notes`, and how many more there are."""
+    """The first of `notes`, and how many more there are; None for none."""
     return notes[0] + (f" (and {len(notes) - 1} more)" if notes[1:] else "") if notes else None

@@ -1,6 +1,6 @@
-"""What a run amounts to: `result.json` as a pure function of recipe, rules and events (V2.0 sections 4.4 and 5.3).
+"""The result of a run: `result.json` as a pure function of recipe, rules and events (V2.0 sections 4.4 and 5.3).
 
-The job that ran and the committee that checks call the same function on the same facts.
+The job that runs and the committee that checks call the same function on the same facts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcai500.methodology.scaling import estimate_efficiency
 from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_flops
 
 # ----------------------------------------------------------------------------------------------------
-# Where the time of training steps went: waiting for data, computing, waiting for communication, and the rest.
+# The split of training time: waiting for data, computing, waiting for communication, and the rest.
 
 
 _PARTS = ("data_wait_seconds", "compute_seconds", "communication_wait_seconds")
@@ -38,13 +38,13 @@ class StepSplit(BaseModel):
 
 
 def step_split(epochs: Iterable[Mapping[str, Any]]) -> StepSplit | None:
-    """The split over `epochs`, the values of `epoch_stop`; None where a record is older than it."""
+    """The split over `epochs`, the values of `epoch_stop`; None for a record that is older than the split."""
     found = list(epochs)
     if not found or any(part not in epoch for epoch in found for part in _PARTS):
         return None
     whole = math.fsum(epoch["seconds"] for epoch in found)
     known = [math.fsum(epoch[part] for epoch in found) for part in _PARTS]
-    # Clocks are read one after the other: their sum may exceed the whole by less than a microsecond a step.
+    # Clocks are read one after the other: the parts may exceed the whole by less than a microsecond a step.
     whole = max(whole, math.fsum(known))
     if not whole:
         return None
@@ -58,26 +58,24 @@ def step_split(epochs: Iterable[Mapping[str, Any]]) -> StepSplit | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a run amounts to: `result.json` as a pure function of recipe, rules and events (V2.0 sections 4.4 and 5.3).
-#
-# The job that ran and the committee that checks call the same function on the same facts.
+# All numbers of a run, and the reasons against ranking it.
 
 
 SCHEMA = "hpcai500-result-1"
-# A plug-in's benchmark, which no edition knows, is scored like Image Classification.
+# Benchmarks of plug-ins, which no edition knows, are scored like Image Classification.
 DEFAULT_EXPONENT = 5
 
 ANALYTIC, PAPER = "analytic", "paper"
 MEMORY = "memory"
 PAPER_CONSTANT = "paper_flops_per_sample"
-# Counts within a hundredth are of one model; options like zero-gamma change none.
+# FLOPs that differ by less are those of one model; options like zero-gamma change none.
 _SAME_MODEL = 0.01
 
 
 class Quality(BaseModel):
     """The metric's name, its value after the last epoch, and the value that the recipe aims at.
 
-    `per_class` is the metric of each class alone, where it has such: a mean can be reached with few of the classes.
+    `per_class` is the metric of each class where it has one: a mean can reach the target with few of the classes.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,11 +98,11 @@ class StepBytes(BaseModel):
 class Result(BaseModel):
     """All numbers of one run; unknown is None, never 0. Times in seconds, rates a second, FLOPS and bytes unscaled.
 
-    `vflops` is None for a run against another target than the edition's: `why_no_vflops` says so.
-    `level` is the lowest one that the recipe qualifies for, None where none allows what it changes. `level_changes` are
-    the fields that no lower level allows; None where the edition does not know the benchmark.
-    `parallel_efficiency` is None with a note where it cannot be relied on; `parallel_efficiency_starts` has it for each
-    start of the run alone.
+    `vflops` is None for a run against another target than the edition's; `why_no_vflops` says so.
+    `level` is the lowest level that the recipe qualifies for, None where no level allows one of its changes.
+    `level_changes` are the fields that no lower level allows; None where the edition does not know the benchmark.
+    `parallel_efficiency` is None, with a note, where it cannot be relied on; `parallel_efficiency_starts` has it for
+    each start of the run by itself.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -154,11 +152,10 @@ class Result(BaseModel):
 
     @property
     def why_no_vflops(self) -> str | None:
-        """The reason for which there are no VFLOPS; None where there are."""
+        """The reason why there are no VFLOPS; None where there are, or where none of `reasons` is about the target."""
         return None if self.vflops is not None else about_target(self.reasons)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `result.json`."""
         fields = self.model_dump(mode="json")
         return {"schema": fields.pop("schema_"), **fields}
 
@@ -169,13 +166,13 @@ def derive(
     """The result of a complete run.
 
     Args:
-        recipe: the resolved recipe, as plain tables.
+        recipe: resolved, as plain tables.
         rules: what the edition fixes for this benchmark (`rulebook`); empty for a benchmark that it does not know.
-        events: the record's events, in order.
-        convention: how operations are counted: `analytic` as the run did, or `paper` with the edition's constant.
+        events: of the record, in order.
+        convention: of counting operations: `analytic` as the run did, or `paper` with the edition's constant.
 
     Raises:
-        UsageError: the edition has no constant for the convention `paper`.
+        UsageError: the edition has no constant for the convention `paper`, or the run's model is not the paper's.
         RecordError: the run has not reached its last evaluation.
     """
     start, stop = _only(events, "run_start"), _only(events, "run_stop")
@@ -238,7 +235,7 @@ def derive(
         step_split=step_split(epoch["value"] for epoch in epochs.values()),
         **power_of_run(events, seconds, flops, vflops),
         **_communication(events),
-        # What the recipe asked for, where the record is older than the word of what really ran.
+        # An older record does not tell the backend that really ran, but only the one that the recipe asked for.
         backend=start["value"].get("backend") or recipe["communication"]["backend"],
         communication_library=start["value"].get("library") if start["value"]["world_size"] > 1 else None,
         restarts=sum(event["key"] == "run_resume" for event in events),
@@ -247,15 +244,15 @@ def derive(
 
 
 def has_edition_target(problem: Mapping[str, Any], rules: Mapping[str, Any]) -> bool:
-    """Whether quality counts against the edition's target, as that of VFLOPS does: any other target gives any number.
+    """Whether the recipe's target is the edition's, against which VFLOPS counts: any other could give any number.
 
-    A benchmark that the edition does not know, a plug-in's, has no target but its recipe's.
+    For a plug-in's benchmark, which the edition does not know, the recipe's target counts.
     """
     return bool(problem["target_quality"] == rules.get("target_quality", problem["target_quality"]))
 
 
 def about_target(reasons: Iterable[str]) -> str | None:
-    """Which of the `reasons` against a result is that its target is not the edition's."""
+    """The one of `reasons` that says that the target is not the edition's, or None."""
     return next((reason for reason in reasons if "problem.target_quality is " in reason), None)
 
 
@@ -267,7 +264,7 @@ def _input(recipe: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
 
 
 def training_seconds(events: Iterable[Event]) -> float:
-    """Time in the training steps of all epochs: no evaluation, no checkpoint, nothing that a restart has lost."""
+    """Time in the training steps of all epochs: no evaluations, no checkpoints, nothing that a restart has lost."""
     return math.fsum(epoch["value"]["seconds"] for epoch in last_pass(events, "epoch_stop").values())
 
 
@@ -284,7 +281,7 @@ def _communication(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _efficiency(events: Sequence[Event]) -> dict[str, Any]:
-    """The estimate of the parallel efficiency by the pairs of steps of all starts; nothing where none was timed."""
+    """The parallel efficiency by the pairs of steps of all starts; empty where none was timed."""
     starts = [event["value"] for event in events if event["key"] == "parallel_efficiency"]
     if not starts:
         return {}
@@ -304,7 +301,7 @@ def _efficiency(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _latest(events: Iterable[Event], key: str) -> Mapping[str, Any]:
-    """Value of the last event named `key`; empty if there is none."""
+    """The value of the last event named `key`; empty if there is none."""
     return next((event["value"] for event in reversed(list(events)) if event["key"] == key), {})
 
 
@@ -326,7 +323,7 @@ def _flops_per_image(rules: Mapping[str, Any], events: Sequence[Event], conventi
 
 
 def _only(events: Iterable[Event], key: str) -> Event:
-    """The last event named `key` (a restart repeats those of the initialisation)."""
+    """The last event named `key`, as a restart repeats those of the initialisation, but the first `run_start`."""
     found = [event for event in events if event["key"] == key]
     if not found:
         raise RecordError(f"no event {key}: the run has not come to its end; there is no score yet")
@@ -340,7 +337,7 @@ def _input_reasons(recipe: Mapping[str, Any]) -> list[str]:
 
 
 def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]:
-    """Why layer 9 is not the edition's (V2.0 section 5.1.1)."""
+    """Where layer 9 is not the edition's (V2.0 section 5.1.1)."""
     if not rules:
         return [f"edition {recipe['edition']} has no benchmark {recipe['benchmark']}"]
     problem = recipe["problem"]
@@ -360,7 +357,7 @@ def _rule_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], dataset: 
 
 
 _MOST_LETTERS = 80
-# What `_input_reasons` and `_rule_reasons` have said already, with the value that the edition fixes.
+# `_input_reasons` and `_rule_reasons` report these fields, with the value that the edition fixes.
 _SAID = {"accelerator.loader", "problem.dataset", "problem.metric", "problem.target_quality", "problem.epochs"}
 
 
@@ -381,7 +378,7 @@ def _in_short(value: Any) -> str:
 
 
 def _convention_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], convention: str) -> list[str]:
-    """Operations that were counted in two ways are not compared."""
+    """Counts of operations by two conventions cannot be compared."""
     ranked = rules.get("flops_convention", convention)
     if convention == ranked:
         return []
@@ -389,7 +386,7 @@ def _convention_reasons(recipe: Mapping[str, Any], rules: Mapping[str, Any], con
 
 
 def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs: Mapping[int, Event]) -> list[str]:
-    """Epochs whose delivered samples were not the training set, once each, or not what a member drew."""
+    """Epochs whose samples were not the training set, each once, or not what a member drew."""
     expected = _only(events, "dataset")["value"]["coverage"]
     wrong = [number for number, event in sorted(epochs.items()) if event["value"]["coverage"] != expected]
     if not wrong:
@@ -401,18 +398,18 @@ def _coverage_reasons(recipe: Mapping[str, Any], events: Iterable[Event], epochs
 
 
 def _system_reasons(events: Iterable[Event]) -> list[str]:
-    """A run that went on elsewhere was not made by one system."""
+    """A run that was resumed on another system does not rate either system."""
     systems = [system_identity(event["value"]) for event in events if event["key"] == "system"]
     different = sorted({key for system in systems for key in system if system[key] != systems[0].get(key)})
     return [f"the run was resumed on another system: {', '.join(different)} differ"] if different else []
 
 
-# What a run may not change by going on: rates over several of them are those of none.
+# What a resumed run may not change: a rate over several configurations belongs to none of them.
 _COMPANY = {"world_size": "ranks", "nodes": "nodes", "backend": "backend", "library": "communication library"}
 
 
 def _company_reasons(events: Iterable[Event]) -> list[str]:
-    """A run that went on with other ranks, or by another library, was not made by one configuration."""
+    """A run that was resumed with other ranks or another library does not rate either configuration."""
     companies = [event["value"] for event in events if event["key"] in ("run_start", "run_resume")]
     changed = [
         f"{name} {companies[0][key]}, then {company[key]}"
@@ -425,7 +422,7 @@ def _company_reasons(events: Iterable[Event]) -> list[str]:
 
 def system_identity(system: Mapping[str, Any]) -> dict[str, Any]:
     """What must not change within a run: processors, accelerators, software. The host itself may."""
-    # Older records have no installation, and what is in no image has no content.
+    # Older records do not tell the installation; one outside of an image has no image hash.
     installation = system.get("installation") or {}
     image, package = installation.get("image") or {}, installation.get("package") or {}
     return {

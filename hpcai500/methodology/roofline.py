@@ -1,16 +1,16 @@
-"""The rooflines of V2.0 section 6: what a workload can attain, which limit binds it, and what would move it.
+"""The rooflines of V2.0 section 6: what a workload can attain, which limit binds it, and which changes would help.
 
     attainable FLOPS = min(FLOPS ceiling, bandwidth ceiling x COI)              (equations 3 to 6)
 
 COI, the communication operation intensity, is FLOPs / bytes communicated. The paper counts the bytes of all
-accelerators and sets them against the bandwidth of a single link; its own attained FLOPS would then lie far above their
-bound (docs/roofline.md). Bytes and bandwidth have to be of the same links, so here
+accelerators but takes the bandwidth of a single link; its own attained FLOPS would then lie far above their bound
+(docs/roofline.md). Bytes and bandwidth have to be those of the same links, so here
 
     COI = FLOPs of all accelerators in a step / bytes that go through ONE link in it
 
-with the link that the ceiling is of: an accelerator's in the single-node model, a node's network interface in the
-distributed one. All links of a kind carry as much at the same time, so this is the same bound as all bytes against the
-sum of all links, and every number that the paper prints keeps its value.
+with the link of the ceiling: an accelerator's in the single-node model, a node's network interface in the distributed
+one. All links of a kind carry as much at the same time, so this is the same bound as all bytes against the sum of all
+links, and every number that the paper prints keeps its value.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import Literal
 from hpcai500.errors import UsageError
 
 # ----------------------------------------------------------------------------------------------------
-# In which arithmetic the precision of a recipe is computed: what ceilings of a machine it is compared with.
+# The arithmetic of a recipe's precision, and so the ceilings that it is compared with.
 
 
-# Training in int8 rounds values to 8 bits and multiplies them in float32: torch has no 8-bit kernels that learn.
+# Training in int8 rounds values to 8 bits, but multiplies in float32: torch has no 8-bit kernels for training.
 _ARITHMETIC = {"int8": "fp32"}
 
 
 def arithmetic_of(precision: str) -> str:
-    """The precision of the products that are computed, for a recipe's `accelerator.precision`."""
+    """The precision in which products are computed for a recipe's `accelerator.precision`."""
     return _ARITHMETIC.get(precision, precision)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Bytes that a sum over all ranks takes, by topology: what an accelerator sends, and what leaves a node.
+# Bytes of one all-reduce by topology: what an accelerator sends, and what leaves a node.
 #
-# The closed forms of what `hpcai500/comm/communicator.py` counts rank by rank, for equal nodes whose ranks are
-# consecutive. With b the bytes of the buffer as it travels, n ranks, N nodes and m = n / N ranks on each:
+# The closed forms of what `hpcai500/comm/topologies.py` counts rank by rank, for equal nodes with consecutive ranks.
+# With b the bytes of the buffer as it travels, n ranks, N nodes and m = n / N ranks on each:
 #
 # | topology | one rank, mean | out of one node, mean |
 # |---|---|---|
@@ -49,27 +49,27 @@ def arithmetic_of(precision: str) -> str:
 # | torus (a row is a node) | 2 b (m - 1) / m + 2 (b / m) (N - 1) / N | 2 b (N - 1) / N: m rings with b / m each |
 # | parameter-server | 2 b (n - 1) / n | 2 m b (N - 1) / N: each rank for itself, to and from the server |
 #
-# No library can sum int8. Its pieces go directly to those who sum them, b (n - 1) / n from each rank, so that
-# m b (N - 1) / N leave a node, and around a ring back: what that changes is in `_quantised`.
+# No library can sum int8. Its pieces are sent directly to the ranks that sum them, b (n - 1) / n from each rank, of
+# which m b (N - 1) / N leave a node, and the sums return around a ring: see `_quantised`.
 
 
 Topology = Literal["ring", "tree", "hierarchical", "torus", "parameter-server"]
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "hierarchical", "torus", "tree", "parameter-server")
 
-# Bytes that a gradient takes on its way; int8 carries a scale of 4 bytes for each block of 256.
+# Bytes that a gradient value takes as it travels; int8 has a scale of 4 bytes for each block of 256.
 BYTES_A_VALUE = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 260 / 256}
 
 
 @dataclass(frozen=True)
 class SentBytes:
-    """In one sum of one buffer: what one rank sends, and what leaves one node; means over ranks and nodes."""
+    """Bytes that one rank sends, and that leave one node, to sum one buffer; means over ranks and nodes."""
 
     rank: float
     node: float
 
 
 def sent_bytes(topology: Topology, buffer_bytes: float, nodes: int, ranks_per_node: int) -> SentBytes:
-    """What `topology` sends to sum `buffer_bytes`, in a type that the library can sum, over equal nodes.
+    """What `topology` sends to sum `buffer_bytes`, of a type that the library can sum, over equal nodes.
 
     Raises:
         UsageError: there is no such topology, or a number is not positive.
@@ -105,7 +105,7 @@ def gradient_bytes(topology: Topology, values: float, compression: str, nodes: i
 
 
 def _quantised(topology: Topology, buffer_bytes: float, nodes: int, ranks_per_node: int) -> SentBytes:
-    """A sum of int8: a flat one, and the server's, are direct; a reduce to one rank costs what one to all does."""
+    """A sum of int8: pieces go directly in flat topologies and to a server; a reduce costs what a broadcast does."""
     usual = sent_bytes(topology, buffer_bytes, nodes, ranks_per_node)
     ranks = nodes * ranks_per_node
     once = buffer_bytes * (ranks - 1) / ranks
@@ -132,34 +132,23 @@ def _check(topology: str, buffer_bytes: float, nodes: int, ranks_per_node: int) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# The rooflines of V2.0 section 6: what a workload can attain, which limit binds it, and what would move it.
-#
-#     attainable FLOPS = min(FLOPS ceiling, bandwidth ceiling x COI)              (equations 3 to 6)
-#
-# COI, the communication operation intensity, is FLOPs / bytes communicated. The paper counts the bytes of all
-# accelerators and sets them against the bandwidth of a single link; its own attained FLOPS would then lie far above
-# their bound (docs/roofline.md). Bytes and bandwidth have to be of the same links, so here
-#
-#     COI = FLOPs of all accelerators in a step / bytes that go through ONE link in it
-#
-# with the link that the ceiling is of: an accelerator's in the single-node model, a node's network interface in the
-# distributed one. All links of a kind carry as much at the same time, so this is the same bound as all bytes against
-# the sum of all links, and every number that the paper prints keeps its value.
+# Ceilings, what they allow, and which limit binds.
 
 
 Kind = Literal["computation", "communication"]
 Model = Literal["node", "system"]
 MoveKind = Literal["compression", "precision", "batch", "topology"]
 _ROUNDING = 1e-9
-# Both workloads do nearly all their FLOPs in convolutions (docs/methodology.md); a data sheet's peak is nobody's.
+# The order of preference: both workloads do nearly all FLOPs in convolutions (docs/methodology.md), and nothing reaches
+# the peak of a data sheet.
 _KERNELS = ("CONV", "GEMM", "peak")
-# `mixed` is a paper's word for fp16 with sums in fp32.
+# `mixed` is the papers' word for fp16 with sums in fp32.
 _SAME_PRECISION = {"fp16": ("mixed",), "bf16": ("mixed",), "mixed": ("fp16", "bf16")}
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A limit by its name, in FLOPS or bytes a second."""
+    """A named limit, in FLOPS or bytes a second."""
 
     name: str
     rate: float
@@ -169,7 +158,7 @@ def attainable_flops(flops_ceiling: float, bandwidth: float, coi: float) -> floa
     """min(FLOPS ceiling, bandwidth ceiling x COI): equations 3 to 6.
 
     Raises:
-        UsageError: one of them is no positive number.
+        UsageError: one of them is not positive and finite.
     """
     for name, value in (("FLOPS ceiling", flops_ceiling), ("bandwidth", bandwidth), ("COI", coi)):
         if not (value > 0 and math.isfinite(value)):
@@ -178,7 +167,7 @@ def attainable_flops(flops_ceiling: float, bandwidth: float, coi: float) -> floa
 
 
 def ridge_point(flops_ceiling: float, bandwidth: float) -> float:
-    """The COI where slanted and flat part meet: below it communication binds, above it computation."""
+    """The COI where the slanted and the flat part meet: communication binds below it, computation above."""
     return flops_ceiling / bandwidth
 
 
@@ -186,25 +175,24 @@ def ridge_point(flops_ceiling: float, bandwidth: float) -> float:
 class Roof:
     """What bounds one workload: the FLOPS of its kernel in its precision, and the link that its gradients go through.
 
-    `link` is None where nothing is communicated: there is no slanted part then.
+    `link` is None where nothing is communicated; then the roof has no slanted part.
     """
 
     flops: Ceiling
     link: Ceiling | None
 
     def attainable(self, coi: float | None) -> float:
-        """The bound at `coi` (None: it communicates nothing)."""
+        """The bound in FLOPS at `coi`; None where nothing is communicated."""
         if self.link is None or coi is None:
             return self.flops.rate
         return attainable_flops(self.flops.rate, self.link.rate, coi)
 
     def binding(self, coi: float | None) -> Ceiling:
-        """The limit that binds at `coi`; on the ridge point itself, computation."""
+        """The limit that binds at `coi`; at the ridge point itself, computation."""
         is_flat = self.link is None or coi is None or self.attainable(coi) == self.flops.rate
         return self.flops if is_flat or self.link is None else self.link
 
     def kind(self, coi: float | None) -> Kind:
-        """What binds, in one word."""
         return "computation" if self.binding(coi) is self.flops else "communication"
 
 
@@ -213,13 +201,11 @@ class Workload:
     """One run as the model sees it.
 
     Attributes:
-        model: whose links its bytes go through.
+        model: which links its bytes go through: an accelerator's (`node`), or a node's to the others (`system`).
         precision: of its arithmetic.
-        coi: FLOPs for each byte through one link, as it travelled; None where nothing is communicated.
+        coi: FLOPs for each byte through one link, as compressed; None where nothing is communicated.
         compression: type in which gradients travelled.
-        topology: how they were summed; None where it is not known.
-        nodes: that it ran on.
-        ranks_per_node: accelerators on each.
+        topology: None where it is not known.
     """
 
     model: Model
@@ -232,11 +218,11 @@ class Workload:
 
     @property
     def coi_uncompressed(self) -> float | None:
-        """What the COI would be with gradients in fp32."""
+        """The COI with gradients in fp32."""
         return None if self.coi is None else self.coi * self.fewer_bytes(compression="none")
 
     def fewer_bytes(self, compression: str | None = None, topology: Topology | None = None) -> float:
-        """How many times fewer bytes would go through the link with another compression or topology."""
+        """The factor by which another compression or topology would reduce the bytes through the link."""
         new = compression or self.compression
         now = self.topology
         if now is None:
@@ -244,14 +230,13 @@ class Workload:
         return self._through_link(now, self.compression) / self._through_link(topology or now, new)
 
     def _through_link(self, topology: Topology, compression: str) -> float:
-        """Bytes for each gradient value."""
         sent = gradient_bytes(topology, 1.0, compression, self.nodes, self.ranks_per_node)
         return sent.rank if self.model == "node" else sent.node
 
 
 @dataclass(frozen=True)
 class Move:
-    """Something that can be changed, and what the model says of it."""
+    """A possible change, with its effect on COI and bound."""
 
     kind: MoveKind
     change: str
@@ -262,14 +247,12 @@ class Move:
 
 
 def flops_ceiling(precision: str, ceilings: Mapping[str, float]) -> Ceiling:
-    """The ceiling of a convolutional network in `precision`: CONV where it was measured, or GEMM, or the peak.
+    """The ceiling of a convolutional network in `precision`: that of CONV if it was measured, else GEMM, else the peak.
 
-    Args:
-        precision: `fp32`, `tf32`, `bf16`, `fp16`, `int8` (whose arithmetic is fp32's) or `mixed`.
-        ceilings: FLOPS by name: `CONV fp32`, `GEMM mixed`, `peak fp32`.
+    `ceilings` are FLOPS by name, such as `CONV fp32`, `GEMM mixed`, `peak fp32`. The arithmetic of `int8` is fp32's.
 
     Raises:
-        UsageError: there is none in this precision.
+        UsageError: there is no ceiling in this precision.
     """
     computed = arithmetic_of(precision)
     for kernel in _KERNELS:
@@ -283,7 +266,7 @@ def flops_ceiling(precision: str, ceilings: Mapping[str, float]) -> Ceiling:
 
 
 def next_precision(roof: Roof, ceilings: Mapping[str, float]) -> Ceiling | None:
-    """The next higher ceiling of the same kernel in another precision, or None."""
+    """The next higher ceiling of the same kernel, which is that of another precision, or None."""
     kernel = roof.flops.name.split(" ", 1)[0]
     higher = (
         Ceiling(name, rate)
@@ -308,7 +291,7 @@ _Change = tuple[MoveKind, str, float]
 
 
 def _compressions(workload: Workload) -> Iterator[_Change]:
-    """Narrower types: half the bytes are twice the COI."""
+    """The next narrower type that sends fewer bytes: half the bytes are twice the COI."""
     wider = BYTES_A_VALUE[workload.compression]
     for narrower in ("fp16", "int8"):
         if BYTES_A_VALUE[narrower] < wider and (factor := workload.fewer_bytes(compression=narrower)) > 1:
@@ -317,7 +300,7 @@ def _compressions(workload: Workload) -> Iterator[_Change]:
 
 
 def _topologies(workload: Workload) -> Iterator[_Change]:
-    """The topology that sends least through the link, if it is another one."""
+    """The topology that sends least through the link, if it is not the current one."""
     if workload.topology is None:
         return
     best = max(TOPOLOGIES, key=lambda topology: workload.fewer_bytes(topology=topology))

@@ -1,7 +1,8 @@
 """Which level a recipe qualifies for, and which of its changes forces it there (V2.0 sections 3.1 and 5).
 
-A recipe is compared with its edition's reference, field by field. Every change has the lowest level that allows it, by
-the edition's rows; the recipe has the highest of these. What the edition does not know is never waved through.
+A recipe is compared field by field with its edition's reference. The edition's rows give the lowest level that allows
+each change, and the recipe has the highest of these. A field that the edition does not know is judged like its layer;
+a layer that it does not know is allowed at no level.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NEVER = "never"
-# They say which rules a recipe is judged by; they are no part of what is judged.
+# They select the rules that a recipe is judged by, and are not judged themselves.
 _NO_LAYER = ("benchmark", "edition")
 
 Tables = Mapping[str, Any]
@@ -19,15 +20,15 @@ Tables = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Change:
-    """One field in which a recipe is not the reference.
+    """One field in which a recipe differs from the reference.
 
     Attributes:
-        layer: number of its layer (9 to 1); 0 for what belongs to none that the edition knows.
+        layer: number of its layer (9 to 1); 0 for a layer that the edition does not know.
         field: `table.key`.
-        reference: the reference's value; None where the reference has no such field.
-        value: the recipe's.
-        level: the lowest level that allows it; None where none does.
-        section: of the paper that rules it; empty where none does.
+        reference: the reference's value; None where it has no such field.
+        value: the recipe's; None where it does not state the field.
+        level: the lowest level that allows the change; None where none does.
+        section: of the paper; empty for an unknown layer.
         why: the rule in a few words.
     """
 
@@ -45,9 +46,9 @@ class Judgement:
     """What an edition says of a recipe.
 
     Attributes:
-        level: the lowest level that it qualifies for; None where no level allows a change of it.
-        changes: all that is not the reference's, from layer 9 down.
-        absent: fields that joined the reference after the recipe was written, and that it does not state: no change.
+        level: the lowest level that the recipe qualifies for; None where no level allows one of its changes.
+        changes: all differences from the reference, from layer 9 down.
+        absent: fields that were added to the reference after the recipe was written; leaving them out is no change.
         levels: the edition's levels, the strictest first.
     """
 
@@ -64,15 +65,15 @@ class Judgement:
         return tuple(change for change in self.changes if change.level == self.level)
 
     def beyond(self, level: str) -> tuple[Change, ...]:
-        """The changes that `level` does not allow; the recipe qualifies for it where there are none."""
+        """The changes that `level` does not allow; if there are none, the recipe qualifies for it."""
         allowed = self.levels[: self.levels.index(level) + 1]
         return tuple(change for change in self.changes if change.level not in allowed)
 
 
 def judge(tables: Tables, rules: Tables) -> Judgement:
-    """The level of the recipe `tables` under `rules` (`rulebook`: with `levels` and `reference`).
+    """The level of the recipe `tables` under `rules` (a `rulebook` with `levels` and `reference`).
 
-    Any content of `tables` is judged: what is not as expected counts as a change.
+    Any content of `tables` is judged: whatever is not as expected counts as a change.
 
     Raises:
         KeyError: the rules lack `levels` or `reference`: the edition does not know the benchmark.
@@ -92,7 +93,7 @@ def judge(tables: Tables, rules: Tables) -> Judgement:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two values of recipes are the same: 8 is 8.0, but true is not 1, and nothing is nearly the same."""
+    """Whether two values of recipes are the same: 8 is 8.0, but true is not 1, and there is no tolerance."""
     if isinstance(one, bool) or isinstance(other, bool):
         return isinstance(one, bool) and isinstance(other, bool) and one == other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -105,13 +106,13 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def row_of(levels: Tables, table: str, key: str) -> Mapping[str, Any]:
-    """What the edition says of a field: its own row, or that of its layer."""
+    """The edition's row for a field: its own, or else that of its layer."""
     row: Mapping[str, Any] = levels.get("fields", {}).get(table, {}).get(key) or levels["layers"][table]
     return row
 
 
 def level_of(row: Mapping[str, Any], value: Any) -> str | None:
-    """The lowest level at which a field with this row may have `value`; None for none."""
+    """The lowest level at which a field with this row may have `value`; None where there is none."""
     named = row.get("values", {})
     level = named[value] if isinstance(value, str) and value in named else row["level"]
     return None if level == NEVER else str(level)
@@ -152,7 +153,7 @@ def _absent(tables: Tables, levels: Tables, reference: Tables) -> Iterator[str]:
 
 
 def _left_out(name: str, levels: Tables, reference: Tables) -> Change:
-    """A field that every recipe states: nobody can tell what a run without it did."""
+    """A missing field that every recipe states: nobody can tell what a run without it did, so no level allows it."""
     table, _, key = name.partition(".")
     row = row_of(levels, table, key)
     layer = levels["layers"][table]["layer"]
@@ -160,7 +161,7 @@ def _left_out(name: str, levels: Tables, reference: Tables) -> Change:
 
 
 def _place(levels: Tables, reference: Tables) -> Any:
-    """The order of changes: from layer 9 down, each layer's as the reference has them, whatever the recipe's order."""
+    """The sort key of changes: from layer 9 down, in a layer by the reference's order, not the recipe's."""
     known: Sequence[str] = [f"{table}.{key}" for table in levels["layers"] for key in reference[table]]
     places = {name: place for place, name in enumerate(known)}
     return lambda change: (-change.layer, places.get(change.field, len(places)), change.field)

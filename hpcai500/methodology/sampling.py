@@ -1,7 +1,7 @@
-"""Which training samples a member of an ensemble draws (V3.0 sections 3.1 and 3.7).
+"""Which training samples a member of an ensemble draws (V3.0 sections 3.1 and 3.7), and evidence of delivered samples.
 
-All of it is a function of the set's size and the member's seed, the same on every machine: whoever knows the two can
-say which samples a member must have trained on.
+Draws are a function of the set's size and the member's seed, the same on every machine: whoever knows the two can say
+which samples a member must have trained on.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 # ----------------------------------------------------------------------------------------------------
-# Random words that are the same on every machine and NumPy version: what orders, rolls and draws are made of.
+# Random words that are the same on every machine and NumPy version, for orders, rolls and draws.
 
 
-# Words of one block of Philox4x64.
+# Words in one block of Philox4x64.
 _BLOCK = 4
 
 
 class Draw(IntEnum):
-    """What random words are for. Each has its own: shared ones would tie a sample's roll to its place in the epoch."""
+    """What random words are for. Each use has its own, so that a sample's roll does not depend on its place."""
 
     ORDER = 0
     ROLLS = 1
@@ -33,12 +33,13 @@ class Draw(IntEnum):
 
 
 def random_words(count: int, seed: int, epoch: int, draw: Draw, first: int = 0) -> npt.NDArray[np.uint64]:
-    """Return `count` random 64-bit words of one epoch, the same on every machine and NumPy version.
+    """Return `count` random 64-bit words of one epoch, from number `first` on, without computing those before.
 
-    They are those from number `first` on: each word can be had without the ones before it.
+    NumPy guarantees a BitGenerator's raw stream for ever, but not what Generator's methods make of it, so these are
+    raw.
 
-    NumPy guarantees a BitGenerator's raw stream for ever, but not what Generator's methods make of it. Raises
-    ValueError for a seed or an epoch outside 0 ... 2**64 - 1, and for a negative count or first.
+    Raises:
+        ValueError: seed or epoch outside 0 ... 2**64 - 1, or a negative count or first.
     """
     if count < 0 or first < 0 or not 0 <= seed < 2**64 or not 0 <= epoch < 2**64:
         raise ValueError(f"samples, seed and epoch must be non-negative 64-bit integers: {count}, {seed}, {epoch}")
@@ -49,13 +50,13 @@ def random_words(count: int, seed: int, epoch: int, draw: Draw, first: int = 0) 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Evidence that an epoch delivered the samples that it says it did.
+# Coverage: evidence that an epoch delivered the samples that it says it did.
 
 
 SampleIds = npt.NDArray[np.int64]
 
 _WORD = 2**64
-# Odd constants, one a lane: splitmix64's own increment, and PCG's multiplier for its good spectral quality.
+# Odd constants, one per lane: splitmix64's own increment, and PCG's multiplier for its good spectral quality.
 _LANE_A = np.uint64(0x9E3779B97F4A7C15)
 _LANE_B = np.uint64(0x5851F42D4C957F2D)
 _CHUNK_SAMPLES = 1 << 18
@@ -65,12 +66,12 @@ _CHUNK_SAMPLES = 1 << 18
 class Coverage:
     """An order-independent digest of a multiset of sample ids: two 64-bit sums of mixed ids, and a count.
 
-    Immutable: `add` and `merge` return a new one. Ranks add what they were delivered and merge; the result equals
-    `Coverage.expected(samples)` exactly when every sample came once. A missed, doubled or foreign sample changes it,
-    also in combinations that keep the count or the plain sum of ids (up to a chance of about 2**-128).
+    Immutable: `add` and `merge` return a new one. Each rank adds the ids that it received, and ranks merge; the result
+    equals `Coverage.expected(samples)` exactly when every sample came once. A missed, doubled or foreign sample changes
+    it, even in combinations that keep the count or the plain sum of ids (up to a chance of about 2**-128).
 
-    It guards against mistakes (a lost batch, a rank that read another's shard), not against an adversary: sums of
-    a public function can be forged, and no cryptographic claim is made.
+    It guards against mistakes (a lost batch, a rank that read another's shard), not against an adversary: sums of a
+    public function can be forged.
     """
 
     count: int = 0
@@ -81,7 +82,7 @@ class Coverage:
     def expected(cls, samples: int) -> Coverage:
         """Return the coverage of a complete epoch: each of `range(samples)` once.
 
-        Sets of other sizes share the work: after one of n samples, any smaller one takes less than 2**18.
+        Whole chunks are cached: after one call, one for a smaller set adds less than 2**18 ids.
         """
         chunks, rest = divmod(samples, _CHUNK_SAMPLES)
         coverage = cls().add(np.arange(samples - rest, samples, dtype=np.int64))
@@ -104,7 +105,7 @@ class Coverage:
         return self.merge(Coverage(words.size, _lane_sum(words, _LANE_A), _lane_sum(words, _LANE_B)))
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return the coverage of both deliveries together (another rank's, or another part of the epoch)."""
+        """Return the coverage of both deliveries: another rank's, or another part of the epoch."""
         return Coverage(
             count=self.count + other.count,
             lane_a=(self.lane_a + other.lane_a) % _WORD,
@@ -119,7 +120,7 @@ class Coverage:
 
 @lru_cache(maxsize=1024)
 def _chunk(number: int) -> Coverage:
-    """Each of the `number`-th _CHUNK_SAMPLES ids once."""
+    """The coverage of each of the `number`-th _CHUNK_SAMPLES ids once."""
     start = number * _CHUNK_SAMPLES
     return Coverage().add(np.arange(start, start + _CHUNK_SAMPLES, dtype=np.int64))
 
@@ -133,17 +134,14 @@ def _lane_sum(words: npt.NDArray[np.uint64], lane: np.uint64) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which training samples a member of an ensemble draws (V3.0 sections 3.1 and 3.7).
-#
-# All of it is a function of the set's size and the member's seed, the same on every machine: whoever knows the two can
-# say which samples a member must have trained on.
+# Draws.
 
 
-# Epochs are trained from 1 on: the words of epoch 0 belong to no order.
+# Epochs are trained from 1 on, so no order uses the words of epoch 0.
 _EPOCH = 0
 # The same for every ensemble, so that members of several can be compared on the same samples.
 _PROBE_SEED = 500
-# A number below this, times another one of 32 bits, fits 64 bits.
+# The product of a number below this and one of 32 bits fits 64 bits.
 _MOST_SAMPLES = 2**32
 
 
@@ -152,11 +150,11 @@ class DrawnFacts:
     """What a record tells of a member's draws.
 
     Attributes:
-        sampling: how they were drawn: `bootstrap`, `poisson` or `all`.
-        strata: sizes of the groups that were drawn from on their own; empty where there was one.
-        draws: how many there are, repeats with them.
+        sampling: `bootstrap`, `poisson` or `all`.
+        strata: sizes of the groups that were drawn from separately; empty where there was only one.
+        draws: how many there are, with repeats.
         distinct: how many samples were drawn at least once.
-        share: those over all samples.
+        share: `distinct` over all samples.
     """
 
     sampling: str
@@ -169,22 +167,22 @@ class DrawnFacts:
 def draw_counts(samples: int, seed: int, sampling: str, strata: Sequence[int] = ()) -> SampleIds:
     """Return how often each of `range(samples)` is drawn.
 
-    - `bootstrap`: as many draws as there are samples, with replacement. Draw i takes word i; of n samples it is number
-      floor(word x n / 2**64). The probability of each is 1 / n but for less than 2**-64, so that all draws of N samples
+    - `bootstrap`: as many draws as there are samples, with replacement. Draw i takes word i and has, of n samples, the
+      number floor(word x n / 2**64). The probability of each is 1 / n within 2**-64, so that all draws of N samples
       together differ from fair ones by less than N**2 / 2**64 in total variation: 9e-8 for ImageNet.
-    - `poisson`: each sample as often as its own word says (`poisson_counts`); the number of draws is not the number of
-      samples, but for the mean.
+    - `poisson`: each sample as often as its own word says (`poisson_counts`); the number of draws equals that of
+      samples only in the mean.
     - `all`: once each.
 
     Args:
         samples: size of the training set, below 2**32.
         seed: of the member, 0 ... 2**64 - 1.
         sampling: one of the above.
-        strata: sizes of contiguous groups of ids, of which each is drawn from as often as it has samples; without
-            them, the whole set is one. Poisson counts know no groups.
+        strata: sizes of contiguous groups of ids, each of which gets as many draws as it has samples; empty for one
+            group. Poisson counts ignore groups.
 
     Raises:
-        ValueError: another sampling; sizes that are none, or that are not those of the whole set.
+        ValueError: another sampling; sizes that are not positive, or do not add up to the whole set.
     """
     if not 0 <= samples < _MOST_SAMPLES or (strata and (min(strata) < 1 or sum(strata) != samples)):
         raise ValueError(f"no draws of {samples} samples in strata of {list(strata[:8])}, {sum(strata)} in all")
@@ -204,24 +202,24 @@ def draws(samples: int, seed: int, sampling: str, strata: Sequence[int] = ()) ->
 
 
 def poisson_counts(first: int, stop: int, seed: int) -> SampleIds:
-    """Return how often each of the samples `first` ... `stop` - 1 is drawn where each counts for itself.
+    """Return how often each of the samples `first` ... `stop` - 1 is drawn, each independently.
 
-    Poisson(1) is what the number of a sample's draws in a bootstrap tends to as sets grow. No sample needs another
-    one, nor the size of the set: it is the bootstrap of what comes in a stream.
+    Poisson(1) is the limit of a sample's draws in a bootstrap of growing sets. A sample needs neither the others nor
+    the size of the set: it is the bootstrap of a stream.
     """
     words = random_words(stop - first, seed, _EPOCH, Draw.MEMBER, first)
     return np.searchsorted(_poisson_limits(), words, side="right").astype(np.int64)
 
 
 def out_of_bag(drawn: SampleIds, samples: int) -> SampleIds:
-    """Return the ids of `range(samples)` that are not in `drawn`, ascending: what a member has never seen."""
+    """Return the ids of `range(samples)` that are not in `drawn`, ascending: those that a member has never seen."""
     return np.flatnonzero(np.bincount(drawn, minlength=samples) == 0).astype(np.int64)
 
 
 def probe(samples: int, count: int) -> SampleIds:
-    """Return `count` ids out of `range(samples)`, ascending, without repeats: all of them where there are no more.
+    """Return `count` ids out of `range(samples)`, ascending, without repeats; all of them where there are no more.
 
-    They are the same for every member of every ensemble: those on which members are judged that have not drawn them.
+    They are the same for every member of every ensemble: a member is judged on those that it has not drawn.
     """
     words = random_words(samples, _PROBE_SEED, _EPOCH, Draw.PROBE)
     return np.sort(np.argsort(words, kind="stable")[:count]).astype(np.int64)
@@ -240,12 +238,12 @@ def drawn_facts(drawn: SampleIds, samples: int, sampling: str, strata: Sequence[
 
 
 def drawn_digest(drawn: SampleIds) -> str:
-    """The digest of an epoch that delivers each of these draws once, a sample as often as it was drawn."""
+    """The coverage digest of an epoch that delivers each sample as often as it was drawn."""
     return Coverage().add(drawn).digest
 
 
 def _bootstrap(samples: int, seed: int, strata: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The ids of all draws, in the order of their words; those of a stratum have the places of its samples."""
+    """The ids of all draws, in the order of their words; the words of a stratum are at the places of its samples."""
     words = random_words(samples, seed, _EPOCH, Draw.MEMBER)
     sizes = np.array(strata, np.uint64)
     starts = np.cumsum(sizes) - sizes
@@ -254,7 +252,7 @@ def _bootstrap(samples: int, seed: int, strata: Sequence[int]) -> npt.NDArray[np
 
 
 def _scaled(words: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """floor(word x size / 2**64), without any product that 64 bits could not hold; sizes are below 2**32."""
+    """floor(word x size / 2**64) without a product that exceeds 64 bits; sizes are below 2**32."""
     half = np.uint64(32)
     low = (words & np.uint64(2**32 - 1)) * sizes >> half
     return np.asarray((words >> half) * sizes + low >> half, np.uint64)
@@ -264,7 +262,7 @@ def _scaled(words: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]) -> npt
 def _poisson_limits() -> npt.NDArray[np.uint64]:
     """2**64 x P(count <= k) for k = 0, 1, …, rounded down: a word below the first is a count of 0, and so on.
 
-    By whole numbers: e is a sum of fractions, and no mathematics library of a machine has a say in it.
+    In integers, with e as a sum of fractions, so that no machine's mathematics library influences them.
     """
     scale, term, e = 2**192, 2**192, 0
     for k in range(1, 60):

@@ -1,4 +1,4 @@
-"""Weak scaling (V2.0 section 7.4 and Fig. 12): the same work a process, more processes."""
+"""Weak scaling (V2.0 section 7.4 and Fig. 12): more processes, each with the same work."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from statistics import median
 from hpcai500.errors import UsageError
 from hpcai500.methodology.statistics import LEAST_VALUES, median_interval
 
-# Of an estimated efficiency: half of its interval as a part of it.
+# The most that half the interval of an estimated efficiency may be, as a part of the estimate.
 MOST_UNCERTAINTY = 0.1
-# Parallel efficiency is 1 at most but for the noise of the runs, a few per cent (V2.0 section 7.4). More than that
-# usually means slowed base runs.
+# Parallel efficiency exceeds 1 only by the noise of the runs, a few per cent (V2.0 section 7.4). More than that usually
+# means slowed base runs.
 MOST_EFFICIENCY = 1.05
 
 
@@ -27,11 +27,11 @@ class Scaled:
 
 @dataclass(frozen=True)
 class EfficiencyEstimate:
-    """Parallel efficiency by steps without and with communication on the same ranks.
+    """Parallel efficiency from steps without and with communication on the same ranks.
 
     Attributes:
-        value: the median of all pairs of steps; None where it cannot be relied on.
-        interval: the 95 % confidence interval of that median; None for fewer pairs than that takes.
+        value: the median over pairs of steps; None where it cannot be relied on.
+        interval: the 95 % confidence interval of that median; None for too few pairs.
         note: why there is no value; None where there is one.
     """
 
@@ -41,9 +41,9 @@ class EfficiencyEstimate:
 
 
 def estimate_efficiency(pairs: Sequence[float]) -> EfficiencyEstimate:
-    """The efficiency by `pairs`: of each, the time of a step without communication over that of one with it.
+    """The efficiency from `pairs`: for each, the time of a step without communication over that of one with it.
 
-    Withheld where it is not known well enough to be of use, and where it is above 1.
+    The value is withheld where it is too uncertain to be of use, and where it is above 1.
     """
     if len(pairs) < LEAST_VALUES:
         return EfficiencyEstimate(None, None, f"pairs of steps timed: {len(pairs)}; {LEAST_VALUES} are needed")
@@ -64,12 +64,11 @@ def weak_scaling(rates: Mapping[int, float]) -> dict[int, Scaled]:
         speed-up of n   = rate(n) / rate(b)
         efficiency of n = (rate(n) / n) / (rate(b) / b)
 
-    Args:
-        rates: images a second (or FLOPS, which is the same thing times a constant) by number of processes, where each
-            process does as much in a step whatever their number.
+    `rates` are images a second, or FLOPS, by number of processes; a process does the same work in a step whatever their
+    number.
 
     Raises:
-        UsageError: there is nothing to compare, or a rate is no positive number.
+        UsageError: there are no rates, or one is not positive and finite.
     """
     for processes, rate in rates.items():
         if processes < 1 or not (math.isfinite(rate) and rate > 0):

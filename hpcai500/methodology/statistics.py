@@ -1,4 +1,7 @@
-"""Two numbers side by side: their ratio, and whether they differ by more than runs of one system differ anyway."""
+"""Statistics of few runs: quartiles and medians, confidence intervals, limits, equivalence, and spread.
+
+Intervals are for a confidence of 95 % where nothing else is said.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +16,29 @@ from hpcai500.errors import UsageError
 from hpcai500.methodology.trials import summarise
 
 # ----------------------------------------------------------------------------------------------------
-# The middle half of some values.
+# Quartiles, and medians with their intervals, whatever the distribution.
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """First and third quartile of `values` (by linear interpolation); of a single value, itself twice."""
+    """First and third quartile of `values`, by linear interpolation; a single value is both."""
     if len(values) < 2:
         return values[0], values[0]
     first, _, third = statistics.quantiles(values, n=4, method="inclusive")
     return first, third
 
 
-# ----------------------------------------------------------------------------------------------------
-# Where a median lies, whatever the distribution.
-
-
-# 95 % of a normal distribution.
+# The quantile of the standard normal distribution for a two-sided 95 %.
 _Z = 1.96
-# The range of n values holds the median with probability 1 - 2^(1-n): 94 % of five, 97 % of six.
+# The range of n values contains the median with probability 1 - 2^(1-n): 94 % of five, 97 % of six.
 LEAST_VALUES = 6
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of the median of `values`, by order statistics: it assumes no distribution.
+    """The 95 % confidence interval of the median of `values` by order statistics, for any distribution.
 
     From the value of rank floor(n/2 - 1.96 sqrt(n)/2) to that of rank ceil(1 + n/2 + 1.96 sqrt(n)/2), the first being
-    rank 1 (Hoefler and Belli, "Scientific benchmarking of parallel computing systems", SC15, section 3.1.3); the whole
-    range for few values, which is the median's interval with less certainty for fewer than six.
+    rank 1 (Hoefler and Belli, "Scientific benchmarking of parallel computing systems", SC15, section 3.1.3). For few
+    values it is their whole range, which for fewer than six has less than 95 % confidence.
     """
     ordered = sorted(values)
     half = _Z * math.sqrt(len(ordered)) / 2
@@ -49,16 +48,16 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A fair sample of a stream whose length nobody knows, in a bounded space.
+# A fair sample of a stream of unknown length, in bounded space.
 
 
 T = TypeVar("T")
 
 
 class Reservoir(Generic[T]):
-    """Keeps `capacity` of the things that come by, each with the same probability (Vitter 1985, algorithm R).
+    """Keeps `capacity` things of a stream, each with the same probability (Vitter 1985, algorithm R).
 
-    All of them are there as long as they fit. Which ones stay afterwards is the same in every run.
+    All of them are kept as long as they fit. Which ones stay afterwards is the same in every run.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -68,7 +67,7 @@ class Reservoir(Generic[T]):
         self._random = random.Random(0).random  # noqa: S311 - a sample, no secret
 
     def add(self, thing: T) -> None:
-        """One more thing comes by."""
+        """Take the next thing of the stream."""
         self.seen += 1
         if len(self.kept) < self.capacity:
             self.kept.append(thing)
@@ -82,7 +81,7 @@ class Reservoir(Generic[T]):
 
 
 def weighted_quantile(values: Iterable[tuple[float, float]], share: float) -> float:
-    """The smallest value at which at least `share` of the weight is reached; `values` are (value, weight), some."""
+    """The smallest value at which `share` of the weight is reached; `values` (value, weight) must not be empty."""
     ordered = sorted(values)
     wanted = share * sum(weight for _, weight in ordered)
     reached = 0.0
@@ -94,21 +93,21 @@ def weighted_quantile(values: Iterable[tuple[float, float]], share: float) -> fl
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the mean of few runs lies: confidence intervals of a mean, and of the difference of two means.
+# Confidence intervals of a mean, and of the difference of two means.
 #
-# Runs are taken as draws from a normal distribution of unknown variance. For a mean this gives Student's interval,
-# for a difference of two means, whose variances may differ, Welch's (B. L. Welch, Biometrika 34, 1947).
+# Runs are taken as draws from a normal distribution of unknown variance. For a mean this gives Student's interval, for
+# a difference of two means, whose variances may differ, Welch's (B. L. Welch, Biometrika 34, 1947).
 
 
 CONFIDENCE = 0.95
-# Least magnitude in the continued fraction: a denominator of 0 would end it.
+# Least magnitude in the continued fraction, so that no denominator is 0.
 _TINY = 1e-300
 _EPSILON = 2.0**-52
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval that holds the true value with the probability `confidence`; the rest is in the values' unit."""
+    """An interval that contains the true value with probability `confidence`; the rest has the values' unit."""
 
     mean: float
     low: float
@@ -116,18 +115,17 @@ class Interval:
     confidence: float
 
     def contains(self, value: float) -> bool:
-        """Whether `value` lies in it, its ends included."""
+        """Whether `value` lies in the interval, its ends included."""
         return self.low <= value <= self.high
 
     def within(self, low: float, high: float) -> bool:
-        """Whether all of it lies from `low` to `high`."""
         return low <= self.low and self.high <= high
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """Student's interval of the mean of `values`: mean -/+ t s / sqrt(n) with n - 1 degrees of freedom.
 
-    None below two values: one says nothing of how they vary.
+    None for fewer than two values, which do not show how they vary.
 
     Raises:
         UsageError: `confidence` is not between 0 and 1.
@@ -164,7 +162,7 @@ def student_t_quantile(p: float, degrees: float) -> float:
     Handbook of Mathematical Functions, 26.5.27 and 26.7.1).
 
     Raises:
-        UsageError: `p` is not between 0 and 1, or there are no degrees of freedom.
+        UsageError: `p` is not between 0 and 1, or the degrees of freedom are not positive.
     """
     _require_probability(p)
     if not (degrees > 0 and math.isfinite(degrees)):
@@ -201,13 +199,13 @@ def _welch_degrees(first: float, first_count: int, second: float, second_count: 
     """Degrees of freedom of the sum of two squared errors (Welch and Satterthwaite)."""
     if first + second == 0:
         return float(first_count + second_count - 2)
-    # As shares of the sum: squares of small variances would vanish.
+    # Shares of the sum, because squares of small variances would underflow.
     share = first / (first + second)
     return 1 / (share**2 / (first_count - 1) + (1 - share) ** 2 / (second_count - 1))
 
 
 def _bisected(tail: float, degrees: float) -> float:
-    """The t >= 0 above which lies `tail` of the distribution."""
+    """The t >= 0 above which `tail` of the distribution lies."""
     low, high = 0.0, 1.0
     while _upper_tail(high, degrees) > tail:
         low, high = high, 2 * high
@@ -223,15 +221,15 @@ def _upper_tail(t: float, degrees: float) -> float:
     """The probability of a value above t >= 0."""
     square = t * t
     if square < degrees:
-        # Near the middle, x would be rounded to 1.
+        # For small t, x would be rounded to 1.
         return (1 - incomplete_beta(square / (degrees + square), 0.5, degrees / 2)) / 2
     return incomplete_beta(degrees / (degrees + square), degrees / 2, 0.5) / 2
 
 
 def _beta_fraction(x: float, rest: float, a: float, b: float) -> float:
-    """I_x(a, b) by its continued fraction; `rest` is 1 - x, so that none of its digits are lost."""
+    """I_x(a, b) by its continued fraction; `rest` is 1 - x, passed so that it loses no digits."""
     factor = math.exp(a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
-    # Numerators c over denominators d of successive fractions: their quotients, after W. J. Lentz, never overflow.
+    # Lentz's method: quotients of successive numerators c and denominators d, which never overflow.
     d = 1 / _off_zero(1 - (a + b) * x / (a + 1))
     c, fraction, m = 1.0, d, 1
     while True:
@@ -253,7 +251,7 @@ def _off_zero(value: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Contracted values with a tolerance, and how far from its limit a measured value lies (docs/acceptance.md).
+# Contracted values with a tolerance, and the margin of a measured value (docs/acceptance.md).
 
 
 Statistic = Literal["every", "mean", "median"]
@@ -267,8 +265,8 @@ class Limits:
 
     Attributes:
         reference: the contracted value, above 0.
-        lower: fraction of it (0 or below) by which a value may be lower; None for any.
-        upper: fraction of it (0 or above) by which a value may be higher; None for any.
+        lower: fraction of it (0 or below) by which a value may be lower; None for no limit.
+        upper: fraction of it (0 or above) by which a value may be higher; None for no limit.
     """
 
     reference: float
@@ -277,18 +275,16 @@ class Limits:
 
     @property
     def lowest(self) -> float | None:
-        """The least value that is accepted."""
         return None if self.lower is None else self.reference * (1 + self.lower)
 
     @property
     def highest(self) -> float | None:
-        """The largest value that is accepted."""
         return None if self.upper is None else self.reference * (1 + self.upper)
 
     def margin(self, measured: float) -> float:
-        """Distance of `measured` from the limit that is nearest, as a fraction of the reference; below 0 outside.
+        """Distance of `measured` from the nearest limit, as a fraction of the reference; negative outside.
 
-        It does not depend on the unit: reference and measured value may be scaled alike.
+        It does not depend on the unit.
         """
         share = measured / self.reference
         room = []
@@ -309,7 +305,7 @@ class Limits:
 
 
 def judged_value(values: Sequence[float], statistic: Statistic, limits: Limits) -> float:
-    """The one number of `values` that is held against `limits`.
+    """The one number of `values` that is compared with `limits`.
 
     `every` takes the value with the least margin, `median` the median, and `mean` the arithmetic mean without the
     highest and the lowest of three values or more (V2.0 section 5.3.2).
@@ -322,8 +318,8 @@ def judged_value(values: Sequence[float], statistic: Statistic, limits: Limits) 
 def judged_interval(values: Sequence[float], statistic: Statistic) -> tuple[float, float] | None:
     """The 95 % confidence interval of the mean of all `values`, or of their median; None where there is none.
 
-    A mean's is Student's, of two values or more; a median's is by order statistics, of six or more. Where every value
-    is judged by itself, nothing is estimated.
+    A mean's is Student's, of two values or more; a median's is by order statistics, of six or more. Under `every`,
+    nothing is estimated.
     """
     if statistic == "mean":
         interval = mean_interval(values)
@@ -332,11 +328,11 @@ def judged_interval(values: Sequence[float], statistic: Statistic) -> tuple[floa
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a repetition comes out the same (V2.0 section 3.3): equivalence, not the mere absence of a difference.
+# Whether a repetition gives the same (V2.0 section 3.3): equivalence, not the mere absence of a difference.
 #
 # Two means are called the same if the whole confidence interval of their difference lies within a tolerance: two
-# one-sided tests (D. J. Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). That an interval holds 0 is not
-# enough: that of two runs always does.
+# one-sided tests (D. J. Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). It is not enough that the
+# interval contains 0: that of few runs nearly always does.
 
 
 Verdict = Literal["replicated", "not replicated", "inconclusive"]
@@ -347,7 +343,7 @@ INCONCLUSIVE: Verdict = "inconclusive"
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric over all runs of one side; `variation` is unitless: None for one run, or a mean of 0."""
+    """One metric over all runs of one side; `variation` is unitless, and None for one run or a mean of 0."""
 
     runs: int
     mean: float
@@ -359,11 +355,9 @@ class Equivalence:
     """One metric of two sides.
 
     Attributes:
-        one: the first side.
-        other: the second.
         ratio: mean(other) / mean(one); None where that is 0.
         difference: mean(other) - mean(one), with its interval; None where a side has fewer than two runs.
-        limit: the largest difference that is none, in the metric's unit.
+        limit: the largest difference that counts as none, in the metric's unit.
         verdict: `replicated` if the interval lies within -limit to limit, `not replicated` if it lies outside,
             `inconclusive` if it crosses a limit: too few runs, or too different ones.
     """
@@ -380,7 +374,7 @@ def spread(values: Sequence[float]) -> Spread:
     """Mean and variation of all of `values`.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are no values.
     """
     if not values:
         raise UsageError("expected at least one run, got none")
@@ -392,7 +386,7 @@ def spread(values: Sequence[float]) -> Spread:
 def equivalence(
     one: Sequence[float], other: Sequence[float], tolerance: float, confidence: float = CONFIDENCE
 ) -> Equivalence:
-    """Whether the mean of `other` is that of `one`, but for `tolerance` x |mean(one)|.
+    """Whether the means of both sides are equal within `tolerance` x |mean(one)|.
 
     Raises:
         UsageError: a side has no values, or the tolerance is negative.
@@ -423,10 +417,10 @@ def _verdict(difference: Interval | None, limit: float) -> Verdict:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Two numbers side by side: their ratio, and whether they differ by more than runs of one system differ anyway.
+# Two sides next to each other: their ratio, and whether they differ by more than runs of one system differ anyway.
 
 
-# Two runs agree or not by chance; of three, a spread begins to tell.
+# Two runs may agree by chance; three begin to show a spread.
 LEAST_RUNS = 3
 
 
@@ -437,7 +431,7 @@ class Side:
     Attributes:
         mean: without the highest and the lowest of three runs or more (V2.0 section 5.3.2).
         deviation: sample standard deviation of all runs; None for one.
-        runs: how many.
+        runs: number of runs.
     """
 
     mean: float
@@ -451,7 +445,7 @@ class Compared:
 
     Attributes:
         ratio: B / A; None where A is 0 or one is unknown.
-        exceeds_spread: whether the means are further apart than both standard deviations together; None where a side
+        exceeds_spread: whether the means are further apart than the sum of both standard deviations; None where a side
             has fewer than three runs.
     """
 

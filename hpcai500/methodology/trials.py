@@ -1,4 +1,4 @@
-"""Many runs of one recipe (V2.0 section 5.3.2): the highest and the lowest are dropped, the rest is averaged."""
+"""Valid FLOPS of a run (V2.0 section 4.4.1), and the average of many runs of one recipe (section 5.3.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpcai500.errors import UsageError
 
 # ----------------------------------------------------------------------------------------------------
-# Valid FLOPS and its parts (V2.0 section 4.4.1).
+# Valid FLOPS and its parts.
 
 
 def _require(holds: bool, what: str) -> None:
@@ -22,7 +22,7 @@ def flops_rate(samples: int, flops_per_sample: float, seconds: float) -> float:
     """FLOPS = samples x FLOPs per sample / seconds (V2.0 section 7.2).
 
     Args:
-        samples: samples trained on, each counted once an epoch; padding is not counted.
+        samples: trained on, each counted once an epoch; padding is not counted.
         flops_per_sample: floating-point operations of one training sample, forward and backward.
         seconds: from the first batch read to the end of the target epochs (V2.0 section 5.3.2).
     """
@@ -55,7 +55,7 @@ def per_watt(valid_flops_rate: float, mean_watts: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Many runs of one recipe (V2.0 section 5.3.2): the highest and the lowest are dropped, the rest is averaged.
+# Many runs: the highest and the lowest are dropped, the rest is averaged.
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,16 @@ class TrialSummary:
     variation: float | None
 
 
-# Where the edition does not say how many runs it wants: enough that dropping two leaves one.
+# Where the edition does not say how many runs it requires: enough that dropping two leaves one.
 _RUNS_WITHOUT_RULES = 3
 _DROPPED = 2
 
 
 def runs_to_plan(least_runs: int | None) -> int:
-    """How many runs to plan where an edition wants `least_runs` valid ones (None: it does not say).
+    """How many runs to plan where an edition requires `least_runs` valid ones (None: it does not say).
 
-    V2.0 section 3.3 wants more trials than the least valid runs; section 5.3.2 drops two of them. Two more than the
-    least are more than it, and leave as many as it in the mean.
+    V2.0 section 3.3 asks for more trials than the least number of valid runs, and section 5.3.2 drops two runs. Two
+    more than the least number satisfy both, and leave that number in the mean.
     """
     return _RUNS_WITHOUT_RULES if least_runs is None else least_runs + _DROPPED
 
@@ -86,11 +86,11 @@ def runs_to_plan(least_runs: int | None) -> int:
 def summarise(values: Sequence[float]) -> TrialSummary:
     """Arithmetic mean without the highest and the lowest run, and the variation of all runs.
 
-    Fewer than three runs leave nothing to drop: their plain mean is taken. The variation is the sample standard
-    deviation over the mean of all runs (V2.0 section 2.3), None where it is not defined (one run, or a mean of 0).
+    With fewer than three runs, all are averaged. The variation is the sample standard deviation over the mean of all
+    runs (V2.0 section 2.3), None where it is not defined (one run, or a mean of 0).
 
     Raises:
-        UsageError: there are no values, or one of them is no finite number.
+        UsageError: there are no values, or one is not finite.
     """
     if not values:
         raise UsageError("trials: expected at least one run, got none")

@@ -1,1 +1,1 @@
-"""Learning-rate policies and update rules (layer 8)."""
+"""Optimizers and learning-rate policies (layer 8)."""

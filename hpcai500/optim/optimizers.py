@@ -1,4 +1,8 @@
-"""Update rules, from the recipe's words to classes: torch's own, and those that torch lacks."""
+"""Optimizers: the update rule that a recipe names, torch's own or one that torch lacks (LARS, LAMB, RMSprop warm-up).
+
+Rules that torch lacks work on all tensors of a parameter group at once (`torch._foreach_*`), and keep all they need to
+go on in `state` and `param_groups`, which are in checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def descend(
     decay: float = 0.0,
     ratios: list[Tensor] | None = None,
 ) -> None:
-    """Move `weights` by one step of momentum, without a copy of them.
+    """Move `weights` in place by one step of momentum.
 
     With u = ratio (gradient + decay weight), m `group["momentum"]` and r `group["lr"]`, velocity v and weight w become
 
@@ -37,15 +41,8 @@ def descend(
     - inside: v = m v + r u, w = w - v (equation 10);
     - corrected: v = m (r / r of the step before) v + r u, w = w - v (remark 2): the steps of `outside`.
 
-    The velocity is kept in `optimizer.state`, the rate of the step before in `group`, so both are in checkpoints.
-
-    Args:
-        optimizer: whose state it is.
-        group: `lr`, `momentum`, `momentum_form` and `previous_lr`.
-        weights: n tensors.
-        gradients: theirs.
-        decay: L2 penalty.
-        ratios: n tensors of no dimension; 1 by default.
+    The velocity is kept in `optimizer.state`, the rate of the step before in `group["previous_lr"]`, so both are in
+    checkpoints. `ratios` are tensors without dimensions, one a weight; 1 by default.
     """
     velocities = [_velocity(optimizer, weight) for weight in weights]
     rate, outside = group["lr"], group["momentum_form"] == "outside"
@@ -61,9 +58,9 @@ def descend(
 
 
 def _correction(group: dict[str, Any]) -> float:
-    """What a change of the rate does to a velocity that contains the rate.
+    """The factor by which a change of the rate corrects a velocity that contains the rate.
 
-    At rate 0, as a warm-up may start, nothing enters the velocity: there is nothing to correct afterwards.
+    It is 1 after a step at rate 0, as a warm-up may start: nothing has entered the velocity.
     """
     previous = group["previous_lr"]
     return float(group["lr"] / previous) if group["momentum_form"] == "corrected" and previous else 1.0
@@ -84,18 +81,13 @@ def with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# SGD with momentum whose velocity contains the learning rate; torch's own has it outside.
+# SGD and LARS.
 
 
 class InsideSGD(optim.Optimizer):
-    """SGD with momentum whose velocity contains the learning rate.
+    """SGD with momentum whose velocity contains the learning rate; torch's own has it outside.
 
-    Args:
-        groups: parameters, as torch's optimizers take them.
-        lr: learning rate; whoever trains sets it anew before each step.
-        momentum: share of the velocity that stays.
-        weight_decay: L2 penalty, added to the gradient.
-        form: as of `descend`.
+    `lr` is set anew before each step. `weight_decay` is an L2 penalty, added to the gradient.
     """
 
     def __init__(
@@ -106,19 +98,14 @@ class InsideSGD(optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Do one update by the gradients that are there."""
         for group in self.param_groups:
             weights, gradients = with_gradients(group)
             if weights:
                 descend(self, group, weights, gradients, decay=group["weight_decay"])
 
 
-# ----------------------------------------------------------------------------------------------------
-# L2 norms of all layers at once, as LARS and LAMB need them, and the ratio of two of them.
-
-
 def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm of each float32 tensor, (n,), squared and summed in float64, on the device of the tensors.
+    """L2 norms of n float32 tensors: (n,) float64, summed in float64 on their device.
 
     Raises:
         EnvironmentLacksError: tensors on a CUDA device, and a build without CUDA.
@@ -129,32 +116,27 @@ def layer_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def ratios_of(numerators: Tensor, denominators: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Quotient of each pair as a tensor of no dimension, of the type of `like`; 1 where either is 0, and says nothing.
+    """Quotient of each pair, a tensor without dimensions of the type of `like`; 1 where either is 0.
 
-    They stay on the device: reading them would make a GPU wait.
+    They stay on the device: reading them would make the host wait for a GPU.
     """
     known = (numerators > 0) & (denominators > 0)
     return list(torch.where(known, numerators / denominators, 1.0).to(like[0].dtype).unbind())
 
 
-# ----------------------------------------------------------------------------------------------------
-# LARS: layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017), as MLPerf's reference has it.
-
-
 class LARS(optim.Optimizer):
-    """SGD with momentum whose update of a layer is scaled to the size of its weights.
+    """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017), as MLPerf's reference has it.
 
+    SGD with momentum whose update of a layer is scaled to the size of the layer's weights.
     With g the gradient, d the weight decay and c the trust coefficient, the update that enters the velocity is
 
         c |w| / (|g| + d |w| + epsilon) (g + d w)
 
     and g + d w where |w| or |g| is 0. A group with `adapted` false moves along g alone: neither adaptation nor decay.
 
+    `lr` is set anew before each step.
+
     Args:
-        groups: parameters, as torch's optimizers take them; each may set `adapted`, which is true by default.
-        lr: learning rate; whoever trains sets it anew before each step.
-        momentum: share of the velocity that stays.
-        weight_decay: L2 penalty, added to the gradient.
         trust_coefficient: c above; 0.001 in the paper.
         epsilon: keeps layers with tiny gradients from huge steps; 0 in MLPerf's reference.
         form: where the learning rate stands, as of `descend`; MLPerf's reference has it inside.
@@ -185,7 +167,7 @@ class LARS(optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Do one update by the gradients that are there.
+        """Update the parameters that have a gradient.
 
         Raises:
             EnvironmentLacksError: weights on a CUDA device, and a build without CUDA.
@@ -205,29 +187,25 @@ def _trust_ratios(group: dict[str, Any], weights: list[Tensor], gradients: list[
     norms = layer_norms([*weights, *gradients])
     of_weights, of_gradients = norms[: len(weights)], norms[len(weights) :]
     sizes = of_gradients + group["weight_decay"] * of_weights + group["epsilon"]
-    # A gradient of 0 says nothing about how far the weights should go, whatever decay and epsilon add.
+    # Where the gradient is 0 the ratio is 1, whatever decay and epsilon add.
     return ratios_of(group["trust_coefficient"] * of_weights, torch.where(of_gradients > 0, sizes, 0.0), weights)
 
 
 # ----------------------------------------------------------------------------------------------------
-# LAMB: layer-wise adaptive moments for batch training (You et al. 2019, algorithm 2).
+# LAMB.
 
 
 class LAMB(optim.Optimizer):
-    """Adam whose step of a layer is scaled to the size of its weights.
+    """Layer-wise adaptive moments for batch training (You et al. 2019, algorithm 2).
 
+    Adam whose step of a layer is scaled to the size of the layer's weights.
     With m and v the moments of the gradient, corrected for their start at 0, d the weight decay and r the rate,
 
         u = m / (sqrt(v) + epsilon) + d w,    w = w - r |w| / |u| u
 
     and w - r u where |w| or |u| is 0. A group with `adapted` false takes u without decay, and the ratio 1.
 
-    Args:
-        groups: parameters, as torch's optimizers take them; each may set `adapted`, which is true by default.
-        lr: learning rate; whoever trains sets it anew before each step.
-        betas: decay of the first and the second moment.
-        weight_decay: added to the step, not to the gradient.
-        epsilon: added to the root of the second moment.
+    `lr` is set anew before each step. `weight_decay` is added to the step, not to the gradient.
     """
 
     def __init__(
@@ -244,7 +222,7 @@ class LAMB(optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Do one update by the gradients that are there.
+        """Update the parameters that have a gradient.
 
         Raises:
             EnvironmentLacksError: weights on a CUDA device, and a build without CUDA.
@@ -261,7 +239,7 @@ class LAMB(optim.Optimizer):
             torch._foreach_add_(weights, updates, alpha=-group["lr"])
 
     def _moments(self, group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        """Take the gradients into both moments; returns m / (sqrt(v) + epsilon), corrected for their start."""
+        """Update both moments by the gradients; returns m / (sqrt(v) + epsilon), corrected for their start at 0."""
         beta1, beta2 = group["betas"]
         states = [self._state(weight) for weight in weights]
         for state in states:
@@ -301,7 +279,7 @@ def sgd_share(epoch: float, center: float, period: float) -> float:
 
 
 class RMSpropWarmup(optim.Optimizer):
-    """Momentum along a gradient that is scaled as in RMSprop at first, and not at all after the transition.
+    """SGD with momentum whose gradient is scaled as in RMSprop at first, and not at all after the transition.
 
     With g the gradient, s the share of SGD, r the learning rate and q that of RMSprop,
 
@@ -309,19 +287,9 @@ class RMSpropWarmup(optim.Optimizer):
 
     and u enters the velocity, the learning rate outside. At r = 0 nothing moves.
 
-    Attributes:
-        epoch: how far the run is (from 0, with fractions); whoever trains sets it anew before each step.
-
-    Args:
-        groups: parameters, as torch's optimizers take them.
-        lr: learning rate; whoever trains sets it anew before each step.
-        rmsprop_lr: rate of the RMSprop share, whatever `lr` is.
-        momentum: share of the velocity that stays.
-        beta2: decay of the second moment.
-        weight_decay: L2 penalty, added to the gradient.
-        epsilon: added to the root of the second moment.
-        center: epoch at which half of the update is SGD's.
-        period: length of the transition, in epochs.
+    `lr` and the attribute `epoch` (from 0, with fractions) are set anew before each step. The rate of the RMSprop
+    share is `rmsprop_lr`, whatever `lr` is. `weight_decay` is an L2 penalty, added to the gradient. At the epoch
+    `center` half of the update is SGD's; the transition takes `period` epochs.
     """
 
     def __init__(
@@ -354,7 +322,6 @@ class RMSpropWarmup(optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Do one update by the gradients that are there."""
         for group in self.param_groups:
             weights, gradients = with_gradients(group)
             if weights:
@@ -384,19 +351,15 @@ class RMSpropWarmup(optim.Optimizer):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Update rules, from the recipe's words to classes: torch's own, and those that torch lacks.
+# The optimizer of a recipe.
 
 
 def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = False) -> optim.Optimizer:
-    """The recipe's update rule over all parameters of `model` that learn; the learning rate is set before each step.
+    """The recipe's optimizer over all trainable parameters of `model`, which must be on its device.
 
-    What has one dimension (scales and shifts of batch norm, biases) is spared weight decay by `weight_decay_on =
-    "weights"`. LARS and LAMB always spare it, adaptation too, as MLPerf's reference does.
-
-    Args:
-        model: where it will be trained: on its device.
-        policy: layer 8.
-        fused: update all parameters in one kernel, torch's own; recipes ask for it where the rule has one.
+    The learning rate is 0 until it is set, before each step. `weight_decay_on = "weights"` spares parameters of one
+    dimension (scales and shifts of batch norm, biases) weight decay. LARS and LAMB always spare them, and do not adapt
+    them, as MLPerf's reference does. `fused` updates all parameters in one kernel of torch, where the rule has one.
 
     Raises:
         EnvironmentLacksError: this torch has no such kernel for the device.
@@ -437,7 +400,7 @@ def build_optimizer(model: nn.Module, policy: Hyperparameters, *, fused: bool = 
 
 
 def advance(optimizer: optim.Optimizer, epoch: float) -> None:
-    """Tell the update rule how far the run is, before each step: epochs from 0, with fractions. Most need not know."""
+    """Tell a rule that depends on it how far the run is (epochs from 0, with fractions); called before each step."""
     if isinstance(optimizer, RMSpropWarmup):
         optimizer.epoch = epoch
 
@@ -452,12 +415,12 @@ def _sgd(groups: list[dict[str, Any]], policy: Hyperparameters, *, fused: bool) 
 
 
 def _start_at_rest(optimizer: optim.Optimizer, arguments: Any, named: Any) -> None:
-    """Before a step, give a velocity of 0 to each parameter of it that has none: the step makes it the gradient.
+    """Before a step, give a velocity of 0 to each parameter that has a gradient and no velocity.
 
-    torch (2.13) makes the velocities of a fused SGD in its first step, not filled, and its kernel fills them. Where the
-    gradients of that step overflow (fp16) the kernel leaves it out, and the next step goes on from what was in memory.
-    What Adam and Adagrad keep begins with zeros. Not before the first step: of a model that is cut into stages, a rank
-    has gradients, and so velocities, of its own stage alone.
+    torch (2.13) leaves the velocities of a fused SGD uninitialized until the kernel of its first step fills them. Where
+    the gradients of that step overflow (fp16) the kernel skips it, and the next step goes on from what was in memory.
+    Adam and Adagrad begin with zeros. This is done before a step, and not at the start, because in a model cut into
+    stages a rank has gradients, and so velocities, of its own stage alone.
     """
     del arguments, named
     for group in optimizer.param_groups:
@@ -475,7 +438,7 @@ _FUSED: dict[str, Callable[..., optim.Optimizer]] = {
 
 
 def _require_fused(model: nn.Module, policy: Hyperparameters) -> None:
-    """Do one step of one weight of 0: torch says only then whether it has the kernel, and training has long begun."""
+    """Try one fused step of one weight: torch says only in a step whether it has the kernel for the device."""
     device = next(model.parameters()).device
     weight = torch.zeros(1, device=device, requires_grad=True)
     weight.grad = torch.zeros_like(weight)
@@ -489,7 +452,7 @@ def _require_fused(model: nn.Module, policy: Hyperparameters) -> None:
 
 
 def _groups(model: nn.Module, policy: Hyperparameters) -> list[dict[str, Any]]:
-    """All parameters, or those of one dimension apart from the others where they are treated otherwise."""
+    """The parameter groups: parameters of one dimension are a group of their own where they are spared weight decay."""
     adaptive = policy.optimizer in ("lars", "lamb")
     apart = adaptive or policy.weight_decay_on == "weights"
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,4 +1,4 @@
-"""Learning-rate policies (V2.0 section 5.1.2): linear scaling, warm-up, and what follows it, step by step."""
+"""Learning-rate policies (V2.0 section 5.1.2): linear scaling, warm-up, and the schedule after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcai500.layers import Hyperparameters
 
-# Akiba, Suzuki and Fukuda 2017, "Slow-Start": (epoch of 90 at which it begins, share of the scaled rate).
+# Akiba, Suzuki and Fukuda 2017, "Slow-Start": (epoch of 90 from which it holds, share of the scaled rate).
 _SLOW_START = ((0, 0.5), (40, 0.075), (70, 0.01), (85, 0.001))
 _SLOW_START_EPOCHS = 90
 
@@ -27,16 +27,16 @@ class LearningRate:
 
     @property
     def peak(self) -> float:
-        """Rate after the warm-up: `base_learning_rate` x k when the global batch is k x `base_batch`.
+        """Rate after the warm-up; linear scaling makes it k times as large for a global batch of k x `base_batch`.
 
-        `slow-start` never goes beyond half of it.
+        `slow-start` begins at half of it and never exceeds that.
         """
         linear = self.policy.learning_rate_scaling == "linear"
         scaled = self.policy.base_learning_rate * (self.global_batch / self.policy.base_batch if linear else 1.0)
         return scaled * _SLOW_START[0][1] if self.policy.schedule == "slow-start" else scaled
 
     def at(self, step: int) -> float:
-        """Rate of the update number `step` (from 0) of the whole run."""
+        """Rate of update `step` (from 0) of the whole run."""
         warmup_steps = self.policy.warmup_epochs * self.steps_per_epoch
         if step < warmup_steps:
             start = self.policy.warmup_start

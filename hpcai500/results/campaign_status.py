@@ -1,4 +1,4 @@
-"""What `hpcai500 campaign status` says: all attempts, the means with their variation, and whether it may be ranked."""
+"""`hpcai500 campaign status`: all attempts, the means with their variation, and whether the campaign may be ranked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcai500.results.score import summarise_trials, why_no_mean
 from hpcai500.text import aligned, scaled
 
 # ----------------------------------------------------------------------------------------------------
-# The spread of a metric over runs, as lines of text: a mark for each run between the lowest and the highest.
+# The spread of a metric over runs, as lines of text.
 
 
 _WIDTH = 41
@@ -24,9 +24,9 @@ KEPT, DROPPED, MEAN = "o", "x", "|"
 
 
 def spread_lines(runs: Sequence[tuple[str, float]]) -> Iterator[str]:
-    """A line for each of `runs` = (its name, its value); a run that the mean leaves out has another mark.
+    """A line for each of `runs` = (its name, its value), with a mark at its value and one at the mean.
 
-    All lines have one scale, from the lowest value to the highest, with the mean on each.
+    All lines have one scale, from the lowest value to the highest. A run that the mean leaves out has another mark.
     """
     values = [value for _, value in runs]
     low, high, mean = min(values), max(values), summarise(values).mean
@@ -52,7 +52,7 @@ def _cell(value: float, low: float, high: float) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `hpcai500 campaign status` says: all attempts, the means with their variation, and whether it may be ranked.
+# The status.
 
 
 SCHEMA = "hpcai500-campaign-status-1"
@@ -61,13 +61,12 @@ _HEAD = ("trial", "attempt", "seed", "status", "epochs", "quality", "VFLOPS", "s
 
 @dataclass(frozen=True)
 class CampaignStatus:
-    """A campaign and where it stands."""
+    """A campaign and its standing."""
 
     campaign: Campaign
     standing: Standing
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         campaign, standing = self.campaign, self.standing
         yield f"campaign    {campaign.path}: {campaign.benchmark}, edition {campaign.edition}"
         yield f"identity    {campaign.identity}"
@@ -87,7 +86,6 @@ class CampaignStatus:
         yield from (f"  {reason}" for reason in standing.reasons)
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         campaign, standing = self.campaign, self.standing
         return {
             "schema": SCHEMA,
@@ -108,13 +106,13 @@ class CampaignStatus:
 
     @cached_property
     def no_mean(self) -> str | None:
-        """Why the finished runs have no mean; None where they have, or there are fewer than two."""
+        """Why the finished runs have no mean; None where they have one, or there are fewer than two."""
         done = [row for row in self.standing.rows if row.attempt.status == "done" and row.result]
         return why_no_mean([self.campaign.record(row.attempt) for row in done]) if len(done) > 1 else None
 
     @cached_property
     def metrics(self) -> Mapping[str, TrialSummary]:
-        """Each metric over the finished runs."""
+        """Each metric over the finished runs; empty where they have no mean."""
         results = self.standing.results
         return summarise_trials(results) if results and not self.no_mean else {}
 
@@ -137,12 +135,12 @@ class CampaignStatus:
         yield from sorted(rows, key=_place)
 
     def _spread(self) -> Iterator[str]:
-        """One mark a finished run; nothing where there is nothing to compare."""
+        """The spread of VFLOPS over the finished runs, else of FLOPS; nothing where there is nothing to compare."""
         done = [row for row in self.standing.rows if row.attempt.status == "done"]
         runs = [(f"trial {row.attempt.trial}", row.vflops) for row in done if row.vflops is not None]
         what = "VFLOPS"
         if not runs:
-            # Not against the edition's target.
+            # Runs against another target than the edition's have no VFLOPS.
             what, runs = "FLOPS", [(f"trial {row.attempt.trial}", row.result.flops) for row in done if row.result]
         if len(runs) < 2 or self.no_mean:
             return

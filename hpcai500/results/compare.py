@@ -16,16 +16,12 @@ from hpcai500.results.report.reading import Subject, read_subject
 from hpcai500.results.score import expand, why_no_mean
 from hpcai500.text import UNKNOWN, duration, listed, plain, quantity, share, short, table, tables
 
-# ----------------------------------------------------------------------------------------------------
-# `hpcai500 compare`: two records, or two series of them, side by side: what differs in the work comes first.
-
-
 Better = Literal["higher", "lower", ""]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a result: its name, unit, which way is better, and where it stands."""
+    """A number of a result: its name, unit, which way is better ("" for neither), and how to read it."""
 
     name: str
     unit: str
@@ -35,15 +31,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything about two sides, A and B.
+    """Two sides, A and B, each one record or a series.
 
     Attributes:
-        a: subjects of the first side: one, or a series.
-        b: those of the second.
-        problems: why the numbers are not comparable; said loudest.
+        problems: why the numbers are not comparable; shown first.
         recipe: fields in which the recipes differ; `reference` is A's value, `value` B's.
         system: (what, A, B) in which the machines and the software differ.
-        numbers: (metric, compared).
     """
 
     a: Sequence[Subject]
@@ -59,7 +52,6 @@ class Comparison:
         return not self.problems
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "comparable": self.comparable,
             "problems": list(self.problems),
@@ -94,7 +86,7 @@ def compare_records(a: Path, b: Path) -> Comparison:
 
 
 def metrics_of(results: Sequence[Result]) -> list[Metric]:
-    """All numbers that results are compared by."""
+    """All numbers that results are compared by; qualities and classes are those that any of `results` has."""
     qualities = dict.fromkeys(result.quality.metric for result in results)
     classes = dict.fromkeys(
         (result.quality.metric, name) for result in results for name in sorted(result.quality.per_class or {})
@@ -155,7 +147,7 @@ def _numbers(ours: Sequence[Subject], theirs: Sequence[Subject]) -> list[tuple[M
         (metric, compare(side([metric.of(one) for one in left]), side([metric.of(one) for one in right])))
         for metric in metrics_of([*left, *right])
     ]
-    # Nothing on both sides, as restarts mostly are, is not worth a line.
+    # A number that is zero or unknown on both sides, as restarts mostly are, is not worth a line.
     return [(metric, both) for metric, both in found if any(one and one.mean for one in (both.a, both.b))]
 
 
@@ -203,7 +195,7 @@ def _recipe_differences(one: Subject, other: Subject) -> list[Difference]:
 
 
 def _system_differences(one: Subject, other: Subject) -> list[tuple[str, str, str]]:
-    """Where they ran and by what, and how a node of A differs from one of B."""
+    """Where and by what software they ran, and how the first node of A differs from that of B."""
     rows = [
         (what, short(ours, 200), short(theirs, 200))
         for what, ours, theirs in zip(_COMPANY, _company(one), _company(other), strict=True)
@@ -239,11 +231,11 @@ def _subject_document(subject: Subject) -> Mapping[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A comparison for a terminal, and as a page.
+# A comparison for a terminal and as a page.
 
 
 _MOST_ROWS = 200
-# A ratio as near to 1 as this is none worth a word.
+# A ratio as near to 1 as this is shown as "the same".
 _SAME = 5e-4
 
 
@@ -364,7 +356,7 @@ def _ratio(compared: Compared) -> str:
 
 
 def _judgement(metric: Metric, compared: Compared) -> str:
-    """Better or worse, and whether the runs' own spread allows to say so."""
+    """Better or worse, and whether the runs' own spread allows that conclusion."""
     if compared.ratio is None or not metric.better:
         return ""
     if abs(compared.ratio - 1) < _SAME:

@@ -1,4 +1,7 @@
-"""`hpcai500 ic --estimate`: what a whole run will take, before anyone pays for it. No result, and never scored."""
+"""`hpcai500 ic --estimate`: what a whole run will take, before anyone pays for it. No result, and never scored.
+
+Times and rates are spans: lowest, expected and highest.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,16 @@ LABEL = "quick look: an estimate, no run, no result, not to be scored"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A run that was not made; times in seconds, each as a span.
+    """A run that was not made; times in seconds.
 
     Attributes:
-        benchmark: `ic` or `ewa`.
-        recipe: by which name it was asked for.
-        machine: in words.
-        nodes: of the run, and
-        ranks: of all of them.
-        precision: of the recipe.
+        recipe: the name by which it was asked for.
         global_batch: samples of a step over all ranks.
-        steps: of the whole run.
-        step_seconds: of one training step.
-        training_seconds: of all of them.
-        evaluation_seconds: of all evaluations.
+        steps: of the whole run, as are `training_seconds` and `evaluation_seconds`.
         flops: of all ranks in training.
         samples_per_second: that input must deliver to all ranks.
-        watts: of all nodes; None where it is not known.
-        assumptions: in words.
+        watts: of all nodes; None where the power of a node is not known.
+        assumptions: a sentence each.
         sources: files that the machine's figures were given in.
     """
 
@@ -69,13 +64,13 @@ class Estimate:
 
     @property
     def seconds(self) -> Span:
-        """Of the run: training and evaluation."""
+        """Training and evaluation."""
         one, other = self.training_seconds, self.evaluation_seconds
         return Span(one.low + other.low, one.expected + other.expected, one.high + other.high)
 
     @property
     def node_hours(self) -> Span:
-        """What a site accounts."""
+        """Nodes times hours, as sites account them."""
         return self.seconds.times(self.nodes / 3600)
 
     @property
@@ -84,7 +79,6 @@ class Estimate:
         return None if self.watts is None else self.seconds.times(self.watts)
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         yield f"ESTIMATE of {self.recipe} ({LABEL})"
         yield f"machine     {self.machine}"
         yield from (f"signature   {file.sentence}" for file in self.sources)
@@ -107,7 +101,6 @@ class Estimate:
             yield f"assumed     {sentence}"
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         energy = self.energy_joules
         return {
             "kind": "estimate",
@@ -136,10 +129,10 @@ class Estimate:
 
 
 def require_known_data(recipe: Recipe) -> None:
-    """Make sure that it is known how many samples a run of `recipe` trains on.
+    """Refuse a recipe for which nothing tells how many samples a run trains on.
 
     Raises:
-        UsageError: it is not.
+        UsageError: with the reason.
     """
     dataset = benchmark_rules(recipe.edition, recipe.benchmark).get("dataset")
     if dataset is None:
@@ -254,7 +247,7 @@ def _estimate(
 
 
 def _steps_per_epoch(recipe: Recipe, samples: int) -> int:
-    """As `workload.tail` has it: the last batch filled up, or left out."""
+    """Steps by `workload.tail`: the last batch is filled up, or left out."""
     whole, rest = divmod(samples, recipe.global_batch)
     is_padded = getattr(recipe.workload, "tail", "pad") == "pad"
     return max(1, whole + (1 if rest and is_padded else 0))
@@ -267,7 +260,7 @@ def _between(span: Span, say: Any) -> str:
 
 
 def _duration(seconds: float) -> str:
-    # Two of a unit at least: 90 minutes read better than 1.5 hours.
+    # At least two of a unit: 90 minutes read better than 1.5 hours.
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 0.5)):
         if seconds >= 2 * size:
             return f"{seconds / max(size, 1.0):.3g} {unit}"

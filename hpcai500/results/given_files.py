@@ -1,4 +1,4 @@
-"""Files of figures that carry no chain (of `hpcai500 micro`, `scale`, `profile`, or by hand), and who stands for each.
+"""Files of figures that carry no chain (of `hpcai500 micro`, `scale`, `profile`, or by hand), and who vouches for each.
 
 A file is signed as the manifest of a submission is: `ssh-keygen -Y sign -n hpcai500 -f KEY FILE` writes `FILE.sig`
 beside it. Whatever is computed from a file says who signed it, or that nobody did. A file is read once: the bytes whose
@@ -24,7 +24,7 @@ from hpcai500.toml_source import source_of
 
 @dataclass(frozen=True)
 class GivenFile:
-    """A file of figures, as it was named, whose signature lies beside it (None where none does), and all its bytes."""
+    """A file of figures, by the name that it was given, with its bytes; `signer` is None where it is not signed."""
 
     path: Path
     signer: Signer | None
@@ -32,7 +32,7 @@ class GivenFile:
 
     @property
     def sentence(self) -> str:
-        """Who stands for it, in one line."""
+        """Who vouches for it, in one line."""
         if self.signer is None:
             return f"{self.path} is not signed: nobody vouches for its figures"
         if self.signer.trusted:
@@ -41,11 +41,11 @@ class GivenFile:
 
     @property
     def doubt(self) -> str:
-        """The sentence, where nobody stands for it who is vouched for; else nothing."""
+        """The sentence, unless a trusted signer vouches for it; then empty."""
         return "" if self.signer and self.signer.trusted else self.sentence
 
     def tables(self) -> dict[str, Any]:
-        """The JSON object that it holds.
+        """The JSON object in it.
 
         Raises:
             RecordError: it holds something else.
@@ -53,7 +53,6 @@ class GivenFile:
         return parse_object(self.content, self.path)
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         known = self.signer
         return {
             "path": str(self.path),
@@ -63,11 +62,9 @@ class GivenFile:
 
 
 def given_file(path: Path, signers: Path | None = None) -> GivenFile:
-    """The file `path`, and who stands for it.
+    """The file `path` and its signer, by the signature `PATH.sig` beside it.
 
-    Args:
-        path: the file; `PATH.sig` beside it is its signature.
-        signers: OpenSSH file of keys that are vouched for; None asks for none.
+    `signers` is an OpenSSH file of keys that are vouched for; None accepts every key.
 
     Raises:
         WrongAnswerError: the signature is not one of this file, or `signers` lacks its key.
@@ -98,7 +95,7 @@ def given_file(path: Path, signers: Path | None = None) -> GivenFile:
 
 
 def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, ...]]:
-    """The machine of a file or a name, as `load_machine` takes them, and that file; none where it is one of ours.
+    """The machine of a file or a name, as `load_machine` takes them, and that file; no file where it is one of ours.
 
     Raises:
         UsageError: as `load_machine`, or the signature cannot be read.
@@ -114,7 +111,7 @@ def given_machine(name_or_path: str | Path) -> tuple[Machine, tuple[GivenFile, .
 
 
 def _content(path: Path) -> bytes:
-    """All of a file. A pipe or a device may tell each reader something else, and a pipe keeps a reader waiting."""
+    """All bytes of a regular file: a pipe or a device may tell each reader something else, and a pipe may block."""
     try:
         with open(path, "rb", opener=_without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):

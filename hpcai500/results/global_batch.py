@@ -1,4 +1,4 @@
-"""How many samples an update is over, by a recipe in plain tables."""
+"""The number of samples in an update, from a recipe in plain tables."""
 
 from __future__ import annotations
 

@@ -8,19 +8,19 @@ from typing import Any
 
 from hpcai500.text import aligned
 
-# A rank this much below the others is named, and a measurement that spreads more than this is doubted.
+# A rank below this share of the others is named; a measurement that spreads more than this is doubted.
 _SLOW, _NOISY = 0.9, 0.2
 _SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _HEADER = ("measurement", "value", "95 % interval", "spread", "shape")
 
 
 def table_lines(document: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The measurements of a micro document, for people on a terminal."""
+    """The measurements of a micro document, for a terminal."""
     rows = [_HEADER, *(_row(name, entry) for name, entry in document.items())]
     yield from aligned(rows, right=range(1, 4))
     shown: list[Any] = []
     for name, entry in document.items():
-        # On one node, its ranks are all ranks: one measurement with two names.
+        # On one node, the ranks of the node are all ranks: one measurement with two names.
         if "table" in entry and entry["table"] not in shown:
             shown.append(entry["table"])
             yield from _message_lines(name, entry)

@@ -1,4 +1,4 @@
-"""Records in the log format of MLPerf, for tools that read such logs."""
+"""Records in the log format of MLPerf, for tools that read such logs: its words where it has one, else `hpcai500_…`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from hpcai500.results.score import score_record
 from hpcai500.results.submission.claim import accelerators_of
 
 # ----------------------------------------------------------------------------------------------------
-# Records in the log format of MLPerf, for tools that read such logs.
-
-
-# ----------------------------------------------------------------------------------------------------
-# One line of such a log.
+# One line of a log.
 
 
 _MARK = ":::MLLOG "
-# What MLPerf's vocabulary has no word for.
+# Prefix of what MLPerf's vocabulary has no word for.
 OURS = "hpcai500_"
 
 Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
@@ -31,15 +27,7 @@ Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
 
 @dataclass(frozen=True)
 class Line:
-    """What happened.
-
-    Attributes:
-        key: its name.
-        value: any JSON value.
-        time_ms: when (UNIX time).
-        kind: whether something begins, ends, or is so.
-        metadata: facts beside it.
-    """
+    """One event of a log: `time_ms` is UNIX time, `value` any JSON value, `metadata` holds facts beside it."""
 
     key: str
     value: Any
@@ -48,10 +36,10 @@ class Line:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
-        """As it stands in the log, in ASCII.
+        """The line as it stands in the log, in ASCII.
 
         Raises:
-            ValueError: a number in it is not finite: JSON has none such.
+            ValueError: a number in it is not finite, which JSON cannot express.
         """
         fields = {
             "namespace": "",
@@ -61,24 +49,24 @@ class Line:
             "value": self.value,
             "metadata": self.metadata,
         }
-        # Parsers look for the last mark in a line: one within a text (a host's name) would cut the line in two.
+        # Parsers look for the last mark in a line: one inside a text (a host's name) would cut the line in two.
         return _MARK + json.dumps(fields, allow_nan=False).replace(":::MLL", "\\u003a::MLL")
 
 
 # ----------------------------------------------------------------------------------------------------
-# What such a log says first: who submits what, and with which hyper-parameters.
+# What a log says first: who submits what, and with which hyper-parameters.
 
 
 _PRECISION = {"bf16": "bfloat16"}
-# What MLPerf calls the training of ResNet-50 v1.5 on ImageNet; it has no word for what else we do.
+# MLPerf's name for training ResNet-50 v1.5 on ImageNet; it has none for our other tasks.
 _SAME_TASK = {("ic", "imagenet-1k"): "resnet"}
 
 
 def submission_facts(record: Record) -> Iterator[tuple[str, Any]]:
     """Keys and values that tell what the log is of.
 
-    A record knows no organisation. MLPerf's checker stops at a benchmark that it does not know, so there is a word of
-    its own or none.
+    A record names no organisation. MLPerf's checker stops at a benchmark that it does not know, so the key is MLPerf's
+    own name of the task or absent.
     """
     tables, nodes = record.tables, record.system.get("nodes")
     benchmark = tables["benchmark"]
@@ -94,7 +82,7 @@ def submission_facts(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def hyperparameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys and values of the recipe in plain tables that MLPerf has words for."""
+    """Keys and values of the recipe, in plain tables, that MLPerf has words for."""
     policy, samples = tables["hyperparameters"], global_batch(tables)
     scaled = policy["learning_rate_scaling"] == "linear"
     precision = tables["accelerator"]["precision"]
@@ -103,7 +91,7 @@ def hyperparameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "gradient_accumulation_steps", policy["accumulation_steps"]
     yield "micro_batch_size", policy["batch_size"]
     yield "opt_name", policy["optimizer"]
-    # MLPerf's is the one that is used, not the one that a smaller batch would have.
+    # MLPerf's base learning rate is the one that is used, not the one for `base_batch`.
     yield (
         "opt_base_learning_rate",
         policy["base_learning_rate"] * (samples / policy["base_batch"] if scaled else 1.0),
@@ -114,17 +102,17 @@ def hyperparameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A record's events as a log in MLPerf's format: its words where it has one, `hpcai500_` before all others.
+# Events as lines of a log.
 
 
 _ABORTED = "aborted"
-# What is done in an epoch, by the events that begin and end it.
+# Event that begins a part of an epoch -> event that ends it.
 _BEGINS = {"epoch_start": "epoch_stop", "eval_start": "eval_stop"}
 _ENDS = frozenset(_BEGINS.values())
 
 
 def mllog_lines(record: Record) -> list[str]:
-    """The log of `record`, line by line: of one that is done, that failed, or that was stopped and gone on with.
+    """The log of `record`, line by line: a run that is done, that failed, or that was stopped and resumed.
 
     Raises:
         RecordError: an event lacks something that it should have.
@@ -143,7 +131,7 @@ class _Log:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._seen: set[str] = set()
-        # Of what has begun and not ended: the event that ends it, with its number of the epoch.
+        # Of what has begun and not ended: key of the event that ends it -> epoch.
         self._open: dict[str, int] = {}
         self._now_ms = 0
 
@@ -167,7 +155,7 @@ class _Log:
             case "init_start":
                 yield from self._init_start(event)
             case "init_stop":
-                # There is one of it, before the clock starts.
+                # A log has one init_stop, before the clock starts.
                 again = "init_stop" in self._seen
                 yield self._line(event, f"{OURS}resume_{key}" if again else key, "INTERVAL_END", None)
             case "run_start":
@@ -219,13 +207,12 @@ class _Log:
         self._open.clear()
 
     def _line(self, event: Event, key: str, kind: Kind, value: Any, **facts: Any) -> Line:
-        """With the place in the record that it comes from, as MLPerf's own loggers name the place in the source."""
+        """A line with its place in the record, as MLPerf's own loggers name the place in the source."""
         place = {"file": "events.jsonl", "lineno": event["seq"] + 1}
         return Line(key, value, event["time_ms"], kind, {**place, **facts})
 
 
 def _result(record: Record) -> Sequence[Line]:
-    """What a complete record amounts to."""
     if record.status != "done":
         return []
     result = score_record(record.path)

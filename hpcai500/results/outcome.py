@@ -1,4 +1,7 @@
-"""What a command says about the runs that it made or scored: one verdict, for people, for harnesses, or as JSON."""
+"""What a command says about the runs that it made or scored: one verdict, for people, for harnesses, or as JSON.
+
+Stable lines for harnesses are `HPCAI500 FOM <name>=<value> <unit>` and, last, `HPCAI500 RESULT <verdict>`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from hpcai500.system.container import short_image
 from hpcai500.text import scaled
 
 # ----------------------------------------------------------------------------------------------------
-# A result as people read it, and as the stable lines that test harnesses read.
+# One result as people read it, and as stable lines.
 
 
 INPUTS = {
@@ -27,12 +30,12 @@ INPUTS = {
     "synthetic": "synthetic data, made by `hpcai500 data make`",
     "memory": "none: a few batches repeated from memory",
 }
-# What a terminal shows in a line; `hpcai500 timeline` names all of them.
+# Names that a terminal shows in a line; `hpcai500 timeline` has all stragglers.
 _MOST_NAMES = 4
 
 
 def summary_lines(result: Result) -> Iterator[str]:
-    """The result for a person."""
+    """The result for a terminal."""
     quality = result.quality
     achieved = "unknown" if quality.achieved is None else f"{quality.achieved:.4f}"
     backend = f"{result.backend} ({result.communication_library})" if result.communication_library else result.backend
@@ -80,7 +83,7 @@ def _level_line(result: Result) -> Iterator[str]:
 
 
 def _power_lines(result: Result) -> Iterator[str]:
-    """Energy and what was had for it, or why it is not known."""
+    """Energy and FLOPS for it, or why it is not known."""
     if result.energy_joules is None or result.watts is None:
         yield f"energy      unknown: {result.power_note or 'the record says nothing of it'}"
         return
@@ -95,14 +98,14 @@ def _power_lines(result: Result) -> Iterator[str]:
 
 
 def image_lines(system: Mapping[str, Any]) -> Iterator[str]:
-    """The image that a record's run was made with, of its system.json; nothing for an installation."""
+    """The image that a run was made with, by its system.json; nothing for an installation."""
     image = (system.get("installation") or {}).get("image")
     if image:
         yield f"image       {short_image(image)}"
 
 
 def _communication_lines(result: Result) -> Iterator[str]:
-    """What many ranks cost; nothing for one process."""
+    """What communication between ranks cost; nothing for one process."""
     if result.communication_fraction is not None and result.step_split is None:
         yield f"comm wait   {result.communication_fraction:.1%} of training time"
     if result.parallel_efficiency is not None and result.parallel_efficiency_interval is not None:
@@ -192,7 +195,7 @@ def trial_lines(summaries: Mapping[str, TrialSummary]) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a command says about the runs that it made or scored: one verdict, for people, for harnesses, or as JSON.
+# The outcome of a command.
 
 
 @dataclass(frozen=True)
@@ -206,21 +209,19 @@ class RunOutcome:
 
     @property
     def system(self) -> Mapping[str, Any]:
-        """What the record says of the machine and the software."""
         path = self.record / "system.json"
         return json_object(path) if path.is_file() else {}
 
 
 @dataclass(frozen=True)
 class CampaignOutcome:
-    """The campaign that runs are of: its folder, its identity, and whether it may be ranked."""
+    """The campaign that runs belong to."""
 
     folder: Path
     identity: str
     standing: Standing
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "path": str(self.folder),
             "identity": self.identity,
@@ -239,7 +240,7 @@ class CommandOutcome:
 
     @property
     def exit_code(self) -> int:
-        """That of the first failure; else 2 when a quality was missed; else 0."""
+        """The code of the first failure; else WRONG_ANSWER when a quality was missed; else PASS."""
         failures = [code for code in (*(run.exit_code for run in self.runs), self.error_code) if code != ExitCode.PASS]
         if failures:
             return failures[0]
@@ -253,7 +254,7 @@ class CommandOutcome:
         return "FAIL" if self.exit_code == ExitCode.WRONG_ANSWER else "INVALID"
 
     def lines(self) -> Iterator[str]:
-        """For people, with the stable lines for harnesses last."""
+        """The outcome for a terminal, with the stable lines for harnesses last."""
         no_mean = self._why_no_mean()
         for run in self.runs:
             if run.record.exists():
@@ -283,7 +284,7 @@ class CommandOutcome:
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def document(self) -> dict[str, Any]:
-        """For programs: `result.json` for one good run, a summary of all for anything else."""
+        """As JSON: `result.json` for one good run, a summary of all for anything else."""
         if len(self.runs) == 1 and self.error is None and self.runs[0].result:
             return self.runs[0].result.as_json()
         return {
@@ -315,7 +316,7 @@ class CommandOutcome:
 
     @cached_property
     def _campaign(self) -> CampaignOutcome | None:
-        """The campaign whose finished runs these are, all of them and no others."""
+        """The campaign whose finished runs these are; None unless they are all of them and no others."""
         finished = [run.record for run in self.runs if run.result]
         folders = {record.parent for record in finished}
         if len(folders) != 1 or not is_campaign(folder := folders.pop()):

@@ -1,4 +1,8 @@
-"""`hpcai500 scale --predict`: a weak scaling that nobody has run, from the cost model (docs/cost-model.md)."""
+"""`hpcai500 scale --predict`: a weak scaling that nobody has run, from the cost model (docs/cost-model.md).
+
+A prediction is no result and never scored. It names its assumptions, and for each number the lowest and highest that
+the speed of computing and the model's error allow.
+"""
 
 from __future__ import annotations
 
@@ -46,22 +50,22 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-# Where a machine's file has a bandwidth and no latency: TCP over Ethernet, and links between accelerators of a node.
+# Seconds, where a machine's file has a bandwidth and no latency: TCP over Ethernet, and links within a node.
 _NETWORK_LATENCY, _NODE_LATENCY = 30e-6, 5e-6
-# Where it has neither.
+# Where a machine's file says nothing of links within a node.
 _FREE = Hockney(0.0, 1e30)
 
 
 @dataclass(frozen=True)
 class Known(Generic[Value]):
-    """A value, and in words what it rests on."""
+    """A value, and a sentence on what it rests on."""
 
     value: Value
     sentence: str
 
 
 def network_of(machine: Machine) -> Known[Network]:
-    """The links of `machine`.
+    """The links between and within nodes of `machine`.
 
     Raises:
         UsageError: nothing tells how fast its nodes talk to each other.
@@ -84,7 +88,8 @@ def network_of(machine: Machine) -> Known[Network]:
 def rate_of(machine: Machine, recipe: Recipe, facts: StepFacts) -> Known[Span]:
     """FLOPS that one accelerator reaches in training without communication, by the analytic count of operations.
 
-    Of what was published for this very workload on one node, else of the data sheet's peak, else of measured ceilings.
+    They come from what was published for this workload on one node, else from the data sheet's peak, else from measured
+    ceilings.
 
     Raises:
         UsageError: nothing is known of the recipe's precision.
@@ -137,20 +142,17 @@ def _link(link: Link | None, level: Level | None, latency: float) -> Hockney | N
 
 
 # ----------------------------------------------------------------------------------------------------
-# Records beside a prediction: what was measured, and the step that it began from.
+# Records beside a prediction: what was measured, and the step without communication that it starts from.
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """One record.
+    """One record, by its folder.
 
     Attributes:
-        record: its folder.
-        ranks: of the run.
-        nodes: of the run.
         flops: of its training steps, without evaluation.
-        flops_per_sample: by the record's count.
-        step_seconds_alone: of a step without communication: what the run measured before its clock started, or, of one
+        flops_per_sample: by the record's own count.
+        step_seconds_alone: a step without communication: as the run measured it before its clock started, or, of one
             rank, its mean step.
     """
 
@@ -180,7 +182,7 @@ def read_measured(paths: Sequence[Path]) -> list[MeasuredPoint]:
 
 
 def require_fit(paths: Sequence[Path], machine: Machine) -> None:
-    """Refuse records that were not made as `machine`'s ceilings were: their step says nothing of it.
+    """Refuse records of another device or node size than `machine`'s ceilings: their steps say nothing of it.
 
     Raises:
         UsageError: with the reason.
@@ -194,7 +196,7 @@ def require_fit(paths: Sequence[Path], machine: Machine) -> None:
 
 
 def classes_of(path: Path) -> int | None:
-    """Classes of the data that the record's run was trained on, where it is a classifier's."""
+    """Number of classes in the data that the record's run was trained on; None where it is no classifier's."""
     dataset: dict[str, Any] = next((event["value"] for event in iterate(read_record(path).events, "dataset")), {})
     classes = dataset.get("classes")
     return int(classes) if classes and "grid" not in dataset else None
@@ -220,19 +222,20 @@ def _without_seed(record: Record, table: str) -> dict[str, object]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 scale --predict`: a weak scaling that nobody has run, from the cost model (docs/cost-model.md).
+# The weak scaling from the cost model.
 
 
 # The largest batch with which published recipes reach IC's target quality (docs/large-batch.md); none is known for EWA.
 LARGEST_BATCH = {"ic": 65536}
-# Published steps on several nodes over what `predict_scaling` says of them: docs/cost-model.md, and a test computes it.
+# Published steps on several nodes over what `predict_scaling` says of them, lowest and highest (docs/cost-model.md; a
+# test computes it).
 MODEL_ERROR = (1.02, 1.36)
 LABEL = "predicted by a model: not measured, no result, not to be scored"
 
 
 @dataclass(frozen=True)
 class Between:
-    """Lowest and highest of a point's numbers."""
+    """Lowest and highest of what a point's numbers may be."""
 
     parallel_efficiency: tuple[float, float]
     flops: tuple[float, float]
@@ -241,20 +244,15 @@ class Between:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A curve, with the ends of what it rests on.
+    """A predicted curve.
 
     Attributes:
-        benchmark: `ic` or `ewa`.
-        machine: its name.
-        precision: of the recipe.
-        batch_size: of a rank, in a step.
-        ranks_per_node: all nodes alike.
-        points: for the expected speed of computing.
-        slow: the same for the lowest, and
-        fast: for the highest; both as `points` where the speed is known.
+        batch_size: samples of a rank in one step.
+        points: for the expected speed of computing; `slow` for the lowest, `fast` for the highest. All three are the
+            same where the speed is known.
         walls: the nearest first.
-        assumptions: in words.
-        measured: records that are drawn beside it, and never mixed with it.
+        assumptions: a sentence each.
+        measured: records that are drawn beside the curve, and never mixed with it.
         sources: files that the machine's figures were given in.
     """
 
@@ -272,20 +270,18 @@ class Prediction:
     sources: tuple[GivenFile, ...] = ()
 
     def between(self) -> Iterator[Between]:
-        """Of each point, what its numbers may be: by the speed of computing, and by the error of the model."""
+        """What the numbers of each point may be, given the speed of computing and the error of the model."""
         for slow, fast in zip(self.slow, self.fast, strict=True):
             late = MODEL_ERROR[1] if slow.nodes > 1 else 1.0
-            # Faster computing leaves less to hide communication under.
+            # Faster computing leaves less time to hide communication under.
             efficiency = (fast.parallel_efficiency / late, slow.parallel_efficiency)
             yield Between(efficiency, (slow.flops / late, fast.flops), (fast.step.seconds, slow.step.seconds * late))
 
     @property
     def wall(self) -> Wall | None:
-        """The nearest one."""
         return self.walls[0] if self.walls else None
 
     def lines(self) -> Iterator[str]:
-        """The table for people."""
         yield f"PREDICTED weak scaling of {self.benchmark} on {self.machine}"
         yield f"({LABEL}; efficiency against one node of {self.ranks_per_node} rank(s))"
         yield from (f"signature   {file.sentence}" for file in self.sources)
@@ -312,7 +308,6 @@ class Prediction:
             yield f"assumed     {sentence}"
 
     def document(self) -> dict[str, Any]:
-        """The same for programs."""
         return {
             "kind": "prediction",
             "label": LABEL,
@@ -350,12 +345,10 @@ def predict_scaling(
     """The weak scaling of `recipe` on 1, 2, 4, … `most_nodes` nodes like those of `machine`.
 
     Args:
-        recipe: its size does not matter.
-        facts: a step of it.
-        machine: whose links and speed; of the speed, the step of the first of `measured` says more.
-        most_nodes: last point.
-        measured: records of the same work, drawn as such.
-        jitter: standard deviation of a rank's step from one to the next, as a share of it.
+        recipe: its own number of nodes does not matter.
+        facts: one step of the recipe.
+        measured: records of the same work; the step of the first one replaces the machine's speed.
+        jitter: standard deviation of a rank's step time from step to step, as a share of it.
 
     Raises:
         UsageError: the machine's file lacks what is needed.
@@ -366,7 +359,7 @@ def predict_scaling(
         name: plan_of(recipe, facts, machine, flops, jitter)
         for name, flops in (("slow", rate.value.low), ("expected", rate.value.expected), ("fast", rate.value.high))
     }
-    # As the records that it is drawn beside, whose images may have another size.
+    # Counted as in the records that it is drawn beside, whose images may have another size.
     each = measured[0].flops_per_sample if measured else facts.training_flops
     curves = {name: tuple(predicted_curve(plan, each, facts.samples, most_nodes)) for name, plan in plans.items()}
     rules = benchmark_rules(recipe.edition, recipe.benchmark)
@@ -419,7 +412,7 @@ def plan_of(recipe: Recipe, facts: StepFacts, machine: Machine, flops: float, ji
 
 
 def error_sentence() -> str:
-    """How far the model was from what was published."""
+    """How far the model was from published steps."""
     return (
         f"published steps on 2 to 8 nodes took {MODEL_ERROR[0]:g} to {MODEL_ERROR[1]:g} times what this model says of "
         "them, and so may these"
@@ -427,7 +420,7 @@ def error_sentence() -> str:
 
 
 def communication_sentences(recipe: Recipe, facts: StepFacts, machine: Machine, jitter: float) -> Iterator[str]:
-    """How gradients are taken to travel."""
+    """What is assumed about how gradients travel, and what the model leaves out."""
     way = recipe.communication
     size = way.bucket_bytes or USUAL_BUCKET_BYTES
     total = sum(one.size_bytes for one in facts.gradients)
@@ -447,7 +440,7 @@ def communication_sentences(recipe: Recipe, facts: StepFacts, machine: Machine, 
 
 
 def _algorithm(recipe: Recipe) -> str:
-    """Gloo has a ring only; NCCL chooses."""
+    """The all-reduce algorithm: Gloo has a ring only; NCCL chooses."""
     way = recipe.communication
     return "ring" if way.algorithm == "default" and recipe.accelerator.device == "cpu" else way.algorithm
 
@@ -476,7 +469,7 @@ def _plain(point: CurvePoint) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The picture of a prediction: FLOPS and efficiency over nodes, and the walls.
+# The picture: FLOPS and efficiency over nodes, and the walls.
 
 
 _PREDICTED, _MEASURED, _IDEAL, _WALL = "#d55e00", "#0072b2", "#999999", "#444444"
@@ -566,10 +559,6 @@ def _band(axes: Any, prediction: Prediction, spans: Sequence[tuple[float, ...]])
         nodes = [point.nodes for point in prediction.points]
         label = "by assumptions, and the model's error"
         axes.fill_between(nodes, low, high, color=_PREDICTED, alpha=0.15, linewidth=0, label=label)
-
-
-# ----------------------------------------------------------------------------------------------------
-# A prediction in a folder: its numbers and its picture.
 
 
 def write_prediction(prediction: Prediction, folder: Path) -> list[Path]:

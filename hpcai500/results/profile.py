@@ -1,4 +1,4 @@
-"""A profile as people, harnesses and figures read it: `profile.json` of a folder that `hpcai500 profile` wrote."""
+"""Profiles as people, harnesses and figures read them: `profile.json` of a folder that `hpcai500 profile` wrote."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Launch gaps of a profile as people read them: what a CUDA device waited for.
+# Launch gaps: what a CUDA device waited for.
 
 
-# Keys of the table `launch`, in a person's words.
+# Keys of the table `launch`, in words.
 DEVICE_TIME = {"compute": "computes", "communication": "only communicates", "copy": "only copies", "idle": "idles"}
 _CAUSES = {"host": "waiting for the host", "input": "for input", "device": "between queued works"}
 _BOUNDS = {
@@ -33,7 +33,7 @@ _SHOWN_GAPS = 5
 
 
 def launch_lines(profile: Mapping[str, Any]) -> Iterator[str]:
-    """What a CUDA device waited for; none of a processor's profile."""
+    """What a CUDA device waited for; nothing for a CPU's profile."""
     launch, steps = profile.get("launch"), profile["steps"]
     if not launch:
         return
@@ -58,16 +58,16 @@ def launch_lines(profile: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shortened(name: str, most: int) -> str:
-    """A kernel's name in at most `most` letters: templates' arguments tell little."""
+    """A kernel's name in at most `most` letters: the arguments of its templates tell little."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
 # ----------------------------------------------------------------------------------------------------
-# A profile as people, harnesses and figures read it: `profile.json` of a folder that `hpcai500 profile` wrote.
+# A profile, or several, as text.
 
 
 SCHEMA = 1
-# What we promise of both workloads; above it, the rules of methodology/kernels.py lack something.
+# Promised for both workloads; above it, the rules of methodology/kernels.py lack something.
 MOST_UNCLASSIFIED = 0.02
 _NEEDED = {
     "benchmark", "bandwidth", "classes", "kernel_seconds", "layout", "overhead", "sampled", "seconds", "steps", "top",
@@ -80,7 +80,7 @@ Profile = Mapping[str, Any]
 
 
 def read_profile(folder: Path) -> tuple[dict[str, Any], GivenFile]:
-    """The profile in `folder`, and its file with who stands for it.
+    """The profile in `folder`, and its file with its signer.
 
     Raises:
         RecordError: there is none, or it is of another version or damaged.
@@ -99,12 +99,12 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], GivenFile]:
 
 
 def exit_code(profile: Profile) -> ExitCode:
-    """PASS, or WRONG_ANSWER where too much of the time is in kernels that no rule knows."""
+    """WRONG_ANSWER where too much of the time is in kernels that no rule knows, else PASS."""
     return ExitCode.PASS if profile["unclassified_share"] <= MOST_UNCLASSIFIED else ExitCode.WRONG_ANSWER
 
 
 def profile_lines(profile: Profile, folder: Path) -> Iterator[str]:
-    """For people; the stable lines for harnesses last."""
+    """The profile for a terminal, with the stable lines for harnesses last."""
     yield f"profile     {folder}: {setting_of(profile)}"
     yield f"steps       {profile['steps']} under the profiler, {profile['sampled']['steps']} without"
     yield ""
@@ -126,7 +126,7 @@ def profile_lines(profile: Profile, folder: Path) -> Iterator[str]:
 
 
 def setting_of(profile: Profile) -> str:
-    """What was profiled, in a line."""
+    """What was profiled, in one line."""
     ranks = profile["ranks"]
     words = [
         profile["benchmark"],
@@ -218,7 +218,7 @@ def figure_of_merit_lines(profile: Profile) -> Iterator[str]:
 
 
 def comparison_lines(profiles: Sequence[tuple[Path, Profile]]) -> Iterator[str]:
-    """Several profiles side by side; the stable lines of none, for they are of different things."""
+    """Several profiles side by side, without stable lines for harnesses: they are of different things."""
     for number, (folder, profile) in enumerate(profiles, 1):
         yield f"{number}  {folder}: {setting_of(profile)}"
     yield ""
@@ -231,22 +231,22 @@ def comparison_lines(profiles: Sequence[tuple[Path, Profile]]) -> Iterator[str]:
 
 
 def mean_of(curve: Sequence[Sequence[float]]) -> float:
-    """Mean of [time, value] points."""
+    """Mean of the values of [time, value] points."""
     return fmean(value for _, value in curve)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The picture of launch gaps: what a CUDA device did in one step, and when it did nothing.
+# The picture of launch gaps: what a CUDA device did in one step, and when it was idle.
 
 
 LANE_INCHES = 0.6
-# Okabe and Ito's, as in the panels beside it: computes, only communicates, only copies.
+# Okabe and Ito's colours, as in the panels beside it: computes, only communicates, only copies.
 _COLOURS = ("#0072b2", "#e69f00", "#56b4e9")
 _IDLE = "#dddddd"
 
 
 def draw_lanes(axes: Any, profiles: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """A lane for each profile that has one: full where the device was busy throughout, empty where it was idle."""
+    """A lane for each profile of a CUDA device: full where the device was always busy, empty where it was idle."""
     shown = [(name, profile["launch"]) for name, profile in profiles if profile.get("launch")]
     for place, (_, launch) in enumerate(shown):
         _draw_lane(axes, place, launch)
@@ -266,7 +266,7 @@ def draw_lanes(axes: Any, profiles: Sequence[tuple[str, Mapping[str, Any]]]) -> 
 
 
 def _draw_lane(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
-    """Upside down, for the first lane is the uppermost: what is busy stands on its lower edge."""
+    """The axis is upside down, as the first lane is the uppermost: busy time stands on the lane's lower edge."""
     times = [1e3 * row[0] for row in launch["lane"]]
     times.append(1e3 * float(launch["lane_seconds"]))
     floor, ceiling = place + 0.8, float(place)
@@ -294,15 +294,15 @@ def _draw_lane(axes: Any, place: int, launch: Mapping[str, Any]) -> None:
 # The picture of profiles, to be read like V2.0 Fig. 10 and 13: time of each class of kernels, device and network.
 
 
-# Okabe and Ito's, which people who see colours differently can tell apart.
+# Okabe and Ito's colours, which colour-blind people can tell apart.
 _PROFILE_FIGURE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _GREY = "#666666"
 MOST_PROFILES = len(_PROFILE_FIGURE_COLOURS)
 _WIDTH, _BAR_INCHES, _CURVE_INCHES = 7.5, 0.2, 1.75
 _UNCLASSIFIED = "unclassified"
-# Half of the time that the thick line is a mean over.
+# Half the width of the window that the thick line is a mean over.
 _AROUND_SECONDS = 0.5
-# A bar of less than this is not to be seen.
+# A smaller share makes a bar that cannot be seen.
 _VISIBLE = 0.0005
 
 
@@ -330,7 +330,7 @@ def draw_profiles(profiles: Sequence[tuple[str, Profile]]) -> dict[str, bytes]:
 
 
 def _settle(figure: Figure, axes: Iterable[Any]) -> None:
-    """Leave the axes where the layout has put them, without its last digits, which are others each time."""
+    """Freeze the axes where the layout put them, rounded: its last digits differ from run to run."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for one in axes:
@@ -432,7 +432,7 @@ def _mean_around(times: Sequence[float], values: Sequence[float], at: float) -> 
 
 
 def _at_end(axes: Any, heights: Sequence[float | None], form: str) -> None:
-    """The `heights` in their colours, right of the axes, where their lines end; two do not lie on each other."""
+    """Write `heights` in their colours right of the axes, where their lines end, without two lying on each other."""
     shown = sorted((height, number) for number, height in enumerate(heights) if height is not None)
     for place, (height, number) in enumerate(shown):
         side = "center" if len(shown) == 1 else "top" if place == 0 else "bottom"
@@ -455,7 +455,7 @@ def _time(seconds: float) -> str:
 
 
 def _broken(line: str) -> str:
-    """In two lines, at a comma, where it is too long for one."""
+    """`line` in two lines, broken at a comma, where it is too long for one."""
     words, lines = line.split(", "), [""]
     for word in words:
         if len(lines[-1]) + len(word) > 85:

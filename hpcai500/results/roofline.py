@@ -1,4 +1,9 @@
-"""`hpcai500 roofline`: where runs lie below the ceilings of a machine, what binds them, and what would move it."""
+"""`hpcai500 roofline`: where runs lie below the ceilings of a machine, what binds them, and what would move it.
+
+FLOPS are those of the training steps, by all accelerators together. COI is the communication operation intensity:
+FLOPs for each byte that went through one link. Ceilings are FLOPS (flat) or bandwidths in bytes a second (slanted);
+the model is of one node (`node`) or of several (`system`).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a roofline says of a run, in sentences.
+# What binds a run, in sentences.
 
 
 _DOUBLE = 2.0
@@ -47,12 +52,10 @@ class Bound(Protocol):
     """What binds a point before anything is moved."""
 
     @property
-    def binding(self) -> str:
-        """The ceiling that binds."""
+    def binding(self) -> str: ...
 
     @property
-    def attainable_flops(self) -> float:
-        """What it allows."""
+    def attainable_flops(self) -> float: ...
 
 
 def precise(value: float, unit: str) -> str:
@@ -62,12 +65,12 @@ def precise(value: float, unit: str) -> str:
 
 
 def flops_per_byte(coi: float) -> str:
-    """A COI for people: `67.4 kFLOP/B`."""
+    """A COI as people read it: `67.4 kFLOP/B`."""
     return precise(coi, "FLOP/B")
 
 
 def point_sentence(name: str, workload: Workload, roof: Roof, flops: float) -> str:
-    """What binds a run, and how near it comes."""
+    """What binds a run, and how near it comes to that bound."""
     coi, attainable = workload.coi, roof.attainable(workload.coi)
     allows = precise(attainable, "FLOPS")
     if roof.link is None or coi is None:
@@ -108,14 +111,14 @@ def _of_coi(move: Move) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 roofline`: where runs lie below the ceilings of a machine, what binds them, and what would move it.
+# Where a run lies below the ceilings of as many accelerators as it had.
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """All ceilings of so many accelerators: FLOPS of all of them, bytes a second through one link, and ridge points.
+    """Ceilings of so many accelerators: FLOPS of all of them, bytes a second through one link, and ridge points.
 
-    `ridges` holds the COI (FLOPs a byte) where a FLOPS ceiling meets a bandwidth ceiling, by the names of both.
+    `ridges` holds the COI at which a FLOPS ceiling meets a bandwidth ceiling, by the names of both.
     """
 
     accelerators: int
@@ -129,22 +132,15 @@ class RooflinePoint:
     """One run in the model.
 
     Attributes:
-        name: what people call it.
-        benchmark: `ic`, `ewa`, or a plug-in's.
-        precision: of its arithmetic.
-        compression: type in which its gradients travelled.
-        accelerators: that it ran on.
+        compression: the type in which its gradients travelled.
         flops: attained in its training steps, by all accelerators together.
-        coi: FLOPs for each byte through one link, as it travelled; None where nothing is communicated.
-        coi_uncompressed: what that would be with gradients in fp32.
+        coi: with gradients as they travelled; None where nothing is communicated.
+        coi_uncompressed: the COI with gradients in fp32.
         bound: `communication` or `computation`.
-        binding: the ceiling that binds.
-        attainable_flops: what that allows.
+        binding: name of the ceiling that binds, which allows `attainable_flops`.
         share: flops / attainable_flops.
-        flops_ceiling: the flat part of its roof.
-        bandwidth: the slanted one; None where there is none.
-        moves: what would change the bound.
-        sentence: all of it for people.
+        flops_ceiling: name of the flat part of its roof.
+        bandwidth: name of the slanted part; None where there is none.
         source: the record's path, or where it was published.
     """
 
@@ -169,10 +165,10 @@ class RooflinePoint:
 
 @dataclass(frozen=True)
 class Roofline:
-    """One model of one machine, with the points in it. `roofs` has the ceilings of each number of accelerators.
+    """One model of one machine with its points; `roofs` has the ceilings of each number of accelerators.
 
-    `draws_whole` says whether the whole machine is of interest: where no run is, and beside published ones. `sources`
-    are the files that the ceilings were given in.
+    `draws_whole` says whether the whole machine is drawn too: without runs, and with published ones. `sources` are the
+    files that the ceilings were given in.
     """
 
     model: Model
@@ -186,7 +182,7 @@ class Roofline:
     sources: tuple[GivenFile, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """For programs. `ceilings` and `bandwidths` are those of the whole machine; each point's are in `roofs`."""
+        """As JSON: `ceilings` and `bandwidths` are those of the whole machine; those of each point are in `roofs`."""
         return {
             "model": self.model,
             "machine": self.machine,
@@ -203,7 +199,6 @@ class Roofline:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         kind = "distributed" if self.model == "system" else "single-node"
         yield f"{kind} roofline of {self.machine}"
         yield f"source      {self.source}"
@@ -341,13 +336,11 @@ def _roof_lines(roofs: Roofs, bound: str | None) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Points of a roofline from records: FLOPS of the training steps, and FLOPs for each byte that went through a link.
+# Points from records of runs.
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One record and what it amounts to."""
-
     record: Record
     result: Result
 
@@ -357,7 +350,7 @@ class _Run:
 
     @property
     def stages(self) -> int:
-        """Parts of its model: 1 in records that are older than they."""
+        """Pipeline stages of its model; older records do not name them and have one."""
         return int(self.record.tables["programming"].get("stages", 1))
 
     def setting(self, table: str, key: str) -> Any:
@@ -367,10 +360,7 @@ class _Run:
 def roofline(records: Sequence[Path], machine: Machine, model: Model | None = None) -> Roofline:
     """The model of `machine` with the runs of `records` in it; without any, with those that were published for it.
 
-    Args:
-        records: folders of runs.
-        machine: that they ran on.
-        model: `node` for runs on one node, `system` for runs on several; by default what they are.
+    `model` is `node` for runs on one node and `system` for runs on several; None takes what the runs are.
 
     Raises:
         UsageError: the model is not one for these runs, or the machine lacks a ceiling that one of them needs.
@@ -444,14 +434,14 @@ def _workload(run: _Run, model: Model, per_node: int) -> Workload:
 
 
 def _flops_per_step(run: _Run) -> float:
-    """Of all ranks: a step is an update, whose images no number of ranks changes."""
+    """FLOPs of all ranks in one update; their number does not depend on how many ranks share the update's images."""
     images = run.setting("hyperparameters", "batch_size") * run.setting("hyperparameters", "accumulation_steps")
     ranks = run.setting("hardware", "nodes") * run.setting("hardware", "accelerators_per_node")
     return float(images * ranks * run.result.flops_per_image)
 
 
 def _topology(run: _Run, per_node: int) -> Topology | None:
-    """The recipe's word in those of the model; None for a torus whose rows are not the nodes."""
+    """The recipe's topology in the model's terms; None for a torus whose rows are not the nodes."""
     match run.setting("communication", "topology"):
         case "hierarchical":
             return "hierarchical"
@@ -470,18 +460,18 @@ def _name(run: _Run, workload: Workload) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where labels go, so that none lies on another, on a point, or, if it can be helped, on a line.
+# Labels placed so that none lies on another, on a point, or, where it can be avoided, on a line.
 
 
 # Left, lower, right and upper edge, in pixels.
 Box = tuple[float, float, float, float]
 
-# Points (1/72 inch) from what is labelled, tried in this order: beside it, above, below, farther away.
+# Offsets from what is labelled, in points (1/72 inch), tried in this order: beside it, above, below, farther away.
 _NEAR, _FAR, _FARTHEST = 9, 18, 32
 _SIDES = ((1, 0), (-1, 0), (1, -1), (-1, -1), (0, -1), (1, 1), (-1, 1), (0, 1))
 _ALIGN = {-1: "right", 0: "center", 1: "left"}
 _ALIGN_HEIGHT = {-1: "top", 0: "center", 1: "bottom"}
-# What a pixel of overlap costs: with text or a point, with a line, and what a place farther down the list costs.
+# Cost of a pixel of overlap with text or a point, and with a line; cost of each place farther down the list.
 _ON_TEXT, _ON_LINE, _LATER, _OUTSIDE = 50.0, 6.0, 6.0, 1e5
 
 
@@ -496,7 +486,7 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def _first(group: Sequence[float], gap: float) -> float:
-    """Place of the first of a group whose members stand `gap` apart around where they wanted to be."""
+    """Place of the first of a group whose members stand `gap` apart, centred on where they wanted to be."""
     return math.fsum(group) / len(group) - gap * (len(group) - 1) / 2
 
 
@@ -505,18 +495,18 @@ def _last(group: Sequence[float], gap: float) -> float:
 
 
 class Labels:
-    """Puts labels on `axes`, whose limits and place on the figure are final."""
+    """Puts labels on `axes`, whose limits and place on the figure must be final."""
 
     def __init__(self, axes: Axes) -> None:
         self._axes = axes
-        # The renderer of the canvas that pictures are made with; the type of a figure's canvas does not know it.
+        # The renderer of the canvas that pictures are made with; the type of a figure's canvas lacks it.
         canvas: Any = axes.figure.canvas
         self._renderer = canvas.get_renderer()
         self._texts: list[Box] = []
         self._lines: list[Box] = []
 
     def avoid_point(self, x: float, y: float, radius: float = 6.0) -> None:
-        """Keep off the marker at data (x, y)."""
+        """Keep off the marker at data (x, y); `radius` is in points (1/72 inch)."""
         self._texts.append(self._box(x, y, radius))
 
     def avoid_line(self, start: tuple[float, float], end: tuple[float, float], *, is_drawn_over: bool = True) -> None:
@@ -525,7 +515,7 @@ class Labels:
         target += [self._box_at(x, y, 2.0) for x, y in self._along(start, end)]
 
     def in_corner(self, text: str, size: float, color: str) -> None:
-        """Write `text` at the lower right."""
+        """Write `text` in the lower right corner."""
         written = self._axes.text(
             0.992, 0.015, text, transform=self._axes.transAxes, ha="right", va="bottom", fontsize=size, color=color
         )
@@ -560,7 +550,7 @@ class Labels:
         self._keep_rotated(text_, angle, side)
 
     def beside_point(self, text: str, x: float, y: float, **style: Any) -> None:
-        """Write `text` where it lies on nothing, as near as can be to data (x, y)."""
+        """Write `text` as near to data (x, y) as it can be without lying on anything."""
         at_x, at_y = self._axes.transData.transform((x, y))
         probe = self._axes.text(x, y, text, **style)
         extent = probe.get_window_extent(self._renderer)
@@ -642,23 +632,23 @@ def _overlap(one: Box, other: Box) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The picture of a roofline, to be read like V2.0 Fig. 9 and 15: FLOPS over COI, both logarithmic.
+# The pictures, to be read like V2.0 Fig. 9 and 15: FLOPS over COI, both logarithmic.
 #
-# Flat lines are ceilings of FLOPS, slanted ones of bandwidth. A point is a run, with an arrow to it from where it would
-# be with gradients in fp32, and a dotted line up to its bound. What colours say, shapes and words say too.
+# A point is a run; an arrow leads to it from where it would be with gradients in fp32, and a dotted line up to its
+# bound. What colours say, shapes and words say too.
 
 
 PICTURE_INCHES = (9.0, 5.4)
-# Of the figure: left, bottom, width, height. Names of ceilings stand right of it.
+# Left, bottom, width and height in the figure; names of ceilings stand right of it.
 _FRAME = (0.085, 0.115, 0.7, 0.8)
 # As in V2.0 Fig. 15: EWA blue, Image Classification red. In grey, the shapes tell them apart.
 _LOOKS = {"ewa": ("#1f4fbf", "o"), "ic": ("#c8141e", "s")}
 _OTHER = ("#333333", "D")
 _INK, _FAINT = "#1a1a1a", "#6e6e6e"
 _SMALL, _MEDIUM = 8, 9
-# Runs whose COI agree so far differ in compression alone.
+# Runs whose COI agree within this share differ in compression alone.
 _SAME_COI = 0.01
-# Over less than this, powers of ten alone are too few marks.
+# Where an axis spans less than this factor, powers of ten alone are too few ticks.
 _FEW_DECADES = 300
 # Where along its line the name of a slanted ceiling stands, and how near two lines may be to share a side.
 _NAME_AT, _ROOFLINE_FIGURE_NEAR = 0.38, 2.0
@@ -667,8 +657,8 @@ _NAME_AT, _ROOFLINE_FIGURE_NEAR = 0.38, 2.0
 def draw_roofline(roofline: Roofline) -> dict[str, bytes]:
     """The pictures as files, one for each number of accelerators: `roofline-MODEL-ACCELERATORS.svg` and `.png`.
 
-    Of runs, it is the ceilings of as many accelerators as they had (V2.0 Fig. 15). The whole machine (Fig. 9) is drawn
-    where there is no run, and beside published ones.
+    Runs are drawn below the ceilings of as many accelerators as they had (V2.0 Fig. 15). The whole machine (Fig. 9) is
+    drawn where there is no run, and with published ones.
     """
     sizes = {roofs.accelerators: roofs for roofs in roofline.roofs}
     if roofline.draws_whole:
@@ -692,11 +682,10 @@ class Picture:
         self._bottom = min(self._least / 12, *(point.flops / 3 for point in self._points), self._peak)
         self._top = max(self._peak, *(point.flops for point in self._points), 0) * 1.8
         self._left, self._right = self._reach()
-        # One unit for all, so that numbers can be compared: the largest in which the lowest is not below one.
+        # One unit for all, so that numbers can be compared: the largest in which the lowest is at least one.
         self._factor, self._prefix = next(((f, p) for f, p in PREFIXES if self._least >= f), (1.0, ""))
 
     def draw(self, figure: Figure) -> None:
-        """Put it on an empty figure."""
         figure.set_layout_engine("none")
         axes = figure.add_axes(_FRAME)
         axes.set(xscale="log", yscale="log", xlim=(self._left, self._right), ylim=(self._bottom, self._top))
@@ -709,7 +698,7 @@ class Picture:
         self._draw_points(axes, labels)
 
     def _reach(self) -> tuple[float, float]:
-        """COI from the slanted part of the fastest link to the flat part above the slowest."""
+        """Lowest and highest COI: from the slanted part of the fastest link to the flat part above the slowest."""
         cois = [coi for point in self._points for coi in (point.coi, point.coi_uncompressed) if coi is not None]
         if self._slanted:
             fastest, slowest = max(self._slanted.values()), min(self._slanted.values())
@@ -746,7 +735,7 @@ class Picture:
         axes.spines[["top", "right"]].set_visible(False)
 
     def _draw_flat(self, axes: Axes, labels: Labels) -> None:
-        """Each from where the fastest link reaches it; its name right of the frame, apart from its neighbours'."""
+        """Each ceiling from where the fastest link reaches it; names right of the frame, apart from each other."""
         flat = sorted(self._roofs.ceilings.items(), key=lambda item: item[1])
         height = axes.get_window_extent().height
         heights = [axes.transAxes.inverted().transform(axes.transData.transform((1, flops)))[1] for _, flops in flat]
@@ -759,7 +748,7 @@ class Picture:
             )
             axes.plot([start, self._right], [flops, flops], zorder=2, **style)
             labels.avoid_line((start, flops), (self._right, flops))
-            # Three pieces: out of the frame, to the height of the label, to the label.
+            # The line to the label in three pieces: out of the frame, to the label's height, to the label.
             axes.plot(
                 [1.0, 1.008, 1.03, 1.036], [at, at, label_at, label_at],
                 transform=axes.transAxes, color=_FAINT, linewidth=0.7, clip_on=False,
@@ -805,7 +794,7 @@ class Picture:
             labels.beside_point(text, x, y, fontsize=_SMALL, color=colour, linespacing=1.15, zorder=7)
 
     def _place(self, point: RooflinePoint) -> tuple[float, float]:
-        """What communicates nothing stands far to the right, where no link would bind it."""
+        """A run that communicates nothing stands far to the right, where no link would bind it."""
         return (point.coi if point.coi is not None else (self._left * self._right**3) ** 0.25, point.flops)
 
     def _before(self, point: RooflinePoint) -> Iterator[tuple[float, float]]:

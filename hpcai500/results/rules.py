@@ -1,6 +1,7 @@
 """`hpcai500 rules`: the level that a recipe, a record or a campaign qualifies for, and what forces it there.
 
-It is that of the recipe: what the code of a run changes is told by the verification of its submission.
+The level is that of the recipe; what the code of a run changes is found when its submission is verified.
+`python -m hpcai500.results.rules docs/rules.md` writes the table of docs/rules.md anew.
 """
 
 from __future__ import annotations
@@ -28,12 +29,6 @@ from hpcai500.streams import spelt_out
 from hpcai500.system.software import package_code_hash
 from hpcai500.text import aligned, count
 
-# ----------------------------------------------------------------------------------------------------
-# `hpcai500 rules`: the level that a recipe, a record or a campaign qualifies for, and what forces it there.
-#
-# It is that of the recipe: what the code of a run changes is told by the verification of its submission.
-
-
 Kind = Literal["recipe", "record", "campaign"]
 
 
@@ -43,15 +38,12 @@ class RulesReport:
 
     Attributes:
         subject: as it was named.
-        kind: what it is.
-        benchmark: its name.
         edition: whose rules were asked.
         layers: name of each of the nine layers -> its number, from 9 down.
-        judgement: the level, and the changes.
         conduct: what a run's events show; None for what is no complete run.
         reasons: why no result of it can be ranked; empty where it can.
-        asked: the level that was asked for.
-        other_code: of a record whose code is not what is installed here: why its level is not known; else None.
+        asked: the level that it should qualify for, if one was asked for.
+        other_code: why the level of a record is not known: its code is not what is installed here; else None.
     """
 
     subject: str
@@ -82,11 +74,10 @@ class RulesReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """2 where it does not qualify for the level that was asked for."""
+        """WRONG_ANSWER where it does not qualify for the level that was asked for."""
         return ExitCode.WRONG_ANSWER if self.obstacles else ExitCode.PASS
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         judgement = self.judgement
         return {
             "subject": self.subject,
@@ -114,9 +105,8 @@ def ask_rules(
     """Judge a shipped recipe, a recipe file, the folder of a record or that of a campaign.
 
     Args:
-        subject: its name or path.
-        overrides: `table.key=value` each, for a recipe.
-        edition: whose rules; None: the subject's own.
+        overrides: `table.key=value` each, for a recipe only.
+        edition: whose rules apply; None for the subject's own.
         level: that it should qualify for.
 
     Raises:
@@ -175,7 +165,7 @@ def _rules(edition: str, benchmark: str, level: str | None) -> Mapping[str, Any]
 def _observed(
     record: Record | None, tables: Mapping[str, Any], rules: Mapping[str, Any]
 ) -> tuple[Observation, ...] | None:
-    """What the events of a run show that has come to its end."""
+    """What the events of a finished run show; None for anything else."""
     if record is None or not any(event["key"] == "run_stop" for event in record.events):
         return None
     return conduct(tables, rules, record.events)
@@ -194,7 +184,7 @@ def _reasons_of_recipe(judgement: Judgement, edition: str) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it: a record may hold anything that TOML can."""
+    """`value` as JSON allows it: a record may hold anything that TOML can."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -206,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the rules say, for a terminal: the nine layers drawn, then every change in a line.
+# A report for a terminal: the nine layers drawn, then every change in a line.
 
 
 _HEAD = ("layer", "field", "reference", "value", "level", "section")
@@ -216,7 +206,6 @@ _NONE = "none"
 
 
 def report_lines(report: RulesReport) -> Iterator[str]:
-    """All of a report."""
     judgement = report.judgement
     yield f"{report.kind:11} {spelt_out(report.subject, 200)}"
     yield f"benchmark   {report.benchmark}, edition {report.edition}"
@@ -305,7 +294,7 @@ def _table(changes: Sequence[Change]) -> Iterator[str]:
 
 
 def _is_odd(change: Change) -> bool:
-    """Whether a field is there that should not be, or is not there that should."""
+    """Whether a field exists only in the recipe, or only in the reference."""
     return change.reference is None or change.value is None
 
 
@@ -323,9 +312,7 @@ def _value(value: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# An edition's rules as a table: what each field is, and the lowest level at which it may change.
-#
-# python -m hpcai500.results.rules docs/rules.md      # write the table of docs/rules.md anew
+# An edition's rules in Markdown: what each field is, and the lowest level at which it may change.
 
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -352,7 +339,7 @@ def rules_lines(edition: str = EDITION) -> Iterator[str]:
 
 
 def _newer_lines(levels: Mapping[str, Any]) -> Iterator[str]:
-    """Tables that only newer editions rule."""
+    """Tables that only newer editions have rules for."""
     for name in editions():
         newer = load_edition(name)["levels"]
         for table in newer["layers"].keys() - levels["layers"].keys():
@@ -383,7 +370,7 @@ def page_with_table(page: str) -> str:
 
 
 def _fields(table: str) -> Iterator[tuple[str, str]]:
-    """Name and meaning of every field of a layer; where benchmarks differ, with the one that the meaning is of."""
+    """Name and meaning of every field of a layer; where benchmarks differ, the meaning names those that have it."""
     found: dict[tuple[str, str], list[str]] = {}
     for benchmark, recipe in RECIPE_TYPES.items():
         annotation = recipe.model_fields[table].annotation
@@ -397,7 +384,6 @@ def _fields(table: str) -> Iterator[tuple[str, str]]:
 
 
 def _at(row: Mapping[str, Any], order: Sequence[str]) -> str:
-    """Where a field may change, in words."""
     named: dict[str, list[str]] = {}
     for value, level in row.get("values", {}).items():
         named.setdefault(level, []).append(f"`{value}`")

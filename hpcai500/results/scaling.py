@@ -1,4 +1,7 @@
-"""Records of the same work on more and more processes, as one table: V2.0 Fig. 12."""
+"""`hpcai500 scale`: records of the same work on more and more processes, as one table and one picture (V2.0 Fig. 12).
+
+Rates are those of the training steps alone: no evaluation, no checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,13 @@ from hpcai500.record import Record, read_record
 from hpcai500.results.score import score_record
 from hpcai500.text import PREFIXES, scaled
 
-# ----------------------------------------------------------------------------------------------------
-# Records of the same work on more and more processes, as one table: V2.0 Fig. 12.
-
-
-# What a weak scaling varies, and what does not matter to its rates.
+# What may differ between the points of a weak scaling, and what does not matter to rates.
 _VARIED = {("hardware", "nodes"), ("hardware", "accelerators_per_node"), ("hyperparameters", "seed")}
 
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """One number of processes. Rates are those of the training steps: no evaluation, no checkpoint.
+    """The record with this number of processes.
 
     `estimated_efficiency` is what the run itself measured before its clock started (docs/timeline.md).
     """
@@ -47,13 +46,12 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class Scaling:
-    """All points of one benchmark, by number of processes; the first is the base."""
+    """All points of one benchmark by number of processes; the first is the base of the efficiencies."""
 
     benchmark: str
     points: tuple[ScalingPoint, ...]
 
     def lines(self) -> Iterator[str]:
-        """The table for people."""
         base = self.points[0].processes
         yield f"weak scaling of {self.benchmark}, the same batch a process; efficiency against {base} process(es)"
         yield (
@@ -76,7 +74,6 @@ class Scaling:
             yield f"HPCAI500 FOM parallel_efficiency_{point.processes}={point.parallel_efficiency:.6g} fraction"
 
     def document(self) -> dict[str, Any]:
-        """The same for programs."""
         return {"benchmark": self.benchmark, "points": [asdict(point) for point in self.points]}
 
 
@@ -84,7 +81,7 @@ def read_scaling(paths: Sequence[Path]) -> Scaling:
     """The weak scaling that the records at `paths` show.
 
     Raises:
-        UsageError: fewer than two, two with as many processes, or some that must not be put together: other work a
+        UsageError: fewer than two, two with as many processes, or some that must not be put together: other work per
             process, another backend or library, another machine.
         RecordError: one is no complete record.
         WrongAnswerError: the `result.json` of one says something else than its events.
@@ -117,18 +114,18 @@ def read_scaling(paths: Sequence[Path]) -> Scaling:
 
 
 def _training_rate(result: Result, record: Record) -> float:
-    """Images a second in the training steps alone (V2.0 section 7.2: images a process and second x processes).
+    """Images a second in the training steps alone (V2.0 section 7.2: images per process and second x processes).
 
     Evaluations and checkpoints take nearly as long on many processes as on few, while the same epochs are fewer steps:
-    with them in it, it would be no weak scaling. Images that fill up the last batch of an epoch are work as well.
+    a rate with them in it would show no weak scaling. Images that fill up the last batch of an epoch count as work.
     """
     return (result.images + result.padded_images) / training_seconds(record.events)
 
 
 def _check_alike(runs: Sequence[tuple[Result, Record]]) -> None:
-    """Refuse records of which a table would compare what cannot be compared.
+    """Refuse records that a table must not compare.
 
-    Where one process has no backend, what others talk by is compared among those that talk.
+    One process has no backend, so backends and libraries are compared among the runs of several.
     """
     for (one, first), (other, second) in pairwise(runs):
         if one.world_size == other.world_size:
@@ -149,7 +146,7 @@ def _check_alike(runs: Sequence[tuple[Result, Record]]) -> None:
 
 
 def _other_work(one: Record, other: Record, *, everything: bool) -> str | None:
-    """The field in which two recipes differ that have to agree; without `everything`, communication is left out."""
+    """The field in which two recipes differ but must agree; without `everything`, communication is left out."""
     left, right = _fields(one), _fields(other)
     for field in sorted({*left, *right} - _VARIED):
         if left.get(field) != right.get(field) and (everything or field[0] != "communication"):
@@ -165,7 +162,6 @@ def _other_work(one: Record, other: Record, *, everything: bool) -> str | None:
 
 
 def _fields(record: Record) -> dict[tuple[str, str], Any]:
-    """Every value of the recipe by (table, key)."""
     return {
         (table, key): value
         for table, values in record.tables.items()
@@ -180,7 +176,6 @@ def _other_machine(one: Record, other: Record) -> str | None:
 
 
 def _machines(record: Record) -> set[tuple[Any, ...]]:
-    """Each kind of node that the record names."""
     return {
         (
             (node.get("cpu") or {}).get("Model name"),
@@ -192,7 +187,7 @@ def _machines(record: Record) -> set[tuple[Any, ...]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The picture of a weak scaling, to be read like V2.0 Fig. 12: FLOPS over processes, below the ideal line.
+# The picture, to be read like V2.0 Fig. 12: FLOPS over processes, below the ideal line.
 
 
 _MEASURED, _IDEAL = "#0072b2", "#999999"
@@ -220,7 +215,7 @@ def _draw(axes: Any, scaling: Scaling) -> None:
             ha="center",
             color=_MEASURED,
         )
-    # Where both axes double alike, the ideal is a straight line, and the distance below it tells the efficiency.
+    # Where both axes double alike, the ideal is a straight line, and the distance below it shows the efficiency.
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(processes, [str(n) for n in processes])
@@ -238,31 +233,28 @@ def _draw(axes: Any, scaling: Scaling) -> None:
 
 
 def _backend(scaling: Scaling) -> str:
-    """What the processes talk by: that of the largest point."""
+    """Backend and library of the largest point."""
     last = scaling.points[-1]
     return f"{last.backend} ({last.library})" if last.library else last.backend
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `hpcai500 scale` says: table, pictures, stable lines, or one JSON document.
+# What the command prints: table, pictures and stable lines, or one JSON document.
 
 
 class Table(Protocol):
-    """A weak scaling that can be told."""
+    """A weak scaling, of runs or of ensembles."""
 
-    def lines(self) -> Iterator[str]:
-        """For people."""
+    def lines(self) -> Iterator[str]: ...
 
-    def figure_of_merit_lines(self) -> Iterator[str]:
-        """The stable lines for harnesses."""
+    def figure_of_merit_lines(self) -> Iterator[str]: ...
 
-    def document(self) -> dict[str, Any]:
-        """For programs."""
+    def document(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """A weak scaling and its pictures; what ended it early, if anything did."""
+    """A weak scaling and its pictures, and the error that ended it early, if one did."""
 
     scaling: Table | None
     figures: Sequence[Path] = ()
@@ -271,11 +263,11 @@ class ScaleReport:
 
     @property
     def verdict(self) -> str:
-        """PASS when all points are there; there is no answer that could be wrong."""
+        """PASS when all points are there, else INVALID: no answer here could be wrong."""
         return "PASS" if self.scaling and self.error is None else "INVALID"
 
     def lines(self) -> Iterator[str]:
-        """For people, with the stable lines for harnesses last."""
+        """The report for a terminal, with the stable lines for harnesses last."""
         if self.scaling:
             yield from self.scaling.lines()
         for figure in self.figures:
@@ -287,7 +279,6 @@ class ScaleReport:
         yield f"HPCAI500 RESULT {self.verdict}"
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "verdict": self.verdict,
             "error": self.error,
@@ -297,7 +288,7 @@ class ScaleReport:
 
 
 def report_scaling(records: Sequence[Path], folder: Path | None) -> ScaleReport:
-    """The table of `records`; its pictures are written to `folder`, if there is one.
+    """The table of `records`; its pictures are written to `folder`, unless that is None.
 
     Raises:
         HpcAi500Error: as `read_scaling`, or the pictures cannot be written.
@@ -307,10 +298,10 @@ def report_scaling(records: Sequence[Path], folder: Path | None) -> ScaleReport:
 
 
 def report_broken_scaling(records: Sequence[Path], error: str, code: int) -> ScaleReport:
-    """What is there of a scaling that was ended by `error`; no picture is drawn of it."""
+    """What there is of a scaling that `error` ended; no picture is drawn of it."""
     try:
         scaling = read_scaling(records)
     except HpcAi500Error:
-        # Too few points are left, or this is the very error that is told.
+        # Too few points are left, or reading meets the same error again.
         scaling = None
     return ScaleReport(scaling, error=error, error_code=code)

@@ -30,7 +30,7 @@ TRIAL_METRICS = (
 
 
 def score_record(path: Path, edition: str | None = None, convention: str = ANALYTIC) -> Result:
-    """The result of the record at `path`, under its own edition and count of operations, or other ones.
+    """The result of the record at `path`, under its own edition and count of operations unless others are given.
 
     Raises:
         RecordError: it is no complete record, or its chain of events is broken.
@@ -80,7 +80,7 @@ def _runs_in(path: Path) -> list[Path]:
 
 
 def why_no_mean(records: Sequence[Path]) -> str | None:
-    """Why runs do not belong together, or None.
+    """Why runs do not belong together; None where they do.
 
     They do if their recipes differ in the seed and in nothing else, and if they really ran alike: on the same data, by
     as many ranks and nodes of one kind, by the same software, backend and library, whatever the recipe asked for.
@@ -109,7 +109,7 @@ def _derive(record: Record, edition: str, convention: str) -> Result:
     except RecordError as error:
         raise RecordError(f"{record.path}: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        # Chained, and still not what this version expects: written by a hand, or by a version that is not known yet.
+        # The chain holds, and yet this is not what this version expects: written by hand, or by a newer version.
         raise RecordError(f"{record.path}: events or recipe lack something: {type(error).__name__} {error}") from error
 
 

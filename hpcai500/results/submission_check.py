@@ -15,14 +15,10 @@ _SIGNATURE = "signature"
 
 
 class RefusedError(WrongAnswerError):
-    """What was packed is what `hpcai500 verify` refuses.
-
-    Attributes:
-        verification: all that it found.
-    """
+    """`hpcai500 verify` refuses what was packed; `verification` has all that it found."""
 
     def __init__(self, output: Path, verification: Verification) -> None:
-        """For the submission that was to be `output`, and is not there."""
+        """`output` is the submission that was to be written, and is not there."""
         self.verification = verification
         count = len(failed(verification))
         kept = "; the file that was there stays" if output.is_file() else ""
@@ -34,9 +30,7 @@ class RefusedError(WrongAnswerError):
 class Checked:
     """A submission that was written, and what verification says of it.
 
-    Attributes:
-        packed: the file.
-        verification: found in it; of one that nobody signed, without the finding that says so.
+    Where nobody was to sign it, the finding that says so is left out.
     """
 
     packed: Packed
@@ -46,10 +40,10 @@ class Checked:
 def pack_verified(request: SubmitRequest, tracker: Tracker = silent) -> Checked:
     """Write the submission of `request` if verification, without a file of signers, finds nothing wrong with it.
 
-    One that shall not be signed may lack the signature, and nothing else.
+    A submission that is not to be signed may lack the signature, and nothing else.
 
     Raises:
-        RefusedError: something else is wrong; the file is not there, and one that was there before is as it was.
+        RefusedError: something else is wrong; no file is written, and one that was there before is as it was.
         HpcAi500Error: as `pack`.
     """
     found: list[Verification] = []
@@ -68,11 +62,11 @@ def pack_verified(request: SubmitRequest, tracker: Tracker = silent) -> Checked:
 
 
 def failed(verification: Verification) -> list[Finding]:
-    """What refuses the submission."""
+    """The findings that refuse the submission."""
     return [one for one in verification.findings if one.severity == "fail"]
 
 
 def _named(verification: Verification, file: Path, output: Path) -> Verification:
-    """By the name that the user gave, not that of the file before it is whole."""
+    """The findings with the name that the user gave instead of that of the temporary file."""
     told = (replace(one, evidence=one.evidence.replace(str(file), str(output))) for one in verification.findings)
     return replace(verification, findings=tuple(told))

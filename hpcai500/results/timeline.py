@@ -20,7 +20,7 @@ from hpcai500.record import Record, iterate, read_record
 from hpcai500.text import scaled
 
 # ----------------------------------------------------------------------------------------------------
-# The tables of V2.0 section 7.3.2 as people read them: what stages take, and which rank holds the others up.
+# The tables of V2.0 section 7.3.2: what stages take, and which rank holds the others up.
 
 
 _LABELS = {
@@ -39,7 +39,7 @@ _COLUMNS = {
     "comm wait": "communication_wait_seconds",
     "own": "own_seconds",
 }
-# Of a larger job, those that matter are shown: the slowest.
+# Of a larger job the slowest ranks are shown.
 _MOST_RANKS = 16
 _UNKNOWN = "-"
 
@@ -61,7 +61,7 @@ def stage_lines(stages: StageTable) -> Iterator[str]:
 
 
 def straggler_lines(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Medians over the steps of each rank in milliseconds, stragglers marked; of many ranks the slowest."""
+    """Medians over the steps of each rank in milliseconds, stragglers marked; of many ranks only the slowest."""
     shown = sorted(ranks, key=lambda rank: -(rank["own_seconds"] or 0.0))[:_MOST_RANKS]
     width = max([len("host"), *(len(str(rank["host"])) for rank in shown)])
     titles = " ".join(f"{title:>10}" for title in _COLUMNS)
@@ -79,16 +79,16 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reads the events of a trace file that may be large, and whose end may be missing because its writer was killed.
+# A streaming reader of trace files, which may be large and cut off because their writer was killed.
 
 
 _CHUNK_BYTES = 1 << 20
-# No event of a trace is as long; what has no end by then is none.
+# No event of a trace is longer: text without an end by then is damaged.
 _LONGEST_EVENT = 8 << 20
 _OPENING = re.compile(r"\s*\[")
 _SPACE = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s,]*")
-# `false`, or an escape (backslash, u and four digits): of these, json names the beginning.
+# Letters of the longest word that json reports by its beginning: `false`, or an escape (backslash, u and four digits).
 _LONGEST_WORD = 6
 _UNTERMINATED = "Unterminated string"
 
@@ -96,10 +96,9 @@ Event = dict[str, Any]
 
 
 class JsonEvents:
-    """The objects of the JSON array in the file `path`, one by one, in bounded memory; to be read once.
+    """The objects of the JSON array in the file `path`, one by one, in bounded memory; can be iterated once.
 
-    Attributes:
-        cut_off: the file ended inside an event, which is then left out; known when all have been read.
+    `cut_off` tells, when all have been read, whether the file ended inside an event, which is then left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +124,7 @@ class JsonEvents:
             raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def place(self) -> str:
-        """Where the event stands that was read last: file, line and character, for error messages."""
+        """File, line and character of the event that was read last, for error messages."""
         return self._place(self._event_at)
 
     def _events(self, stream: BufferedReader) -> Iterator[Event]:
@@ -147,12 +146,12 @@ class JsonEvents:
                 yield found
 
     def _next(self, pieces: Iterator[str]) -> Event | None:
-        """The event that begins here; None where the file ends in it."""
+        """The event that begins here; None where the file ends inside it."""
         while True:
             try:
                 event, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                # An error before the end of what is there is no matter of more text, but for an open string or word.
+                # More text can only mend an error at the end of what has been read, or in an open string or word.
                 is_open = error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith(_UNTERMINATED)
                 if not is_open or len(self._text) - self._at > _LONGEST_EVENT:
                     raise self._damaged(error.msg, error.pos) from error
@@ -181,7 +180,7 @@ class JsonEvents:
         self._at = found.end()
 
     def _more(self, pieces: Iterator[str]) -> bool:
-        """Take in the next piece and forget what was read; False at the end of the file."""
+        """Read the next piece and drop the text that was consumed; False at the end of the file."""
         piece = next(pieces, "")
         self._line += self._text.count("\n", 0, self._at)
         self._gone += self._at
@@ -219,10 +218,10 @@ class JsonEvents:
 # 7.3.2).
 
 
-# A file's median is then within a percent of the truth.
+# Enough samples that a file's median is within a percent of the truth.
 _SAMPLES = 4096
 _ALL_REDUCE, _NEGOTIATION = "ALLREDUCE", "NEGOTIATE_ALLREDUCE"
-# Horovod 0.28's names (its common.h), whole or by their beginning or end.
+# Names of Horovod 0.28 (its common.h): whole here, by their beginning or end below.
 _STAGE_OF = {
     "WAIT_FOR_DATA": "wait_for_data",
     "WAIT_FOR_OTHER_TENSOR_DATA": "wait_for_other_data",
@@ -238,11 +237,11 @@ class HorovodTimeline:
     """What a file tells.
 
     Attributes:
-        tensors: tensors that were all-reduced.
+        tensors: number of tensors that were all-reduced.
         all_reduces: complete all-reduces of one tensor each.
-        stages: their stages; None for one that does not occur (data is waited for, and queued, on a GPU only).
-        other: seconds of activities that are no stage (setting up buffers and communicators), by name.
-        cut_off: the file ends inside an event: its writer was killed.
+        stages: None for a stage that does not occur (data is waited for, and queued, on a GPU only).
+        other: seconds by name of activities that are no stage (setting up buffers and communicators).
+        cut_off: the file ends inside an event, because its writer was killed.
     """
 
     tensors: int
@@ -254,7 +253,7 @@ class HorovodTimeline:
 
 @dataclass
 class _Tensor:
-    """What is known of a tensor while the file is read; times in microseconds."""
+    """A tensor while the file is read; `open` holds names and times in microseconds."""
 
     open: list[tuple[str, float]] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -269,7 +268,6 @@ class _Reader:
         self.seen: set[str] = set()
 
     def take(self, event: Event, events: JsonEvents) -> None:
-        """The next event of the file `events`."""
         phase = event.get("ph")
         if phase not in ("B", "E"):
             return
@@ -282,7 +280,7 @@ class _Reader:
         if phase == "B":
             tensor.open.append((str(event.get("name")), moment))
         elif tensor.open:
-            # A timeline that is started in mid-run begins with the ends of what was open.
+            # A timeline that is started during the run begins with the ends of slices that were open.
             name, begin = tensor.open.pop()
             if moment < begin:
                 raise DataError(f"{events.place()}: {name} ends before it begins")
@@ -308,9 +306,9 @@ class _Reader:
 def read_horovod_timeline(path: Path) -> HorovodTimeline:
     """The stages of all all-reduces in Horovod's timeline file at `path`; other operations are passed over.
 
-    Of each stage the mean is over all all-reduces, those without it included, so that the means add up to the time from
-    the first rank's request to the result. An array without its end, and a last event that was cut off, are what a
-    killed job leaves, and no damage.
+    The mean of a stage is over all all-reduces, those without it included, so that the means add up to the time from
+    the first rank's request to the result. An array without its end and a last event that was cut off are what a killed
+    job leaves; they are not taken for damage.
 
     Raises:
         DataError: the file cannot be read, is damaged (with line and character), or has no all-reduce in it.
@@ -343,7 +341,7 @@ def _stage_of(activity: str) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 timeline`: what communication cost, of a record or of Horovod's own timeline file.
+# The command: a document of either source, for programs and for people.
 
 
 _KEYS = {
@@ -369,7 +367,7 @@ def timeline_document(record: Path | None, horovod: Path | None) -> dict[str, An
 
 
 def timeline_lines(document: dict[str, Any]) -> Iterator[str]:
-    """The same for people."""
+    """The same for a terminal."""
     if "ranks" in document:
         yield from _record_lines(document)
     else:

@@ -16,7 +16,7 @@ from hpcai500.workloads import model_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all checks; how they ended is in the findings, whatever the exit code."""
+    """Run all checks. The findings tell how they ended; the exit code does not."""
     findings = begin(arguments).findings
     for name in ("ic/smoke", "ewa/smoke"):
         findings.check(f"convolutions: {name}", compare(name))

@@ -1,4 +1,9 @@
-"""The kernels on a device against those on the CPU, which `kernels_command` holds against their references."""
+"""Checks of the core's kernels: on the CPU against references, and on a CUDA device against the CPU.
+
+References share no code with the kernels: Pillow for JPEG, h5py and NumPy for climate data, and definitions written
+again in NumPy for the rest. Each check returns a line of what it compared, and raises `WrongAnswerError` at the first
+wrong value.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ from hpcai500.system.doctor import why_no_device
 from hpcai500.workloads.operators import batched_nms, roi_align, roi_align_levels, sorted_nms
 
 # ----------------------------------------------------------------------------------------------------
-# How a self-test's check says that an answer is wrong: with the largest difference, and where it is.
+# How a check refuses a wrong answer: with the number of values that differ, and the first of them.
 
 
 _FIX = "the library or this processor computes wrongly: do not measure with it; rebuild it, and try another node"
@@ -46,10 +51,10 @@ def require(holds: bool, what: str) -> None:
 
 
 def require_equal(what: str, found: Any, expected: Any) -> None:
-    """Refuse other bits than expected; NaN is equal to NaN.
+    """Refuse values that are not bit for bit those expected; NaN is equal to NaN.
 
     Raises:
-        WrongAnswerError: which value differs first, and how many do.
+        WrongAnswerError: a value or the shape differs.
     """
     found, expected = np.asarray(found), np.asarray(expected)
     _require_alike(what, found, expected)
@@ -60,10 +65,10 @@ def require_equal(what: str, found: Any, expected: Any) -> None:
 
 
 def require_close(what: str, found: NDArray[Any], expected: NDArray[Any], tolerance: float) -> None:
-    """Refuse values further than `tolerance` from those expected.
+    """Refuse values further than `tolerance` (absolute) from those expected.
 
     Raises:
-        WrongAnswerError: which value differs most.
+        WrongAnswerError: a value or the shape differs.
     """
     wide, exact = np.asarray(found).astype(np.float64), np.asarray(expected).astype(np.float64)
     _require_alike(what, wide, exact)
@@ -86,12 +91,12 @@ def _require_all(what: str, same: Any, found: NDArray[Any], expected: NDArray[An
 
 
 # ----------------------------------------------------------------------------------------------------
-# The decoder, its crops and its loader, against Pillow and against the definition of a crop.
+# The JPEG decoder, its crops and its loader, against Pillow and against the definition of a crop.
 
 
 _Decoder: TypeAlias = Literal["own", "libjpeg-turbo"]
 # Pillow rounds to whole levels between its two passes and after them, we round once: two levels at worst. Our decoder
-# does not round chroma before it resizes it either, and cuts levels to their range after the resize.
+# also does not round chroma before it resizes it, and clips levels to their range after the resize.
 _WORST_LEVELS: dict[_Decoder, int] = {"libjpeg-turbo": 2, "own": 3}
 _MEAN_LEVELS = 1.0
 _SIZES = ((250, 187), (90, 310))
@@ -101,7 +106,7 @@ _MASK = 0xFFFFFFFF
 
 
 def check_crop_boxes() -> str:
-    """The box of a sample is torchvision's RandomResizedCrop on Philox's draws, computed here again."""
+    """Each sample's box is torchvision's RandomResizedCrop on Philox's draws, computed here again."""
     spec = _core.DecodeSpec(size=224)
     for width, height in _SIZES:
         for sample in (*range(50), 2**40):
@@ -125,7 +130,7 @@ def check_decoding() -> str:
 
 
 def _errors_of(decoder: _Decoder) -> tuple[int, float]:
-    """The greatest error of a value, and the greatest mean error of a crop."""
+    """The greatest error of a single value, and the greatest mean error of a crop, in levels."""
     worst, mean = 0, 0.0
     for width, height in _SIZES:
         data = _jpeg(_picture(width, height))
@@ -141,7 +146,7 @@ def _errors_of(decoder: _Decoder) -> tuple[int, float]:
 
 
 def check_types() -> str:
-    """Every type is the same image rounded once, and layouts and decoders do not matter."""
+    """Every output type is the same image rounded once, whatever the layout or decoder."""
     data = _jpeg(_picture(120, 100))
     pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     for sample in range(_SAMPLES):
@@ -166,7 +171,7 @@ def check_types() -> str:
 
 
 def check_seek_index(folder: Path) -> str:
-    """Images are the same with seek points, and points that are wrong are not used."""
+    """Images are the same with seek points, and seek points of another file are not used."""
     data, other = _jpeg(_picture(250, 187)), _jpeg(_picture(250, 187) // 2)
     spec = _core.DecodeSpec(size=50)
     for use, points in (("used", _core.seek_points(data)), ("false", _core.seek_points(other))):
@@ -183,7 +188,7 @@ def check_seek_index(folder: Path) -> str:
 
 
 def check_headers() -> str:
-    """Whole images, windows of them, headers, and a file that ends too early."""
+    """Probed headers, windows of an image, and a file that ends too early."""
     pixels = _picture(83, 61)
     data = _jpeg(pixels, subsampling="4:2:2", progressive=True)
     info = _core.probe_jpeg(data)
@@ -205,7 +210,7 @@ def check_headers() -> str:
 
 
 def check_loader(folder: Path) -> str:
-    """Batches of the native threads are the images one by one, and a missing file is told."""
+    """Batches of the native threads equal the images one by one, and a missing file is reported."""
     spec = _core.DecodeSpec(size=40)
     files = {f"{number}.JPEG": _jpeg(_picture(100 + number, 90)) for number in range(5)}
     for name, data in files.items():
@@ -226,7 +231,7 @@ def check_loader(folder: Path) -> str:
 
 
 def bfloat16_of(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Upper halves of the bits, rounded to nearest even; NaN stays NaN."""
+    """The upper halves of the bits, rounded to nearest even; NaN stays NaN."""
     bits = values.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
@@ -297,21 +302,21 @@ def _draw(sample: int, block: int) -> tuple[int, int, int, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The bucket kernels against NumPy: casts into one buffer and back, the int8 form, norms, and copies past the cache.
+# The bucket kernels against NumPy: casts into one buffer and back, int8, norms, and copies that bypass the cache.
 
 
 Floats = NDArray[np.float32]
 _Wire = Literal["float32", "float16", "bfloat16"]
 _BUCKETS_ITEMS: Final[dict[_Wire, Any]] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _BLOCK, _CHUNK, _CHUNK_BYTES = 256, 4096, 4160
-# Sizes around a vector, a block and a chunk, none, and one that several threads share.
+# Sizes around a vector, a block and a chunk, an empty one, and one that several threads share.
 _BUCKETS_SIZES = (0, 1, 17, 255, 256, 257, 4095, 4097, 300_001)
-# NumPy adds float64 squares in another order: the error of a sum grows with its length at most.
+# NumPy adds float64 squares in another order: the error of a sum grows at most with its length.
 _NORM_TOLERANCE = 1e-10
 
 
 def check_packing() -> str:
-    """Scaled and cast into one buffer of each type, and back, with the norms of what went in and came out."""
+    """Scale and cast into one buffer of each type and back, with the norms of what went in and came out."""
     tensors = _tensors()
     count, norms, target = sum(t.size for t in tensors), np.empty(len(tensors)), np.empty(0, np.float32)
     for wire, item in _BUCKETS_ITEMS.items():
@@ -328,7 +333,7 @@ def check_packing() -> str:
 
 
 def check_quantising() -> str:
-    """The int8 form with error feedback, twice, so that the residual of the first is in the second."""
+    """The int8 form with error feedback, twice, so that the residual of the first pass enters the second."""
     tensors = _tensors()
     count, norms = sum(t.size for t in tensors), np.empty(len(tensors))
     out = np.empty(_core.quantised_bytes(count), np.uint8)
@@ -349,7 +354,7 @@ def check_quantising() -> str:
 
 
 def check_norms() -> str:
-    """Norms of all layers, also where a square has no float32."""
+    """Norms of all layers, also where a square overflows or underflows float32."""
     tensors = [*_tensors(), np.full(10_000, 3e38, np.float32), np.full(10_000, 1e-45, np.float32)]
     norms = np.empty(len(tensors))
     _core.layer_norms(tensors, norms, threads=2)
@@ -358,7 +363,7 @@ def check_norms() -> str:
 
 
 def check_copies() -> str:
-    """The copy and the read that memory is measured by."""
+    """The copy and the read that memory bandwidth is measured with."""
     source, target = _lines(1 << 20), _lines(1 << 20)
     source[:] = np.random.default_rng(5).integers(0, 256, source.size, np.uint8)
     _core.stream_copy(source, target, threads=2)
@@ -377,7 +382,7 @@ def _tensors() -> list[Floats]:
 
 
 def _flat(tensors: Sequence[Floats]) -> Floats:
-    """All elements as they lie in memory, one tensor after the other."""
+    """All elements in memory order, one tensor after the other."""
     axes = [sorted(range(t.ndim), key=lambda axis, t=t: -t.strides[axis]) for t in tensors]  # type: ignore[misc]
     return np.concatenate([t.transpose(order).reshape(-1) for t, order in zip(tensors, axes, strict=True)])
 
@@ -395,7 +400,7 @@ def _wide(buffer: NDArray[Any], wire: _Wire) -> Floats:
 
 
 def _quantised(values: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """The buffer and the residual: a block's scale is its largest magnitude / 127, its codes the nearest."""
+    """The buffer and the residual: a block's scale is its largest magnitude / 127, its codes the nearest integers."""
     padded = np.zeros(-(-len(values) // _CHUNK) * _CHUNK, np.float32)
     padded[: len(values)] = values
     blocks = padded.reshape(-1, _BLOCK)
@@ -426,7 +431,7 @@ def _require_norms(what: str, norms: NDArray[np.float64], tensors: Sequence[Floa
 
 
 def _lines(size_bytes: int) -> NDArray[np.uint8]:
-    """Memory that begins at a whole line."""
+    """Memory that begins at the start of a cache line."""
     memory = np.zeros(size_bytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size_bytes]
@@ -436,16 +441,16 @@ def _lines(size_bytes: int) -> NDArray[np.uint8]:
 # Non-maximum suppression and RoIAlign against their definitions in NumPy.
 
 
-# Sums of some hundred products of features of order 1, in float32 by us and in float64 here.
+# Sums of some hundred products of features of order 1: float32 in the kernel, float64 here.
 _FLOAT32_TOLERANCE = 2e-5
 _FLOAT64_TOLERANCE = 1e-12
-# Exact in every type, as are the overlaps of whole boxes that are equal to them: rounding cannot decide who stays.
+# Exact in every type, as are the overlaps of whole boxes that equal them: rounding cannot decide which boxes stay.
 _THRESHOLDS = (0.0, 0.25, 0.5)
 _BINS, _SCALE = (3, 5), 0.5
 
 
 def check_nms() -> str:
-    """The boxes that stay are those of the definition, also with ties, groups, and boxes without area."""
+    """The boxes that stay are those of the definition, also with ties, groups, and boxes of no area."""
     random = np.random.default_rng(4)
     corners = random.integers(0, 40, (300, 2))
     boxes = np.concatenate([corners, corners + random.integers(0, 14, (300, 2))], axis=1)
@@ -460,7 +465,7 @@ def check_nms() -> str:
 
 
 def check_roi_align() -> str:
-    """Bins and gradients, of both layouts and of every type, inside, across and outside the edges."""
+    """Bins and gradients in both layouts and every type, for rois inside, across and outside the edges."""
     random = np.random.default_rng(6)
     exact = random.standard_normal((2, 19, 9, 11))
     corners = random.uniform(-6, 20, (14, 2))
@@ -493,7 +498,7 @@ def _check_half(exact: NDArray[Any], rois: NDArray[Any], sampling: dict[str, Any
     half = exact.astype(np.float16)
     out = np.full((len(rois), exact.shape[1], *_BINS), 77, np.float16)
     _core.roi_align(half, rois.astype(np.float32), out, **sampling, spatial_scale=_SCALE, threads=2)
-    # Values up to 4 have steps of 2**-9 below 4, and one rounding.
+    # Between 2 and 4, float16 has steps of 2**-9, and there is one rounding.
     require_close("pooled rois, float16", out, _pooled(half.astype(np.float64), rois, **sampling), 1e-2)
 
 
@@ -508,7 +513,7 @@ def _stay(boxes: NDArray[Any], scores: NDArray[Any], groups: NDArray[Any] | None
 
 
 def _overlap(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Intersection over union; 0 where there is no union."""
+    """Intersection over union; 0 where the union is empty."""
     width, height = (max(0, min(one[2 + a], other[2 + a]) - max(one[a], other[a])) for a in (0, 1))
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
     union = sum(areas) - width * height
@@ -533,7 +538,7 @@ def _spread(slopes: NDArray[Any], shape: tuple[int, ...], rois: NDArray[Any], **
 
 
 def _weights(roi: NDArray[Any], size: tuple[int, ...], **sampling: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(bins, pixels) on each axis: how much of each pixel a bin is."""
+    """The weight of each pixel in each bin: one matrix (bins, pixels) per axis."""
     _, x1, y1, x2, y2 = roi
     return _axis(y1, y2, _BINS[0], size[0], **sampling), _axis(x1, x2, _BINS[1], size[1], **sampling)
 
@@ -560,7 +565,7 @@ def _channels_last(features: NDArray[Any]) -> NDArray[Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Climate images against h5py and NumPy: layouts, filters, normalising, types, rolls, crops and windows.
+# Climate images against h5py and NumPy: layouts, filters, normalisation, types, rolls, crops and windows.
 
 
 _SHAPE = (6, 5, 24, 36)
@@ -576,13 +581,13 @@ _WEATHER_ITEMS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.u
 
 @dataclass(frozen=True, eq=False)
 class _Year(Storage):
-    """A storage and its path, as the reader wants them."""
+    """A storage and its path, as the reader takes them."""
 
     path: str
 
 
 def check_layouts(folder: Path) -> str:
-    """Every layout and filter is what h5py reads, bit for bit, also of any bits at all."""
+    """Every layout and filter gives what h5py reads, bit for bit, also for arbitrary bit patterns."""
     bits = np.random.default_rng(0).integers(0, 2**32, _SHAPE, np.uint32).view(np.float32)
     for name, options in _LAYOUTS.items():
         for images in (_fields(), bits):
@@ -596,7 +601,7 @@ def check_layouts(folder: Path) -> str:
 
 
 def check_damage(folder: Path) -> str:
-    """A chunk whose checksum is wrong and a file that ends too early are errors."""
+    """A chunk with a wrong checksum and a file that ends too early are errors."""
     year = _write(folder / "year.h5", _fields(), _LAYOUTS["shuffle-gzip-fletcher32"])
     path, content = Path(year.path), bytearray(Path(year.path).read_bytes())
     content[int(year.addresses[0]) + 40] ^= 0x10
@@ -609,7 +614,7 @@ def check_damage(folder: Path) -> str:
 
 
 def check_normalising(folder: Path) -> str:
-    """Normalised images have one rounding, and each type is that rounded to nearest even."""
+    """Normalised images are rounded once, and each narrower type is that rounded to nearest even."""
     images = _fields()
     mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
     std = images.std(axis=(0, 2, 3), dtype=np.float64)
@@ -623,7 +628,7 @@ def check_normalising(folder: Path) -> str:
 
 
 def check_conversion() -> str:
-    """Whole batches, normalised and laid out anew, have the bits that the reader's normalising has."""
+    """Whole batches that are normalised and laid out anew have the bits of the reader's own normalisation."""
     images = _fields()
     mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
     std = images.std(axis=(0, 2, 3), dtype=np.float64)
@@ -631,7 +636,7 @@ def check_conversion() -> str:
     casts = {"float32": expected, "float16": expected.astype(np.float16), "bfloat16": bfloat16_of(expected)}
     for dtype, cast in casts.items():
         for order in ((0, 1, 2, 3), (0, 2, 3, 1)):
-            # Laid out in this order, and seen as (images, channels, rows, columns).
+            # In memory in this order, and seen as (images, channels, rows, columns).
             out = np.zeros([_SHAPE[axis] for axis in order], _WEATHER_ITEMS[dtype]).transpose(np.argsort(order))
             _core.convert_images(images, out, mean=mean.tolist(), std=std.tolist(), threads=2)
             require_equal(f"converted to {dtype}", out, cast)
@@ -639,7 +644,7 @@ def check_conversion() -> str:
 
 
 def check_windows(folder: Path) -> str:
-    """Rolls around the globe, crops, chosen channels, and images out of a window."""
+    """Rolls around the globe, crops, selected channels, and images of a window."""
     images, channels, rolls = _fields(), [4, 0, 2], np.array([0, 1, 35, 18, -7, 1000])
     left, width = 5, 20
     rolled = [np.roll(image[channels], roll, axis=-1) for image, roll in zip(images, rolls, strict=True)]
@@ -660,7 +665,7 @@ def check_windows(folder: Path) -> str:
 
 def _normalised(images: NDArray[np.float32], mean: NDArray[Any], std: NDArray[Any]) -> NDArray[np.float32]:
     scale, bias = ((1 / std).astype(np.float32), (-mean / std).astype(np.float32))
-    # A float32 product is exact in longdouble, and the sum is rounded there far behind float32's last bit.
+    # A float32 product is exact in longdouble, and the sum is rounded there far beyond float32's last bit.
     wide = images.astype(np.longdouble) * scale[:, None, None] + bias[:, None, None].astype(np.longdouble)
     narrow: NDArray[np.float32] = wide.astype(np.float32)
     return narrow
@@ -704,10 +709,10 @@ def _kind_of_error(year: _Year) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The kernels on a device against those on the CPU, which `kernels_command` holds against their references.
+# The kernels on a CUDA device against those on the CPU, which are checked above.
 
 
-# Sums in another order, and on a device in no fixed one.
+# Sums in another order, which on a device is not even fixed.
 _POOLING_TOLERANCE = 1e-4
 _WIRES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -717,7 +722,7 @@ def find_device() -> torch.device:
 
     Raises:
         CannotBeChecked: this host has none, or torch is built without CUDA.
-        EnvironmentLacksError: there is one, and torch does not find it, or the core has no kernels for it.
+        EnvironmentLacksError: there is one, but torch does not find it or the core has no kernels for it.
     """
     if not torch.cuda.is_available():
         if torch.version.cuda and find_traces().any:
@@ -734,13 +739,13 @@ def find_device() -> torch.device:
 
 @cache
 def _why_no_device() -> str:
-    """Asked once for all checks: a driver that is broken may take a minute to say so."""
+    """Cached for all checks: a broken driver may take a minute to answer."""
     torch_here = Torch(torch.__version__, torch.version.cuda, torch.version.hip)
     return why_no_device(os.environ, torch_here, ["self-test"], by_recipe=False)
 
 
 def check_packing_on_device(device: torch.device) -> str:
-    """Buckets on the device have the CPU's bits."""
+    """Buckets packed on the device have the CPU's bits."""
     tensors = _accelerator_tensors()
     count, there = sum(t.numel() for t in tensors), [t.to(device) for t in tensors]
     for wire in _WIRES:
@@ -778,7 +783,7 @@ def check_quantising_on_device(device: torch.device) -> str:
 
 
 def check_norms_on_device(device: torch.device) -> str:
-    """Norms of all layers."""
+    """Norms of all layers on the device are the CPU's."""
     tensors = _accelerator_tensors()
     norms = torch.empty(len(tensors), dtype=torch.float64, device=device)
     kernels.layer_norms([t.to(device) for t in tensors], norms)
@@ -787,7 +792,7 @@ def check_norms_on_device(device: torch.device) -> str:
 
 
 def check_nms_on_device(device: torch.device) -> str:
-    """The same boxes stay, in the same order."""
+    """The same boxes stay as on the CPU, in the same order."""
     generator = torch.Generator().manual_seed(4)
     boxes = _boxes(generator, 5000)
     scores, groups = torch.rand(5000, generator=generator), torch.randint(0, 4, (5000,), generator=generator)
@@ -798,7 +803,7 @@ def check_nms_on_device(device: torch.device) -> str:
 
 
 def check_sorted_nms(device: torch.device) -> str:
-    """The same boxes of many lists stay, in one launch; boxes that are left out (NaN) too."""
+    """The same boxes of many lists stay, in one launch, also where some boxes are left out (NaN)."""
     generator = torch.Generator().manual_seed(5)
     boxes = _boxes(generator, 2, 1300)
     boxes[:, ::7] = torch.nan
@@ -810,7 +815,7 @@ def check_sorted_nms(device: torch.device) -> str:
 
 
 def check_roi_align_on_device(device: torch.device) -> str:
-    """Bins and gradients."""
+    """Bins and gradients on the device are the CPU's, to a tolerance."""
     generator = torch.Generator().manual_seed(6)
     features = torch.randn(2, 35, 20, 30, generator=generator)
     rois = _rois(generator)
@@ -886,7 +891,7 @@ def _boxes(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 def _rois(generator: torch.Generator) -> Tensor:
-    """40 on two images, some beyond an edge."""
+    """40 rois on two images, some of them beyond an edge."""
     corners = torch.rand(40, 2, generator=generator) * 50 - 8
     image = torch.randint(0, 2, (40, 1), generator=generator)
     return torch.cat([image, corners, corners + torch.rand(40, 2, generator=generator) * 20], dim=1)

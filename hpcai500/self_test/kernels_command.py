@@ -1,6 +1,6 @@
 """`python -m hpcai500.self_test.kernels_command FOLDER LIMIT`: every CPU kernel of the core against its reference.
 
-It imports no torch, so that a process for each instruction set costs little; HPCAI500_ISA chooses.
+HPCAI500_ISA selects the instruction set: the self-test starts one process for each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcai500.self_test.process import begin
 
 
 def checks(folder: Path) -> dict[str, Callable[[], str]]:
-    """Every check by its name; `folder` is for files that they make."""
+    """Every check by its name; `folder` takes the files that checks write."""
     return {
         "crop boxes": kernels.check_crop_boxes,
         "JPEG decode and crop": kernels.check_decoding,
@@ -40,7 +40,7 @@ def checks(folder: Path) -> dict[str, Callable[[], str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all checks; how they ended is in the findings, whatever the exit code."""
+    """Run all checks. The findings tell how they ended; the exit code does not."""
     here = begin(arguments)
     for name, body in checks(here.folder).items():
         here.findings.check(f"{name} [{_core.cpu_isa()}]", body)

@@ -1,4 +1,4 @@
-"""Which libraries a job of this installation loads: facts, by the libraries' own word."""
+"""Which libraries a job of this installation loads, as the libraries themselves report it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def python_facts() -> str:
 
 
 def mpi_facts() -> str:
-    """The launcher on PATH.
+    """The MPI launcher on PATH.
 
     Raises:
         CannotBeChecked: there is none.
@@ -47,11 +47,11 @@ def mpi_facts() -> str:
 
 
 def horovod_facts() -> str:
-    """Horovod's build.
+    """How Horovod was built.
 
     Raises:
-        CannotBeChecked: it is not installed.
-        EnvironmentLacksError: it is, and does not load.
+        CannotBeChecked: Horovod is not installed.
+        EnvironmentLacksError: Horovod is installed, but does not load.
     """
     try:
         version = metadata.version("horovod")

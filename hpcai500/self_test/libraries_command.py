@@ -13,7 +13,7 @@ from hpcai500.self_test.process import begin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all checks; how they ended is in the findings, whatever the exit code."""
+    """Run all checks. The findings tell how they ended; the exit code does not."""
     findings = begin(arguments).findings
     facts = {
         "compiled core": libraries.core_facts,

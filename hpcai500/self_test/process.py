@@ -1,4 +1,4 @@
-"""What each process of a self-test does first: a log for what is printed, an end to waiting, and a place for files."""
+"""What each process of a self-test sets up first: a log for all output, a time limit, and a folder for its files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ from hpcai500.streams import prepare_streams
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the login half gave.
-
-    Attributes:
-        findings: where the results of checks go.
-        folder: this process may write here.
-        words: what it is asked to do.
-    """
+    """What the login half gave this process: a log of findings, a folder to write to, and words for its task."""
 
     findings: FindingsLog
     folder: Path
@@ -31,12 +25,10 @@ class Surroundings:
 
 
 def begin(arguments: Sequence[str] | None = None) -> Surroundings:
-    """Take `FOLDER LIMIT [WORD…]`: findings go to FOLDER/findings.jsonl, all that is printed to FOLDER/log.
+    """Take `FOLDER LIMIT [WORD…]`: findings go to FOLDER/findings.jsonl, all output to FOLDER/log.
 
-    Only a line for each check that ends goes where stderr was.
-
-    After LIMIT seconds the kernel ends this process by SIGALRM, also where it hangs in a library. A signal to stop ends
-    it at once: there is nothing to keep.
+    The original stderr only gets a line for each check that ends. After LIMIT seconds the kernel ends this process by
+    SIGALRM, even where it hangs in a library. A signal to stop ends it at once: there is nothing to save.
     """
     prepare_streams()
     parser = argparse.ArgumentParser()

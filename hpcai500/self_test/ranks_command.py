@@ -27,7 +27,7 @@ NAMES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be one rank; returns 0, or the exit code of what failed."""
+    """Be one rank; returns 0, or the exit code of the error."""
     here = begin(arguments)
     kind, size = here.words
     leads = find_placement(os.environ).rank == 0

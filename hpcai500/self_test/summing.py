@@ -1,4 +1,4 @@
-"""All ranks add up tensors whose sum is a whole number that float32 holds: it must come out exactly, on every rank."""
+"""All ranks sum tensors whose total is a whole number that float32 holds: it must come out exactly, on every rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import RunError, WrongAnswerError
 
-# More than a message of any library, and no multiple of anything.
+# More than one message of any library, and no multiple of any block size.
 COUNT = 1_000_003
 _PERIOD = 1009
 
@@ -17,7 +17,7 @@ def check_sum(communicator: Communicator, size: int) -> str:
 
     Raises:
         RunError: there are not `size` ranks.
-        WrongAnswerError: on all ranks alike: which of them has another sum, and where.
+        WrongAnswerError: raised on all ranks alike: it names those with another sum, and where it differs.
     """
     if communicator.size != size:
         raise RunError(f"{communicator.size} ranks came together instead of {size}")

@@ -1,4 +1,4 @@
-"""A tiny run of the real engine on made data, to its score; what it leaves is read again."""
+"""A tiny run of the real engine on synthetic data, up to its score; its record is then read and scored again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMMON = (
     "os.threads=1",
     "os.input_threads=2",
 )
-# Few steps of small models: the last one of each epoch is padded.
+# Few steps of small models; the last step of each epoch is padded.
 _SETTINGS = {
     "ic": (
         "hyperparameters.batch_size=8",
@@ -49,7 +49,7 @@ def train_tiny(benchmark: str, folder: Path) -> str:
     """Make data, train, read the record, and score it again.
 
     Raises:
-        HpcAi500Error: it did not train; as train says.
+        HpcAi500Error: training failed.
         WrongAnswerError: the record does not say what was done.
     """
     samples = _make_data(benchmark, folder / "data")
@@ -72,7 +72,7 @@ def check_record(record: Record, samples: int) -> Result:
     """The result of `record`, if it is that of a run over `samples` samples an epoch.
 
     Raises:
-        WrongAnswerError: something in it is not.
+        WrongAnswerError: it is not.
     """
     require_equal("status of the record", record.status, "done")
     result = derive(record.tables, rulebook("v2.0", str(record.tables["benchmark"])), record.events)
@@ -91,7 +91,7 @@ def check_record(record: Record, samples: int) -> Result:
 
 
 def _make_data(benchmark: str, folder: Path) -> int:
-    """Make the data; returns how many samples an epoch has."""
+    """Returns how many samples an epoch has."""
     if benchmark == "ic":
         images = SyntheticSet(classes=3, train_per_class=11, val_per_class=4)
         make_images(folder, images, workers=1)

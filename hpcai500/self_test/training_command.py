@@ -10,10 +10,10 @@ from hpcai500.self_test.process import begin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train; how it ended is in the findings, whatever the exit code."""
+    """Train. The findings tell how it ended; the exit code does not."""
     here = begin(arguments)
     (benchmark,) = here.words
-    # Processes that the run starts import this file again, and would wait for torch.
+    # Worker processes that the run starts import this file again; without torch here they start faster.
     from hpcai500.self_test.training import train_tiny
 
     here.findings.check(f"training run: {benchmark}", lambda: train_tiny(benchmark, here.folder))

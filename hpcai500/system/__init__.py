@@ -1,1 +1,1 @@
-"""What a job finds around it: container, image, devices, folders, process manager; and which software it is."""
+"""What a job finds around it: software, container, devices, folders, process manager."""

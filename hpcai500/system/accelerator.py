@@ -1,4 +1,4 @@
-"""Whether this process can train on the device that its recipe names: driver, library, torch, container."""
+"""Whether this process can train on its recipe's device: driver, its library, torch and container must fit."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ from hpcai500.system.checks import Check, Status
 from hpcai500.system.container import Container
 
 # ----------------------------------------------------------------------------------------------------
-# The NVIDIA driver as a program meets it: device files, the kernel module, and the library that talks to both.
+# The NVIDIA driver as a program sees it: device files, the kernel module, and the library that talks to both.
 
 
 LIBRARY = "libcuda.so.1"
 _PROBE = Path(__file__).with_name("driver_probe.py")
-# Without the persistence daemon, a node of eight devices takes a good part of this.
+# Without the persistence daemon, a node of eight devices needs a good part of this.
 _PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Traces:
-    """What shows that this host has an NVIDIA device, whether or not a program can use it."""
+    """Signs of an NVIDIA device on this host, whether or not a program can use it."""
 
     devices: tuple[str, ...] = ()
     kernel_module: str | None = None
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
         return bool(self.devices) or self.kernel_module is not None
 
     @property
     def words(self) -> str:
-        """What was seen."""
         module = [f"kernel module {self.kernel_module}"] if self.kernel_module else []
         return ", ".join([*self.devices, *module])
 
@@ -51,9 +49,8 @@ class Driver:
         loaded: whether the library is there and can be loaded.
         version: the newest CUDA that it supports, as 1000 * major + 10 * minor.
         code: what cuInit returned (CUresult); 0 is success.
-        devices: how many it lets this process use.
-        reason: why it did not answer.
-        silent: whether it had not answered when patience ended: it may be slow, and in order.
+        devices: how many this process may use.
+        silent: whether it had not answered when patience ended; it may only be slow.
     """
 
     loaded: bool
@@ -65,12 +62,12 @@ class Driver:
 
     @property
     def cuda(self) -> str:
-        """`13.0`."""
+        """`13.0`, or `unknown`."""
         return "unknown" if self.version is None else f"{self.version // 1000}.{self.version % 1000 // 10}"
 
 
 def find_traces(root: Path = Path("/")) -> Traces:
-    """The devices of the host below `root`."""
+    """The signs of a device on the host whose files are below `root`."""
     devices = [path.name for path in (root / "dev").glob("nvidia[0-9]*")]
     path = root / "proc" / "driver" / "nvidia" / "version"
     module: str | None = None
@@ -99,7 +96,7 @@ def ask_driver(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether this process can train on the device that its recipe names: driver, library, torch, container.
+# The check.
 
 
 NAME = "accelerator"
@@ -109,7 +106,7 @@ _CPU_IMAGE = "hpcai500-cpu"
 
 # The oldest branch of the driver for each major version of CUDA (CUDA Compatibility, minor version compatibility).
 _OLDEST_BRANCH = {11: 450, 12: 525, 13: 580}
-# CUresult, as cuda.h names them: what the codes that cuInit returns mean to whoever can mend it.
+# Codes that cuInit returns (CUresult in cuda.h), in words for whoever can mend it.
 _CODES = {
     46: (
         "CUDA_ERROR_DEVICE_UNAVAILABLE: another process holds the device alone",
@@ -137,7 +134,7 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Torch:
-    """The torch that is installed: its version, and the CUDA or ROCm that it was built with (None: without)."""
+    """The installed torch: its version, and the CUDA or ROCm that it was built with (None: without)."""
 
     version: str
     cuda: str | None
@@ -146,13 +143,11 @@ class Torch:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the check looks at.
+    """What the check needs to know.
 
     Attributes:
-        torch: None where there is none.
-        traces: whether the host has a device.
-        ask: asks the driver; called only where the answer counts.
-        container: that of this process.
+        torch: None if not installed.
+        ask: asks the driver; called only where the answer matters.
         arguments: what the user typed after `hpcai500`, for the line to type.
     """
 
@@ -170,19 +165,19 @@ class Machine:
 
 
 def accelerator_check(wanted: str | None, machine: Machine) -> Check:
-    """Whether `wanted`, the recipe's accelerator.device, can be had; None looks what there is."""
+    """Whether `wanted`, the recipe's accelerator.device, can be had; None: without a recipe."""
     if wanted == "cpu":
         return _for_cpu(machine)
     if wanted is None and not machine.traces.any:
         return Check(NAME, "pass", "no NVIDIA device on this host: recipes with accelerator.device=cpu run")
-    # Without a recipe nothing is broken: what is not usable may not be wanted.
+    # Without a recipe nothing is broken: an unusable device may not be wanted.
     status: Status = "fail" if wanted else "warn"
     ask = "accelerator.device is cuda, but " if wanted else ""
     problem = _torch_problem(machine) or _missing(machine)
     if problem is None:
         driver = machine.ask()
         if driver.silent:
-            # A node of many devices without the persistence daemon takes its time: no reason to refuse a run.
+            # Many devices without the persistence daemon take long: no reason to refuse a run.
             return Check(
                 NAME,
                 "warn",
@@ -239,8 +234,8 @@ def _cuda_build(machine: Machine) -> str:
 
 
 def _missing(machine: Machine) -> Problem | None:
-    """No device, without having to ask the driver."""
-    # With a device file, the driver's library may still be missing; without any trace it may still be there (WSL).
+    """No device on this host, found as far as possible without asking the driver."""
+    # Despite a device file, the driver's library may be missing; without any sign it may be there (WSL).
     if machine.traces.any or machine.ask().loaded:
         return None
     inside = " (or none that this container shows)" if machine.container else ""

@@ -1,4 +1,4 @@
-"""What one check of the surroundings found, and what all of them amount to."""
+"""Checks of `hpcai500 doctor`: what one found, the log of those that measure, and the verdict of all."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-# ----------------------------------------------------------------------------------------------------
-# What one check of the surroundings found, and what all of them amount to.
+# Checks and their verdict.
 
 
 SCHEMA = "hpcai500-doctor-2"
 
-# `skip`: it could not be found out (the detail says why), and nothing speaks against a run.
+# `skip`: it could not be found out (the detail says why), which does not keep a run from starting.
 Status = Literal["pass", "warn", "fail", "skip"]
 Verdict = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was checked.
 
     Attributes:
-        name: the same in every version: programs look for it.
-        status: whether a run can go on.
-        detail: what was found, in words.
+        name: the same in every version, because programs look for it.
         fix: the line to type, or what to do; None where nothing is wrong.
     """
 
@@ -39,12 +36,11 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        """Detail and fix in one line, as errors have them."""
+        """Detail and fix in one line, as in errors."""
         return f"{self.detail}; {self.fix}" if self.fix else self.detail
 
 
 def verdict(checks: Sequence[Check]) -> Verdict:
-    """The worst of all."""
     found = {check.status for check in checks}
     return "fail" if "fail" in found else "warn" if "warn" in found else "pass"
 
@@ -70,7 +66,7 @@ def lines(checks: Sequence[Check]) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Checks that take their time, as they end: lines of JSON in a file, which one half appends to and the other one reads.
+# The log of checks that measure: lines of JSON in a file, appended by the in-job half and read by the login half.
 #
 # A line before each check says that it begins, so that a check that never ends is known by its name, and what was found
 # before it is not lost.
@@ -80,12 +76,12 @@ _BEGINS, _CHECK, _BROKEN, _STOPPED = "begins", "check", "broken", "stopped"
 
 
 class CheckLog:
-    """Appends to the file `path`; rank 0 has one.
+    """Appends to the file `path`, on rank 0.
 
     Args:
-        path: the file; None on other ranks, which write nothing.
+        path: None on other ranks, which write nothing.
         limit_seconds: how long one check may take.
-        late: called, in a thread of its own, when that is over: it ends the process.
+        late: called in its own thread when that is over; it ends the process.
         told: gets the name of each check that begins.
     """
 
@@ -97,12 +93,12 @@ class CheckLog:
         told: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._path, self._limit_seconds, self._late, self._told = path, limit_seconds, late, told
-        # A signal may come while a line is written.
+        # Re-entrant, because a signal may come while a line is written.
         self._turn = threading.RLock()
         self._watch: threading.Timer | None = None
 
     def begin(self, name: str, limit_seconds: float = 0.0) -> None:
-        """The check `name` begins; the one before it has ended. It may take `limit_seconds`, where that is longer."""
+        """The check `name` begins, and the one before it has ended. `limit_seconds` counts if longer than the log's."""
         self._rest()
         if self._path is None:
             return
@@ -114,17 +110,17 @@ class CheckLog:
         self._watch.start()
 
     def found(self, checks: Iterable[Check]) -> None:
-        """What the check that has begun found."""
+        """What the current check found."""
         self._rest()
         for check in checks:
             self._append({_CHECK: asdict(check)})
 
     def broken(self, reason: str) -> None:
-        """Why the check that has begun will not end."""
+        """Why the current check will not end."""
         self._append({_BROKEN: reason})
 
     def stopped(self, by: str) -> None:
-        """The user wants no more: `by` Ctrl-C or a signal."""
+        """The user has ended doctor, `by` Ctrl-C or a signal."""
         self._append({_STOPPED: by})
 
     def close(self) -> None:
@@ -153,9 +149,9 @@ class Told:
 
     Attributes:
         checks: those that ended, in order.
-        running: the one that had begun and not ended.
-        reason: why it did not; the first reason counts, what follows comes of it.
-        stopped: by what the user ended it.
+        running: the check that has begun and not ended.
+        reason: why it has not; the first reason, because later ones follow from it.
+        stopped: what the user ended it by.
     """
 
     checks: tuple[Check, ...] = ()
@@ -165,7 +161,7 @@ class Told:
 
 
 def read_log(path: Path) -> Told:
-    """What `path` holds by now; nothing if it is not there yet. A last line without its end is not read."""
+    """What `path` holds by now; nothing if it does not exist. An unfinished last line is ignored."""
     content = path.read_text(encoding="utf-8") if path.is_file() else ""
     checks: list[Check] = []
     running = reason = stopped = None
@@ -181,7 +177,7 @@ def read_log(path: Path) -> Told:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The checks of `hpcai500 doctor` that measure: their names, and what becomes of those that could not end.
+# The names of the checks that measure, and what is reported of those that could not end.
 
 
 RANKS = "ranks"
@@ -195,32 +191,27 @@ ALL_REDUCE = "all-reduce"
 READING = "reading"
 DISK = "disk"
 POWER = "power"
-# What one check may take, and the start of all ranks: torch is imported, perhaps from a busy file system.
+# Limits for one check, and for the start of all ranks: torch is imported, perhaps from a busy file system.
 CHECK_SECONDS, START_SECONDS = 180.0, 300.0
 # In the order in which they run, and in which people should mend what they find.
 MEASURED = (RANKS, VERSIONS, NODES, CLOCKS, DEVICES, GEMM, CONVOLUTIONS, ALL_REDUCE, READING, DISK, POWER)
 
-# Where one of these has failed, no rank can begin to work.
+# If one of these fails, no rank can begin.
 _NEEDED = ("temporary", "backend", "launcher", "accelerator")
-# What the check on the left has found wrong, the one on the right would only say again.
+# If the check on the left fails, the one on the right would only repeat it.
 _FOR_ONE = {"data": READING, "out": DISK}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is to measure.
-
-    Attributes:
-        names: the checks that can be made.
-        skipped: the others, with the reason.
-    """
+    """What to measure; `skipped` has the checks that cannot be made, with the reason."""
 
     names: tuple[str, ...]
     skipped: tuple[Check, ...]
 
 
 def plan(looked_at: Sequence[Check]) -> Plan:
-    """What to measure, after what was `looked_at` without measuring."""
+    """What to measure, given the checks that measure nothing."""
     failed = [check.name for check in looked_at if check.status == "fail"]
     if in_the_way := [name for name in failed if name in _NEEDED]:
         return Plan((), skipped(MEASURED, f"not measured: first mend what `{in_the_way[0]}` says"))
@@ -232,28 +223,25 @@ def plan(looked_at: Sequence[Check]) -> Plan:
 
 
 def skipped(names: Sequence[str], reason: str) -> tuple[Check, ...]:
-    """The checks `names` that were not made."""
+    """The checks `names` as not made."""
     return tuple(Check(name, "skip", reason) for name in names)
 
 
 def concluded(told: Told, names: Sequence[str], ended_by: str | None) -> list[Check]:
     """All checks `names` after the ranks have ended: what they told, what broke, and what was then not made.
 
-    Args:
-        told: their log.
-        names: what they were to check.
-        ended_by: how they ended, in words, where it was no good end; None otherwise.
+    `ended_by` says how the ranks ended; None if they ended well.
     """
     checks = list(told.checks)
     missing = [name for name in names if name not in {check.name for check in checks}]
     if not missing:
         return checks
     if told.stopped:
-        # What nobody looked at must not end in a verdict that says that all is well.
+        # Checks that nobody made must not end in a good verdict.
         again = Check(missing[0], "fail", f"stopped by {told.stopped} before it ended", "let doctor come to its end")
         return [*checks, again, *skipped(missing[1:], f"not measured: stopped by {told.stopped}")]
     broken = told.running or missing[0]
-    # The monitor speaks to whoever trains.
+    # The monitor's message is meant for a training run.
     reason = (told.reason or ended_by or "its processes ended without a word").removesuffix("; go on with --resume")
     fix = "see what the ranks said above; docs/doctor.md has what helps, or try again without that host"
     rest = [name for name in missing if name != broken]
@@ -261,6 +249,6 @@ def concluded(told: Told, names: Sequence[str], ended_by: str | None) -> list[Ch
 
 
 def in_order(checks: Sequence[Check]) -> list[Check]:
-    """Those that were looked at as they come, then the measured ones in their usual order."""
+    """Checks that measure nothing as they come, then the measured ones in their usual order."""
     place = {name: number for number, name in enumerate(MEASURED)}
     return sorted(checks, key=lambda check: place.get(check.name, -1))

@@ -1,4 +1,4 @@
-"""Which container this process runs in, as Apptainer and Singularity say; and the line that starts it otherwise."""
+"""The container of this process, as Apptainer and Singularity tell it, and the line that starts it otherwise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from hpcai500.errors import EnvironmentLacksError
 from hpcai500.files import is_folder
 
-# Where an image expects its own file: `--bind IMAGE:/image.sif:ro`. It holds an empty file there, to bind on.
+# Where an image expects its own file: `--bind IMAGE:/image.sif:ro`. An empty file is there as the mount point.
 IMAGE_FILE = "image.sif"
 _IMAGE_WORD = "hpcai500.sif"
 _TOLD = ("CONTAINER", "COMMAND", "BIND")
-# A hash is told from another one by its beginning.
+# Enough of a hash to tell it from others.
 _SHOWN_CHARACTERS = 12
 
 
@@ -27,14 +27,14 @@ class Container:
     """The container of this process.
 
     Attributes:
-        program: what started it: `apptainer` or `singularity`.
-        path: where the image lies on the host; None where that is not said.
-        file: the image's file where it can be seen from inside; None where it cannot, or is a folder.
+        program: `apptainer` or `singularity`.
+        path: of the image on the host; None where unknown.
+        file: the image's file as seen from inside; None where it cannot be seen, or is a folder.
         is_sandbox: whether the image is a folder, which has no hash of its own.
-        action: `run`, `exec` or `shell`: how it was started.
-        binds: folders that were bound into it, as it says (their names inside).
+        action: how it was started: `run`, `exec` or `shell`.
+        binds: folders that were bound into it (their names inside).
         has_driver: whether it was started with the NVIDIA driver (`--nv`).
-        description: content of `image.json`; None where this image is none of ours.
+        description: content of `image.json`; None for an image that is not ours.
     """
 
     program: str
@@ -48,7 +48,7 @@ class Container:
 
     @property
     def name(self) -> str:
-        """What people call the image."""
+        """Name of the image for people."""
         if self.description:
             return f"{self.description.get('name')} {self.description.get('version')}"
         return Path(self.path).name if self.path else "an image without a name"
@@ -59,19 +59,14 @@ class Container:
         start = ["run"] if self.action == "run" else ["exec"]
         command = list(arguments) if self.action == "run" else ["hpcai500", *arguments]
         line = shlex.join([self.program, *start, *driver, *options, self.path or _IMAGE_WORD, *command])
-        # Only the names inside are known here: where they came from, the user knows.
+        # Only the names inside are known here, not the sources on the host.
         return f"{line} (beside the --bind that you gave)" if self.binds else line
 
 
 def find_container(
     environment: Mapping[str, str], root: Path = Path("/"), prefix: Path = Path(sys.prefix)
 ) -> Container | None:
-    """The container that this process runs in, or None.
-
-    Args:
-        environment: variables of this process.
-        root: `/`.
-        prefix: folder of the Python environment.
+    """The container that this process runs in, or None; `prefix` is the folder of the Python environment.
 
     Raises:
         EnvironmentLacksError: `image.json` is damaged.
@@ -95,7 +90,7 @@ def find_container(
 
 
 def image_description(prefix: Path = Path(sys.prefix)) -> dict[str, Any] | None:
-    """What an image of hpcai500 says of itself (`image.json`); None outside one.
+    """`image.json` of an image of hpcai500; None outside one.
 
     Raises:
         EnvironmentLacksError: the file is damaged.
@@ -113,7 +108,7 @@ def image_description(prefix: Path = Path(sys.prefix)) -> dict[str, Any] | None:
 
 
 def short_image(image: Mapping[str, Any]) -> str:
-    """`hpcai500-cpu 0.1.0, content 0123456789ab, file ba9876543210`: as much as tells one image from another."""
+    """`hpcai500-cpu 0.1.0, content 0123456789ab, file ba9876543210`: enough to tell images apart."""
     hashes = [("content", image.get("content_sha256")), ("file", image.get("file_sha256"))]
     shown = [f"{name} {value[:_SHOWN_CHARACTERS]}" for name, value in hashes if isinstance(value, str)]
     name = " ".join(str(image[key]) for key in ("name", "version") if image.get(key))
@@ -123,6 +118,6 @@ def short_image(image: Mapping[str, Any]) -> str:
 def _visible(root: Path, path: str | None) -> Iterator[Path]:
     candidates = [root / IMAGE_FILE, *([root / path.lstrip("/")] if path else [])]
     for candidate in candidates:
-        # Empty: nothing is bound on it. Another user's folder may keep even its names to itself.
+        # An empty file has no image bound on it. Another user's folder may hide even its names.
         if os.access(candidate, os.R_OK) and candidate.is_file() and candidate.stat().st_size > 0:
             yield candidate

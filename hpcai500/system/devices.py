@@ -1,4 +1,8 @@
-"""Kernel modules that devices and fast paths between them need, with their versions."""
+"""Accelerators of a node and what connects them: PCI Express, NVLink, NVML's facts of each device, kernel modules.
+
+A hung driver hangs whoever calls NVML, so `describe_devices` calls it in a process of its own. Rates are in bytes a
+second and one direction.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,10 @@ from hpcai500.system.accelerator import find_traces
 from hpcai500.system.looking import Absent, Host, Part, read, read_number
 
 # ----------------------------------------------------------------------------------------------------
-# The PCI Express link of a device: how wide and fast it is, and could be.
+# The PCI Express link of a device: its width and speed now, and at most.
 
 
-# Bytes a second and lane in each direction, after encoding (8b/10b, then 128b/130b, then FLITs), by transfers a second.
+# Bytes a second of one lane in one direction, after encoding (8b/10b, then 128b/130b, then FLITs), by GT/s.
 _LANE_BYTES = {2.5: 250e6, 5.0: 500e6, 8.0: 8e9 / 8 * 128 / 130, 16.0: 16e9 / 8 * 128 / 130, 32.0: 32e9 / 8 * 128 / 130,
                64.0: 64e9 / 8 * 242 / 256}  # fmt: skip
 PCI_DEVICES = Path("sys/bus/pci/devices")
@@ -29,7 +33,7 @@ _GENERATIONS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def pci_facts(root: Path, address: str | None) -> dict[str, Any]:
-    """`pci` (address) and `pcie` (link) of the device at `address`, such as `0000:81:00.0`; None where it has none."""
+    """`pci` and `pcie` (the link) of the device at an address such as `0000:81:00.0`; None where it has none."""
     if address is None or not re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address):
         return {"pci": None, "pcie": None}
     folder = root / PCI_DEVICES / address
@@ -47,41 +51,40 @@ def pci_facts(root: Path, address: str | None) -> dict[str, Any]:
 
 
 def numa_of(device: Path) -> int | None:
-    """The NUMA node of the device whose folder this is; None where the firmware does not say (-1)."""
+    """The NUMA node of the device in this folder of /sys; None where the firmware does not say (-1)."""
     node = read_number(device / "numa_node")
     return node if node is not None and node >= 0 else None
 
 
 def link_bytes(transfers_per_second: float | None, width: int | None) -> float | None:
-    """What a link of `width` lanes carries in one direction; speeds sink while a device idles, widths do not."""
+    """Capacity of `width` lanes; use the highest speed, because an idle device lowers its speed, but not its width."""
     lane = _LANE_BYTES.get(transfers_per_second / 1e9) if transfers_per_second else None
     return lane * width if lane and width else None
 
 
 def generation_bytes(generation: int | None, width: int | None) -> float | None:
-    """The same by generation of PCI Express, as NVML tells it."""
+    """As `link_bytes`, by generation of PCI Express, as NVML tells it."""
     gigatransfers = _GENERATIONS.get(generation) if generation else None
     return link_bytes(gigatransfers * 1e9, width) if gigatransfers else None
 
 
 def _transfers(text: str | None) -> float | None:
-    """`16.0 GT/s PCIe`."""
     found = re.match(r"([\d.]+) GT/s", text or "")
     return float(found.group(1)) * 1e9 if found else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# The accelerators of a node and the ways between them, by NVML.
+# The accelerators of a node, from NVML in a process of its own.
 
 
 # Without the persistence daemon, a node of eight devices needs some seconds to wake them.
 _PATIENCE_SECONDS = 20.0
-# Windows' subsystem for Linux shows devices by this one alone.
+# The only device file of Windows' subsystem for Linux.
 _WSL = Path("dev/dxg")
 
 
 def describe_devices(host: Host) -> Part:
-    """`devices` (those of the node, whichever this process may use), `device_links` and `device_software`."""
+    """`devices` (those of the node, whether this process may use them or not), `device_links`, `device_software`."""
     unknown: dict[str, Any] = {"devices": None, "device_links": None, "device_software": None}
     traces = find_traces(host.root)
     if not traces.any and not (host.root / _WSL).exists():
@@ -102,7 +105,7 @@ def describe_devices(host: Host) -> Part:
 
 
 def capture_matrix(host: Host) -> Part:
-    """The matrix as NVIDIA's own tool prints it, network adapters included, for the record."""
+    """The connection matrix in the words of NVIDIA's own tool, with network adapters, kept for the record."""
     if not find_traces(host.root).any:
         return Part({})
     answer = host.ask(["nvidia-smi", "topo", "-m"], _PATIENCE_SECONDS)
@@ -110,17 +113,16 @@ def capture_matrix(host: Host) -> Part:
 
 
 # ----------------------------------------------------------------------------------------------------
-# NVIDIA's management library, through its own Python binding (nvidia-ml-py, imported as pynvml): opened and closed.
+# NVML, NVIDIA's management library, through its Python binding (nvidia-ml-py, imported as pynvml).
 #
-# NVML answers in this process, so a driver that hangs hangs the caller: who cannot wait asks in a process of its own,
-# as `describe/devices.py` does.
+# It runs in this process, so a driver that hangs hangs the caller: ask in another process where that must not be.
 
 
 class Nvml(Protocol):
-    """The module pynvml, or what stands for it in a test: its functions and constants, by their own names.
+    """The module pynvml, or a test's replacement: its functions and constants, by their own names.
 
     Attributes:
-        NVMLError: what its functions raise where a device or driver cannot answer.
+        NVMLError: raised by its functions where a device or driver cannot answer.
     """
 
     NVMLError: type[Exception]
@@ -129,20 +131,20 @@ class Nvml(Protocol):
 
 
 def load_binding() -> Nvml:
-    """The module pynvml; importing it loads no library yet.
+    """The module pynvml; importing it does not load NVML yet.
 
     Raises:
         EnvironmentLacksError: it is not installed.
     """
     try:
-        # Some 7,000 lines: only who asks for devices pays for them.
+        # Some 7,000 lines, so it is imported only when needed.
         return cast("Nvml", importlib.import_module("pynvml"))
     except ImportError as error:
         raise EnvironmentLacksError("NVML's binding is not installed: pip install nvidia-ml-py") from error
 
 
 def ask_nvml(nvml: Nvml, function: str, *arguments: Any) -> Any:
-    """What `function` answers; None where this device, driver or binding cannot tell."""
+    """The answer of `function`; None where this device, driver or binding cannot tell."""
     try:
         return getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -151,10 +153,9 @@ def ask_nvml(nvml: Nvml, function: str, *arguments: Any) -> Any:
 
 @contextmanager
 def open_nvml(binding: Nvml | None = None) -> Iterator[Nvml]:
-    """NVML, ready for questions until the block ends. Blocks may lie in each other: the library counts.
+    """NVML, initialised until the block ends. Blocks may be nested: the library counts.
 
-    Args:
-        binding: the module pynvml; None imports it.
+    `binding` is the module pynvml; None imports it.
 
     Raises:
         EnvironmentLacksError: no binding, no driver, or a driver that does not work; the message says which.
@@ -171,10 +172,10 @@ def open_nvml(binding: Nvml | None = None) -> Iterator[Nvml]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# NVLinks of devices, and the matrix of how each reaches each, in the words of `nvidia-smi topo -m`.
+# NVLinks of devices, and the matrix of how each device reaches each other, in the words of `nvidia-smi topo -m`.
 
 
-# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: of each active link, in one direction.
+# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: speed of each active link, in one direction.
 _SPEED_FIELD = 90
 _SWITCH = 2
 _MEGA = 1e6
@@ -188,12 +189,11 @@ class Links:
     """NVLinks of one device.
 
     Attributes:
-        total: that it has; 0 for a device without.
-        active: that work.
+        total: 0 for a device without NVLink.
         version: of the protocol, as NVML counts.
-        link_bytes_per_second: of each, in one direction.
-        switched: that lead to a switch.
-        peers: how many lead to which device, by its PCI address as NVML writes it.
+        link_bytes_per_second: of each link, in one direction.
+        switched: links that lead to a switch.
+        peers: (PCI address as NVML writes it, number of links) of each device reached directly.
     """
 
     total: int
@@ -219,11 +219,10 @@ class Links:
 
 
 def links_of(nvml: Nvml, handle: Any) -> Links:
-    """The NVLinks of a device."""
     states = {
         link: state
         for link in range(nvml.NVML_NVLINK_MAX_LINKS)
-        # No such link, or none at all: no state.
+        # None: there is no such link.
         if (state := ask_nvml(nvml, "nvmlDeviceGetNvLinkState", handle, link)) is not None
     }
     active = [link for link, state in states.items() if state]
@@ -243,7 +242,7 @@ def links_of(nvml: Nvml, handle: Any) -> Links:
 
 
 def topology(nvml: Nvml, handles: Sequence[Any], links: Sequence[Links]) -> list[list[str | None]]:
-    """Row by row how device reaches device: `X` itself, `NV4` by four NVLinks, else the way by PCIe and sockets."""
+    """Row by row how each device reaches each: `X` itself, `NV4` four NVLinks, else the path by PCIe and sockets."""
     addresses = [ask_nvml(nvml, "nvmlDeviceGetPciInfo", handle) for handle in handles]
     names = [_text(address.busId) if address else "" for address in addresses]
 
@@ -261,7 +260,7 @@ def topology(nvml: Nvml, handles: Sequence[Any], links: Sequence[Links]) -> list
 
 def _speed(nvml: Nvml, handle: Any) -> float | None:
     values = ask_nvml(nvml, "nvmlDeviceGetFieldValues", handle, [_SPEED_FIELD])
-    # Each value has its own result; 0 is success.
+    # Each value has its own return code; 0 is success.
     if not values or values[0].nvmlReturn != 0 or not values[0].value.uiVal:
         return None
     return float(values[0].value.uiVal) * _MEGA
@@ -272,18 +271,18 @@ def _text(bus: str | bytes) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What NVML says of the devices of a node: pure questions to a module that is open.
+# What NVML says of each device.
 
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _MILLI = 1e-3
 
-# A question to one device, by the name of NVML's function; None where it does not answer.
+# Calls NVML's function of this name for one device; None where that does not answer.
 Ask = Callable[..., Any]
 
 
 def read_nvml(nvml: Nvml) -> dict[str, Any]:
-    """Driver, devices and what lies between them; what a device or driver does not tell is None."""
+    """Versions, devices and links; what a device or driver does not tell is None."""
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     links = [links_of(nvml, handle) for handle in handles]
     cuda = ask_nvml(nvml, "nvmlSystemGetCudaDriverVersion")
@@ -324,7 +323,7 @@ def _device(nvml: Nvml, index: int, handle: Any, links: Links) -> dict[str, Any]
 
 
 def _clocks(nvml: Nvml, ask: Ask) -> dict[str, float | None]:
-    """In Hz: the highest, and what applications are held to."""
+    """In Hz: the highest, and those set for applications."""
     kinds = {"sm": nvml.NVML_CLOCK_SM, "memory": nvml.NVML_CLOCK_MEM}
     found = {f"max_{name}_hz": ask("nvmlDeviceGetMaxClockInfo", kind) for name, kind in kinds.items()}
     found |= {f"application_{name}_hz": ask("nvmlDeviceGetApplicationsClock", kind) for name, kind in kinds.items()}
@@ -332,7 +331,7 @@ def _clocks(nvml: Nvml, ask: Ask) -> dict[str, float | None]:
 
 
 def _power(ask: Ask) -> dict[str, float | None]:
-    """In watts: the limit that counts, the maker's own, and what it may be set to."""
+    """In watts: the limit in force, the maker's own, and the range in which it may be set."""
     low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
     found = {
         "power_limit_watts": ask("nvmlDeviceGetEnforcedPowerLimit"),
@@ -366,10 +365,10 @@ def _enabled(value: int | None) -> bool | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Kernel modules that devices and fast paths between them need, with their versions.
+# Kernel modules that devices, and fast paths between them, need.
 
 
-# NVIDIA's driver, memory of devices seen by adapters (GPUDirect RDMA), copies by the processor, adapters, file systems.
+# NVIDIA's driver, device memory seen by adapters (GPUDirect RDMA), copies by the processor, adapters, file systems.
 _MODULES = (
     "nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv", "nvidia_fs", "mlx5_core", "mlx5_ib", "ib_core",
     "hfi1", "efa", "irdma", "bnxt_en", "ice", "i40e", "ixgbe", "ena", "cxi_ss1", "knem", "xpmem", "lustre", "nfs",
@@ -378,11 +377,11 @@ _MODULES = (
 
 
 def describe_drivers(host: Host) -> Part:
-    """`driver`: the version of NVIDIA's, and modules that are loaded."""
+    """`driver`: version of NVIDIA's driver, and the loaded modules."""
     return Part({"driver": {"nvidia": find_traces(host.root).kernel_module, "modules": modules(host.root)}})
 
 
 def modules(root: Path) -> dict[str, str]:
-    """Versions by name of the modules that are loaded; `loaded` where one has no version of its own."""
+    """Versions by name of loaded modules; `loaded` where a module has no version of its own."""
     folder = root / "sys/module"
     return {name: read(folder / name / "version") or "loaded" for name in _MODULES if (folder / name).is_dir()}

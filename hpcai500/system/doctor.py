@@ -1,4 +1,7 @@
-"""All checks of what a run needs: for `hpcai500 doctor`, and before every run."""
+"""All checks of what a run needs, for `hpcai500 doctor` and before every run.
+
+Each check says how to mend what it finds, in a container by the line to type.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +28,24 @@ from hpcai500.system.process import cores_check, memory_check, memory_limit
 from hpcai500.system.software import DISTRIBUTION, find_plugin, installed, installed_torch, loader_check
 
 # ----------------------------------------------------------------------------------------------------
-# The folders that a run reads and writes: whether they are there, can be written, and have space.
+# The folders that a run reads and writes: whether they exist, can be written, and have space.
 
 
 DATA = "data"
 OUT = "out"
 TEMPORARY = "temporary"
-# A few checkpoints of ResNet-50 with its momentum (205 MB each), and what a run writes beside them.
+# A few checkpoints of ResNet-50 with its momentum (205 MB each), and the rest of a record.
 _LEAST_FREE_BYTES = 2 * 10**9
-# Docker's default, which is too small for the messages between ranks of a node, is 64 MiB.
+# Docker's default of 64 MiB is too small for the messages between ranks of a node.
 _LEAST_SHARED_BYTES = 256 * 2**20
-# By whether the user named a folder of the image, or just started in one.
+# By whether the user named a folder in the image, or started in one.
 _IN_THE_IMAGE = {True: "give --out with a folder of the host", False: "start in a folder of the host, or add --out DIR"}
 
 
 def data_check(
     data: Path | None, recipe: Recipe | None, container: Container | None, arguments: Sequence[str]
 ) -> Check:
-    """Whether the data set's folder is there and can be read; its content is read later."""
+    """Whether the data set's folder exists and can be read; its content is read later."""
     if data is None:
         return _no_data_named(recipe)
     if unseen := _unseen_data(data, recipe, container, arguments):
@@ -83,7 +86,7 @@ def _no_data_named(recipe: Recipe | None) -> Check:
 
 
 def out_check(out: Path, container: Container | None, arguments: Sequence[str]) -> Check:
-    """Whether the record can be written: `out` itself, or the folder that it will be made in."""
+    """Whether the record can be written to `out`, or to the folder in which it will be made."""
     folder = nearest(out)
     other = "give another folder with --out DIR"
     if not is_folder(folder):
@@ -100,12 +103,12 @@ def out_check(out: Path, container: Container | None, arguments: Sequence[str]) 
 def _read_only_inside(out: Path, folder: Path, container: Container, arguments: Sequence[str]) -> Check:
     root = Path("/")
     if folder == root and out.absolute() != root:
-        # What is wanted lies below a folder that the container does not have.
+        # The folder is missing in the container, perhaps not on the host.
         return _not_visible(OUT, out, container, arguments)
     if folder.stat().st_dev != root.stat().st_dev:
         fix = f"bind it without :ro: --bind {shlex.quote(str(folder))}"
         return Check(OUT, "fail", f"{folder}: read-only inside the container", fix)
-    # What is relative is right where the command starts in a folder that can be written.
+    # A relative path is right if the command starts in a writable folder.
     options = ["--bind", "DIR"] if out.is_absolute() else ["--bind", "DIR", "--pwd", "DIR"]
     arguments = _with_out(arguments, "DIR") if out.is_absolute() else arguments
     return Check(
@@ -117,7 +120,7 @@ def _read_only_inside(out: Path, folder: Path, container: Container, arguments: 
 
 
 def _with_out(arguments: Sequence[str], folder: str) -> list[str]:
-    """`arguments` with another --out: the one that was given is what is wrong."""
+    """`arguments` with another --out in place of the given one."""
     kept: list[str] = []
     words = iter(arguments)
     for word in words:
@@ -129,7 +132,7 @@ def _with_out(arguments: Sequence[str], folder: str) -> list[str]:
 
 
 def temporary_check(environment: Mapping[str, str], container: Container | None, out: Path) -> Check:
-    """Whether temporary files can be written where TMPDIR says; else a run takes another folder (scratch.py)."""
+    """Whether temporary files can be written where TMPDIR says; else a run takes another folder."""
     name = "TMPDIR" if environment.get("TMPDIR") else "/tmp"  # noqa: S108 - the folder itself is what is looked at
     folder = temporary_folder(environment)
     if is_folder(folder) and os.access(folder, os.W_OK | os.X_OK):
@@ -146,12 +149,12 @@ def temporary_check(environment: Mapping[str, str], container: Container | None,
 
 
 def temporary_folder(environment: Mapping[str, str]) -> Path:
-    """Where programs put temporary files that are told nothing else."""
+    """Where programs put temporary files by default."""
     return Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
 def shared_memory_check(size_bytes: int | None, ranks: int, container: Container | None) -> Check:
-    """Whether the ranks of a node have room to talk through memory (/dev/shm)."""
+    """Whether /dev/shm has room for the messages between the ranks of a node."""
     if size_bytes is None:
         return Check("shared memory", "skip", "/dev/shm is not there")  # noqa: S108
     size = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
@@ -164,17 +167,17 @@ def shared_memory_check(size_bytes: int | None, ranks: int, container: Container
 
 
 def shared_memory_bytes(folder: Path = Path("/dev/shm")) -> int | None:  # noqa: S108
-    """Size of the file system at /dev/shm; None where there is none."""
+    """Size of /dev/shm; None where it is missing."""
     return shutil.disk_usage(folder).total if folder.is_dir() else None
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether the file system of `folder` is mounted read-only, whoever asks."""
+    """Whether the file system of `folder` is mounted read-only, for every user."""
     return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def _lasting(out: Path, folder: Path, container: Container | None) -> Check | None:
-    """A warning where the container will take the record with it."""
+    """A warning where the record is lost with the container."""
     if container is None:
         return None
     in_image = folder.stat().st_dev == Path("/").stat().st_dev
@@ -190,7 +193,7 @@ def _lasting(out: Path, folder: Path, container: Container | None) -> Check | No
 
 
 def file_system_type(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """`ext4`, `lustre`, `tmpfs`: what `folder` lies on; None where the kernel does not say."""
+    """Type of the file system of `folder`: `ext4`, `lustre`, `tmpfs`; None where the kernel does not say."""
     device = folder.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in mounts.read_text().splitlines() if mounts.is_file() else []:
@@ -214,7 +217,7 @@ def _space(out: Path, folder: Path) -> Check:
 
 
 def _not_visible(name: str, path: Path, container: Container, arguments: Sequence[str]) -> Check:
-    """What the host has there, the container does not show."""
+    """The failure where the container does not show a path, which the host may have."""
     path = path.absolute()
     top = Path(*path.parts[:2])
     bound, what = (top, "not visible") if not is_there(top) else (path, "no such folder")
@@ -227,7 +230,7 @@ def _not_visible(name: str, path: Path, container: Container, arguments: Sequenc
 
 
 def _why_hidden(path: Path) -> str | None:
-    """Why this user may not know whether `path` is there; None where that is known."""
+    """Why this user may not know whether `path` exists; None where that is known."""
     try:
         path.exists()
     except PermissionError as error:
@@ -236,19 +239,19 @@ def _why_hidden(path: Path) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the record of a whole run fits where it will be written.
+# Whether the record of a whole run fits on its disk.
 
 
-# The last two checkpoints and the first at the target are kept; the space of the next one is reserved before its epoch.
+# The last two checkpoints and the first at the target are kept; space for the next one is reserved before its epoch.
 CHECKPOINTS = 4
 # Events, system, pictures, traces and power samples of a long run on many ranks.
 RECORD_BYTES = 200 * 10**6
-# A disk that is used by others too should not be filled to the last byte.
+# Others use the disk too, so some space must remain.
 _MARGIN = 1.2
 
 
 def space_check(out: Path, free_bytes: int, checkpoint_bytes: int) -> Check:
-    """Whether `free_bytes` are enough for the record `out`, whose checkpoints have `checkpoint_bytes` each."""
+    """Whether `free_bytes` suffice for the record `out`, whose checkpoints have `checkpoint_bytes` each."""
     checkpoints = CHECKPOINTS * checkpoint_bytes
     needed = checkpoints + RECORD_BYTES
     told = (
@@ -277,11 +280,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 def container_check(container: Container | None, *, read_only: bool) -> Check:
-    """Whether, and in which image, this process runs.
-
-    Args:
-        read_only: whether `/` is.
-    """
+    """Whether this process runs in a container, and in which image; `read_only` tells whether `/` is."""
     if container is None:
         return Check("container", "pass", "none: installed on this machine")
     kind = "a folder (sandbox)" if container.is_sandbox else "read-only" if read_only else "writable"
@@ -291,7 +290,7 @@ def container_check(container: Container | None, *, read_only: bool) -> Check:
 
 
 def image_check(container: Container | None, arguments: Sequence[str]) -> Check:
-    """Whether the record can hold the hash of the image's file."""
+    """Whether the record can have the hash of the image's file."""
     if container is None:
         return Check("image", "pass", "none")
     if container.file is not None:
@@ -310,7 +309,7 @@ def image_check(container: Container | None, arguments: Sequence[str]) -> Check:
 
 
 def python_check(container: Container | None, environment: Mapping[str, str]) -> Check:
-    """Whether somebody may miss packages: the command line ignores the variables that lead to some."""
+    """Whether packages may be missed: the command line ignores the variables that lead to some."""
     if names := [name for name in environment.get(NOT_HEEDED, "").split(", ") if name.startswith("PYTHON")]:
         is_set, it = ("is set", "it") if len(names) == 1 else ("are set", "them")
         return Check(
@@ -323,11 +322,11 @@ def python_check(container: Container | None, environment: Mapping[str, str]) ->
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the library that the ranks of a recipe talk by is installed.
+# Whether the communication library of a recipe is installed.
 
 
 def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
-    """Of `recipe`; `horovod` is the version that is installed, if any. Whether it can be loaded, each rank sees."""
+    """`horovod` is the installed version, if any; whether it can be loaded is found out by each rank."""
     backend = recipe.communication.backend if recipe else None
     if backend != "horovod":
         words = {None: "no recipe named", "local": "none: one rank", "torch": "torch's own"}
@@ -343,7 +342,7 @@ def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All checks of what a run needs: for `hpcai500 doctor`, and before every run.
+# All checks together.
 
 
 @dataclass(frozen=True)
@@ -351,9 +350,9 @@ class Subject:
     """What is to run.
 
     Attributes:
-        recipe: None where only the machine is looked at.
-        data: folder of the data set; None where the recipe's is made.
-        out: folder of the record, or the one that it will be made in.
+        recipe: None where only the machine is checked.
+        data: folder of the data set; None where synthetic data is used.
+        out: folder of the record, or the one in which it will be made.
         arguments: what the user typed after `hpcai500`, for the line to type.
     """
 
@@ -403,7 +402,7 @@ def examine(subject: Subject, environment: Mapping[str, str] = os.environ) -> li
 def machine(
     environment: Mapping[str, str], container: Container | None, torch: Torch | None, arguments: Sequence[str]
 ) -> Machine:
-    """What the check of the accelerator looks at, on this machine."""
+    """This machine, as the check of the accelerator needs it."""
 
     @cache
     def ask() -> Driver:
@@ -413,7 +412,7 @@ def machine(
 
 
 def require_healthy(subject: Subject) -> None:
-    """Refuse to start `subject` where it cannot run; what may trouble it is said on stderr. Silent where all is well.
+    """Refuse to start `subject` where it cannot run; warnings go to stderr. Silent where all is well.
 
     Raises:
         DataError: its data set is not there.
@@ -427,7 +426,7 @@ def require_healthy(subject: Subject) -> None:
     errors = [check for check in checks if check.status == "fail"]
     if not errors:
         return
-    # The command may be `profile` or `scale`: doctor looks at benchmarks.
+    # The command may be `profile` or `scale`; doctor checks benchmarks.
     benchmark = subject.recipe.benchmark if subject.recipe else ""
     more = f" (and {len(errors) - 1} more: see `hpcai500 doctor {benchmark} …`)" if errors[1:] else ""
     kind = DataError if errors[0].name == DATA else EnvironmentLacksError
@@ -439,11 +438,7 @@ def why_no_device(
 ) -> str:
     """Why this process's torch finds no CUDA device, and what to do about it.
 
-    Args:
-        environment: variables of this process.
-        torch: that of this process.
-        arguments: what `hpcai500` was started with, for the line to type.
-        by_recipe: whether it is a recipe that asks for a device.
+    `arguments` are those of `hpcai500`, for the line to type. `by_recipe`: whether a recipe asks for the device.
     """
     around = machine(environment, find_container(environment), torch, arguments)
     found = accelerator_check("cuda" if by_recipe else None, around)
@@ -475,5 +470,5 @@ def _control_groups() -> str:
 
 @cache
 def _warn(sentence: str) -> None:
-    """Say it once: a series of runs has one machine."""
+    """Say it once: a series of runs is on one machine."""
     say(f"warning: {sentence}")

@@ -1,7 +1,7 @@
 """Asks the NVIDIA driver's library what it has; run as a script, in a process of its own.
 
-The library starts threads and keeps devices open, and a process that has started it may not fork any more; a driver
-that is broken can also end the process that asks.
+The library starts threads and keeps devices open, after which a process may not fork; and a broken driver may end the
+process that asks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 
 def ask(name: str) -> Mapping[str, object]:
-    """What the driver's library `name` says: its version, the code of cuInit, the number of devices."""
+    """Version of the driver's library `name`, return code of cuInit, and number of devices."""
     try:
         library = ctypes.CDLL(name)
     except OSError as error:
         return {"loaded": False, "reason": str(error)}
     version, devices = ctypes.c_int(), ctypes.c_int()
-    # This one answers before cuInit, also where no device does.
+    # Works before cuInit, and without a device.
     known = library.cuDriverGetVersion(ctypes.byref(version)) == 0
     code = int(library.cuInit(0))
     counted = code == 0 and library.cuDeviceGetCount(ctypes.byref(devices)) == 0

@@ -1,4 +1,7 @@
-"""Several looks at once, none of which can hold up the rest: a file system or a driver that hangs is left behind."""
+"""How a node is looked at: tools with a time limit, small files of /proc and /sys, several looks at once.
+
+Nothing here holds up a job: a tool, file system or driver that hangs is left behind, and reported.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 # ----------------------------------------------------------------------------------------------------
-# The system's own tools: asked with a limit of time, so that one that hangs is said and hangs nobody.
+# The system's tools.
 
 
-# lscpu takes 10 ms, lstopo 100 ms, ibstat 50 ms. One that takes so long as this hangs on a driver.
+# lscpu takes 10 ms, lstopo 100 ms, ibstat 50 ms; a tool that takes this long hangs on a driver.
 PATIENCE_SECONDS = 5.0
-# What is kept of a tool's output: whole for all but hwloc's XML of large nodes.
+# Kept of a tool's output: all, except for hwloc's XML of large nodes.
 LONGEST_RAW_BYTES = 64 * 1024
-# Users' PATH often lacks where tools of administrators lie.
+# Where administrators' tools are; a user's PATH often lacks these folders.
 _ADMINISTRATORS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-# What names one machine, card or cable among its like stays at the site: rows of dmidecode and ibstat, hwloc's XML.
+# What identifies one machine, card or cable stays at the site: rows of dmidecode and ibstat, and hwloc's XML.
 _IDENTITY = r"(?:Serial|UUID|GUID|GID|Asset|Address)"
 _ROWS = re.compile(rf"^(\s*[^:\n]*{_IDENTITY}[^:\n]*:).*$", re.MULTILINE | re.IGNORECASE)
 _INFOS = re.compile(rf'(<info name="[^"]*{_IDENTITY}[^"]*" value=")[^"]*', re.IGNORECASE)
@@ -33,19 +36,14 @@ _INFOS = re.compile(rf'(<info name="[^"]*{_IDENTITY}[^"]*" value=")[^"]*', re.IG
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool printed.
-
-    Attributes:
-        text: its standard output; None where it did not answer.
-        reason: why not: `not installed`, or its last words.
-    """
+    """What a tool printed to stdout; `text` is None where it did not answer, and `reason` says why."""
 
     text: str | None = None
     reason: str | None = None
 
 
 def ask(command: Sequence[str], patience_seconds: float = PATIENCE_SECONDS) -> Answer:
-    """What `command` prints, in the C locale."""
+    """Run `command` in the C locale, for `patience_seconds` at most."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_ADMINISTRATORS])
     program = shutil.which(command[0], path=path)
     if program is None:
@@ -53,7 +51,7 @@ def ask(command: Sequence[str], patience_seconds: float = PATIENCE_SECONDS) -> A
     try:
         started = _start(program, command[1:], path)
     except OSError as error:
-        # Built for another machine, or on a file system that may not be run from.
+        # Built for another machine, or on a file system mounted noexec.
         return Answer(reason=f"{program} cannot be started: {error.strerror}")
     with started as process:
         try:
@@ -74,28 +72,28 @@ def _start(program: str, arguments: Sequence[str], path: str) -> subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PATH": path, "LC_ALL": "C"},
-        # A group of its own: what it starts ends with it.
+        # A process group of its own, so that its children end with it.
         start_new_session=True,
     )
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:
-    """End it without waiting: a process that waits for a driver does not even end when it is killed."""
+    """Kill it without waiting: a process that waits for a driver does not end even then."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(0.2)
-    # Leaving `with` would wait for it. Nobody reads its output any more either.
+    # With a code set, leaving `with` does not wait for it.
     process.returncode = process.returncode if process.returncode is not None else -signal.SIGKILL
 
 
 def anonymous(text: str) -> str:
-    """`text` of a tool without serial numbers, addresses and the like."""
+    """A tool's output without serial numbers, addresses and the like."""
     return _INFOS.sub(r"\1[left out]", _ROWS.sub(r"\1 [left out]", text))
 
 
 def bounded(text: str, most_bytes: int = LONGEST_RAW_BYTES) -> str:
-    """`text`, or as many of its first lines as fit, and how much was left out."""
+    """`text`, or the first lines that fit, and how much was left out."""
     content = text.encode()
     if len(content) <= most_bytes:
         return text
@@ -104,25 +102,18 @@ def bounded(text: str, most_bytes: int = LONGEST_RAW_BYTES) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What one look at a node found, what no tool told, and where it looked.
+# What a look finds, and where it looks.
 
 
 @dataclass(frozen=True)
 class Absent:
-    """Something that stayed unknown.
-
-    Attributes:
-        what: in words.
-        tool: who would tell it.
-        reason: why it did not.
-    """
+    """Something that stayed unknown: what, the tool that would tell it, and why it did not."""
 
     what: str
     tool: str
     reason: str
 
     def document(self) -> dict[str, str]:
-        """For the record."""
         return asdict(self)
 
 
@@ -132,8 +123,7 @@ class Part:
 
     Attributes:
         values: keys of the node's document; None is unknown.
-        raw: what tools printed, by their name.
-        absent: what stayed unknown.
+        raw: output of tools, by their name.
     """
 
     values: Mapping[str, Any]
@@ -143,12 +133,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Host:
-    """Where looks go; a test gives the files and the tools' output of another machine.
+    """Where looks go; tests give files and tools' output of another machine.
 
     Attributes:
         root: `/`.
-        environment: variables of this process.
-        ask: runs a tool: its tokens, and how many seconds it may take.
+        ask: runs a tool, given its tokens and how many seconds it may take.
     """
 
     root: Path = Path("/")
@@ -157,7 +146,7 @@ class Host:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Small files of /proc and /sys: absent, unreadable or refusing to be read, what they would say is unknown.
+# Small files of /proc and /sys; whatever is absent or cannot be read is unknown.
 
 
 def read(path: Path) -> str | None:
@@ -175,7 +164,7 @@ def read_number(path: Path) -> int | None:
 
 
 def link_name(path: Path) -> str | None:
-    """Last part of what the link `path` leads to: the name of a driver, the address of a device."""
+    """Last part of the target of the link `path`: the name of a driver, the address of a device."""
     try:
         return path.readlink().name
     except OSError:
@@ -183,7 +172,7 @@ def link_name(path: Path) -> str | None:
 
 
 def folders(parent: Path, pattern: str) -> list[Path]:
-    """What matches `pattern` in `parent`, numbers in their order: node2 comes before node10."""
+    """Paths in `parent` that match `pattern`, in the order of their numbers: node2 before node10."""
     return sorted(
         parent.glob(pattern), key=lambda path: [int(part) if part.isdecimal() else part for part in _parts(path)]
     )
@@ -199,7 +188,7 @@ def chosen(text: str | None) -> str | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """`32K`, `1.5 MiB`, `512 kB`, `16 GB` (as lscpu, meminfo and dmidecode write powers of two) in bytes."""
+    """Bytes in `32K`, `1.5 MiB`, `512 kB`, `16 GB`: powers of two, as in lscpu, meminfo and dmidecode."""
     found = re.fullmatch(r"([\d.]+)\s*([KMGTP]?)i?B?", text.strip(), re.IGNORECASE)
     if found is None:
         return None
@@ -208,7 +197,7 @@ def bytes_of(text: str) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Several looks at once, none of which can hold up the rest: a file system or a driver that hangs is left behind.
+# Several looks at once.
 
 
 Found = TypeVar("Found")
@@ -216,12 +205,9 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Look(Generic[Found]):
-    """One look's end.
+    """The end of one look.
 
-    Attributes:
-        found: None where it failed.
-        reason: why it failed.
-        seconds: how long it took.
+    `found` is None where it failed, and `reason` says why.
     """
 
     found: Found | None
@@ -230,7 +216,7 @@ class Look(Generic[Found]):
 
 
 def together(looks: Mapping[str, Callable[[], Found]], patience_seconds: float) -> dict[str, Look[Found]]:
-    """Run all of `looks`, each in a thread, and wait for them `patience_seconds` at most; in their order."""
+    """Run all of `looks`, each in a thread, and wait `patience_seconds` at most; the results are in their order."""
     ended: dict[str, Look[Found]] = {}
     started = time.monotonic()
 
@@ -241,7 +227,7 @@ def together(looks: Mapping[str, Callable[[], Found]], patience_seconds: float) 
             done = Look(None, f"{type(error).__name__}: {error}", time.monotonic() - started)
         ended[name] = done
 
-    # A daemon does not keep the process from ending.
+    # Daemon threads do not keep the process from ending.
     threads = [threading.Thread(target=run, args=one, daemon=True, name=f"look-{one[0]}") for one in looks.items()]
     for thread in threads:
         thread.start()

@@ -1,7 +1,7 @@
-"""Mounts: which one a path lies on, and whether what is behind it answers.
+"""Mounts: which one a path is on, and whether it answers.
 
-Whoever touches a path below a mount whose server is gone waits for ever, and often takes no signal while it does. So a
-path that somebody named is touched first by a child of this process, which nobody waits for longer than a limit.
+Touching a path below a mount whose server is gone may block for ever, often without reacting to signals. So a path that
+a user named is touched first by a child process, which is waited for only until a limit.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pathlib import Path
 from hpcai500.errors import EnvironmentLacksError
 
 _MOUNTS = Path("/proc/self/mountinfo")
-# Longer than a busy metadata server or an automounter needs for one folder, shorter than a patient user.
+# More than a busy metadata server or an automounter needs for one folder.
 _ANSWER_SECONDS = 15.0
-# What the kernel answers for a server or a FUSE process that has gone: nobody can work there either.
+# The kernel's errors for a server or a FUSE process that is gone, so that nobody can work there.
 _GONE = {
     errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EREMOTEIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH,
     errno.ECONNREFUSED, errno.ECONNABORTED, errno.ECONNRESET, errno.ESHUTDOWN, errno.ENODEV,
 }  # fmt: skip
-# Options by which network file systems are told who mounts them; `<hidden>` by some, not by all.
+# Options that tell network file systems who mounts them; only some show them as `<hidden>`.
 _PRIVATE = re.compile(r"^(\w*(?:pass|secret|cred|key|token|user|domain)\w*)=.*$", re.IGNORECASE)
 # Overlays of containers list every layer.
 _LONGEST_OPTION = 200
-# What the child runs, without site packages: 10 ms in all. It reads paths from stdin and follows the links of each,
+# The child's code, run without site packages (10 ms in all). It reads paths from stdin and follows the links of each,
 # component by component, so that the parent knows how far it came; then it stats the path, lists one entry of a folder
-# and reads one byte of a regular file. Each record that it writes is a path's number, then `@` and where it is, or `=`
-# and errno.
+# and reads one byte of a regular file. Each record that it writes is a path's number, then `@` and the place reached,
+# or `=` and errno.
 _PROBE = r"""
 import os, signal, sys, _thread
 signal.alarm(int(sys.argv[1]))
@@ -118,13 +118,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A path that nobody can work with.
-
-    Attributes:
-        path: as it was named.
-        detail: what is wrong with it, and with which mount.
-        fix: what to do.
-    """
+    """A path that does not answer, as it was named; what is wrong with which mount, and what to do."""
 
     path: str
     detail: str
@@ -132,10 +126,10 @@ class Unreachable:
 
 
 def require_reachable(paths: Iterable[str | Path], seconds: float = _ANSWER_SECONDS) -> None:
-    """Refuse paths that do not answer, before anything else touches them; what is not there has answered.
+    """Refuse paths that do not answer, before anything else touches them; a missing path counts as an answer.
 
     Raises:
-        EnvironmentLacksError: one does not within `seconds`, or its server is gone; with its mount and what to do.
+        EnvironmentLacksError: a path does not answer within `seconds`, or its server is gone; with its mount and a fix.
     """
     if dead := unreachable(paths, seconds):
         more = f" (and {len(dead) - 1} more)" if dead[1:] else ""
@@ -172,7 +166,7 @@ def _told(name: str, reason: str, mount: Mount | None) -> tuple[str, str]:
 
 
 def _absolute(path: str) -> str | None:
-    """`path` from /, without a look at it; None where it can name nothing."""
+    """`path` from /, without touching it; None where it can name nothing."""
     if "\0" in path or not path:
         return None
     try:
@@ -182,11 +176,11 @@ def _absolute(path: str) -> str | None:
 
 
 def _touched(paths: list[str], seconds: float) -> tuple[dict[int, str], dict[int, int], float | None]:
-    """How far a child came with each of `paths`, errno of those that answered (0: none), and, where it came to no
-    end, how long it was waited for.
+    """Touch `paths` in a child: returns how far it came with each, errno of those that answered (0: none), and how long
+    it was waited for (None: it ended).
 
-    It is killed, and not waited for: in state D it ends when the mount does. Where nobody is left to kill it, its own
-    alarm does.
+    The child is killed, and not waited for: in state D it ends only when the mount does. If this process dies, the
+    child's own alarm ends it.
     """
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROBE, str(math.ceil(seconds) + 1)],
@@ -223,7 +217,7 @@ def _touched(paths: list[str], seconds: float) -> tuple[dict[int, str], dict[int
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """All mounts of /proc/self/mountinfo, in the order in which they were made."""
+    """All mounts in /proc/self/mountinfo, in the order in which they were made."""
     found = []
     for line in text.splitlines():
         # Optional fields end with a dash (proc(5)).
@@ -232,23 +226,23 @@ def parse_mounts(text: str) -> list[Mount]:
         if len(head) < 6 or len(tail) < 3:
             continue
         options = dict.fromkeys([*head[5].split(","), *tail[2].split(",")])
-        # Before an @ stands who mounts it (sshfs, Ceph).
+        # The part before @ names the user (sshfs, Ceph).
         source = re.sub(r"^[^/:@]+@", "", _plain(tail[1]))
         found.append(Mount(_plain(head[4]), tail[0], source, tuple(map(public, options))))
     return found
 
 
 def mount_of(path: Path, mounts: list[Mount]) -> Mount | None:
-    """The mount that `path`, absolute and free of links, lies in: of the longest, the last."""
+    """The mount of `path`, which is absolute and free of links: the longest, and of equal ones the last."""
     holding = [mount for mount in mounts if path.is_relative_to(mount.point)]
     return max(enumerate(holding), key=lambda one: (len(Path(one[1].point).parts), one[0]))[1] if holding else None
 
 
 def public(option: str) -> str:
-    """A mount's option without what may be secret in it."""
+    """A mount option without what may be secret in it."""
     return _PRIVATE.sub(r"\1=[left out]", option)[:_LONGEST_OPTION]
 
 
 def _plain(text: str) -> str:
-    r"""Names in mountinfo have spaces as `\040`."""
+    r"""Undo mountinfo's escapes, such as `\040` for a space."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)

@@ -1,4 +1,4 @@
-"""Which MPI a program would load here."""
+"""Which MPI a program would load here, and whether it and the launcher let the ranks find each other."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hpcai500.system.checks import Check, Status
 from hpcai500.system.container import Container
 
 # ----------------------------------------------------------------------------------------------------
-# Which MPI a program would load here.
+# The MPI library.
 
 
-# Open MPI 3 to 5; then MPICH and all that keep to its binary interface (Intel, MVAPICH, Cray's).
+# Open MPI 3 to 5; MPICH and all with its binary interface (Intel, MVAPICH, Cray).
 _LIBRARIES = ("libmpi.so.40", "libmpi.so.12")
 _PROBE = Path(__file__).with_name("mpi_probe.py")
 _PATIENCE_SECONDS = 30.0
 
 
 def installed_mpi(environment: Mapping[str, str]) -> str | None:
-    """`Open MPI 4.1.4`; None where there is none, or it does not say.
+    """`Open MPI 4.1.4`; None if there is none, or it does not say.
 
-    A site may bind its own MPI over that of an image: so the library itself is asked, in a process of its own.
+    The library itself is asked, in a process of its own, because a site may bind its own MPI over that of an image.
     """
     command = [sys.executable, "-I", "-S", str(_PROBE), *_LIBRARIES]
     try:
@@ -42,37 +42,35 @@ def installed_mpi(environment: Mapping[str, str]) -> str | None:
 
 
 def short_name(version: str) -> str:
-    """`Open MPI 4.1.4`, of what MPI_Get_library_version says; of another MPI, the first line."""
+    """`Open MPI 4.1.4`, from MPI_Get_library_version's answer; for another MPI, its first line."""
     line = version.splitlines()[0]
     found = re.match(r"Open MPI v([\w.]+)", line)
     return f"Open MPI {found.group(1)}" if found else " ".join(line.split())
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether this process knows the other ranks, and whether MPI will: launcher, process manager and MPI must agree.
+# Launcher, process manager and MPI must agree for the ranks, and MPI in them, to find each other.
 
 
 NAME = "launcher"
 _TORCH = "or use --set communication.backend=torch, which needs none"
-# Launchers whose ranks nothing else would tell apart: rank, size and local rank, as each of them names it.
+# Launchers that we do not read: their variables for rank, size and local rank.
 _FOREIGN = (
     ("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
     ("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
     ("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
 )
-# Slurm puts each task into a group of its own, whatever its environment says.
+# Slurm puts each task into a control group of its own, whatever its environment says.
 _STEP_GROUP = re.compile(r"/job_\d+/step_\d+(?:/|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """What the check looks at.
+    """What the check needs to know.
 
     Attributes:
-        environment: variables of this process.
         control_groups: content of /proc/self/cgroup.
-        mpi: asks which MPI is here (`Open MPI 4.1.4`; None: unknown); called only where the answer counts.
-        container: that of this process.
+        mpi: asks which MPI is here (`Open MPI 4.1.4`; None: unknown); called only where the answer matters.
     """
 
     environment: Mapping[str, str]
@@ -95,7 +93,7 @@ def process_manager_check(ranks: Ranks, recipe: Recipe | None) -> Check:
 
 
 def _alone(ranks: Ranks, recipe: Recipe | None) -> Check:
-    """One process: or several copies that each take themselves for the only one?"""
+    """One process; it may be one of several copies that each take themselves for the only one."""
     environment = ranks.environment
     for launcher, rank, size, local in _FOREIGN:
         if environment.get(rank, "").isdecimal() and int(environment.get(size) or 0) > 1:
@@ -136,7 +134,7 @@ def _uses_mpi(environment: Mapping[str, str], recipe: Recipe, placement: Placeme
 
 
 def _offer(environment: Mapping[str, str]) -> str:
-    """How whoever started this process lets MPI find the other ranks."""
+    """How the starter of this process lets MPI find the other ranks."""
     if "PMIX_RANK" in environment:
         return "PMIx"
     if "PMI_FD" in environment or "PMI_RANK" in environment:
@@ -184,10 +182,10 @@ def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
 
 
 def _is_of_image(ranks: Ranks, mpi: str) -> bool:
-    """Whether `mpi` is the library of our own image, as far as can be told: that one speaks PMIx alone.
+    """Whether `mpi` is the library of our own image, as far as can be told: that one supports only PMIx.
 
-    Outside, Horovod may have been built with another MPI than the one that is found first, and Open MPI 4 may have been
-    built with PMI-2 (EasyBuild and RHEL do); so may an MPI that a site binds over the image's.
+    Outside, Horovod may have been built with another MPI than the one found first, and Open MPI 4 may have been built
+    with PMI-2 (EasyBuild and RHEL do that); so may an MPI that a site binds over the image's.
     """
     container, environment = ranks.container, ranks.environment
     if container is None or container.description is None or environment.get("OPAL_PREFIX"):
@@ -199,8 +197,8 @@ def _is_of_image(ranks: Ranks, mpi: str) -> bool:
 
 
 def outer_series(environment: Mapping[str, str]) -> str | None:
-    """`Open MPI 4`: whose mpirun has started this process, as it is known from the variables that each sets."""
-    # Open MPI 5 names itself; what came before 5 has the run-time environment that 5 gave up (ORTE).
+    """`Open MPI 4`: the series of the mpirun that started this process, from the variables that it sets."""
+    # Open MPI 5 sets its version; earlier series use ORTE, which 5 has given up.
     if version := environment.get("OMPI_VERSION"):
         return f"Open MPI {version.partition('.')[0]}"
     return "Open MPI 4" if any(name.startswith("OMPI_MCA_orte_") for name in environment) else None

@@ -1,4 +1,4 @@
-"""Asks an MPI library for its name; run as a script: what loads a library of MPI may not load another one."""
+"""Asks an MPI library for its name; run as a script, because a process that has loaded one may not load another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST_VERSION = 8192
 
 
 def ask(names: Sequence[str]) -> str:
-    """What the first of the libraries `names` that can be loaded says of itself; "" if there is none."""
+    """The version text of the first of the libraries `names` that can be loaded; "" if none can."""
     for name in names:
         try:
             library = ctypes.CDLL(name)

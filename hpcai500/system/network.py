@@ -1,4 +1,4 @@
-"""Network interfaces of this host, and the one that leads to the other hosts of a job."""
+"""Network devices of this host, how fast they are, and which one leads to the other hosts of a job."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hpcai500.system.devices import numa_of, pci_facts
 from hpcai500.system.looking import Absent, Host, Part, anonymous, folders, link_name, read, read_number
 
 # ----------------------------------------------------------------------------------------------------
-# Network devices and their speed: interfaces as the kernel knows them, InfiniBand adapters by ibstat or the kernel.
+# Interfaces as the kernel knows them, and InfiniBand adapters by ibstat or the kernel.
 
 
-# Linux's ARP hardware types (if_arp.h) by what people call them.
+# Linux's ARP hardware types (if_arp.h) by their usual names.
 _KINDS = {"1": "ethernet", "32": "infiniband", "772": "loopback"}
 _MEGA, _GIGA = 10**6, 10**9
 
@@ -42,7 +42,7 @@ def describe_network(host: Host) -> Part:
 
 
 def network_interfaces(root: Path) -> list[dict[str, Any]]:
-    """Interfaces but loopback; speeds in bits a second."""
+    """Interfaces except loopback; speeds in bits a second."""
     return [
         _interface(folder, root)
         for folder in folders(root / "sys/class/net", "*")
@@ -92,7 +92,7 @@ def infiniband_ports(root: Path) -> list[dict[str, Any]]:
 
 
 def parse_ibstat(text: str) -> list[dict[str, Any]]:
-    """Ports that `ibstat` lists, with the same keys; `Rate: 200` is Gb/s."""
+    """Ports in the output of `ibstat`, with the keys of `infiniband_ports`; its `Rate: 200` is Gb/s."""
     found: list[dict[str, Any]] = []
     adapter: dict[str, str] = {}
     name = ""
@@ -122,14 +122,14 @@ def _add_port_fact(port: dict[str, Any], key: str, value: str) -> None:
 
 
 def merged(told: list[dict[str, Any]], seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What ibstat told, with what only the kernel knows of the same ports."""
+    """ibstat's ports, completed by what only the kernel knows of them."""
     of_kernel = {port["name"]: port for port in seen}
     ports = {port["name"]: {**of_kernel.get(port["name"], {}), **port} for port in told}
     return list({**of_kernel, **ports}.values())
 
 
 def parse_rate(text: str | None) -> int | None:
-    """`200 Gb/sec (4X HDR)` in bits a second."""
+    """`200 Gb/sec (4X HDR)` as bits a second."""
     found = re.match(r"([\d.]+) Gb/sec", text or "")
     return round(float(found.group(1)) * _GIGA) if found else None
 
@@ -141,16 +141,16 @@ def _word(text: str | None) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How fast the network interfaces of this host say that they are.
+# Nominal speeds.
 
 
 _BITS = 8
 
 
 def link_rates(root: Path = Path("/")) -> dict[str, float]:
-    """Bytes a second of each interface that is up, one way; an adapter's port is `mlx5_0/1`, as in measure.network.
+    """Bytes a second, one way, of each interface that is up; an adapter's port is `mlx5_0/1`, as in measure.network.
 
-    What is made of others (bonds, bridges) is left out, and so is what does not know its speed (most virtual machines).
+    Interfaces made of others (bonds, bridges) and those without a known speed (most virtual machines) are left out.
     """
     devices = [one for one in network_interfaces(root) if one["state"] in ("up", "unknown") and not one["over"]]
     ports = [port for port in infiniband_ports(root) if port["state"] == "Active"]
@@ -158,12 +158,12 @@ def link_rates(root: Path = Path("/")) -> dict[str, float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Network interfaces of this host, and the one that leads to the other hosts of a job.
+# The interface to the other hosts.
 
 
 # <linux/sockios.h>: the IPv4 address of an interface.
 _SIOCGIFADDR = 0x8915
-# torch's Gloo: by default it takes what the host name stands for, which on Debian is a loopback address.
+# Gloo's variable: by default it uses the address of the host name, which on Debian is a loopback address.
 _CHOICE = "GLOO_SOCKET_IFNAME"
 
 
@@ -181,12 +181,11 @@ def interface_addresses() -> dict[str, str]:
 
 
 def prefer_route(own_address: str, seen_of_root: Sequence[str], rank: int, hosts: Sequence[str]) -> None:
-    """Have Gloo use the interface by which the hosts of the job reached rank 0, unless the user has said which.
+    """Have Gloo use the interface by which the job's hosts reached rank 0, unless the user has named one.
 
     Args:
         own_address: of this end of this rank's connection to rank 0.
         seen_of_root: for each rank, the address under which it reached rank 0.
-        rank: this one.
         hosts: host name of each rank.
     """
     elsewhere = [address for address, host in zip(seen_of_root, hosts, strict=True) if host != hosts[0]]

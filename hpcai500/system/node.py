@@ -1,4 +1,8 @@
-"""Everything about this node, in one document: all looks at once, none of which can hold up a job."""
+"""Everything about this node, in one document: hardware, firmware, kernel settings, storage, network, software.
+
+It comes from /proc, /sys and the usual tools, asked all at once; none of them can hold up a job. What is unknown is
+None, and `absent` says which tool would tell it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ from hpcai500.system.process import memory_limit
 from hpcai500.system.software import describe_software, preloaded
 
 # ----------------------------------------------------------------------------------------------------
-# Processors, caches and NUMA nodes: by lscpu, and by /sys where lscpu is too old for a part of it.
+# Processors, caches and NUMA nodes: from lscpu, and from /sys where lscpu is too old.
 
 
 def describe_processor(host: Host) -> Part:
@@ -62,7 +66,7 @@ def describe_processor(host: Host) -> Part:
 
 
 def parse_lscpu(text: str) -> dict[str, str]:
-    """Fields of `lscpu -J` by name, also those that newer versions put under headings."""
+    """Fields of `lscpu -J` by name, including those that newer versions put under headings."""
     return {entry["field"].rstrip(":"): entry["data"] for entry in _flatten(json.loads(text)["lscpu"])}
 
 
@@ -71,7 +75,7 @@ def _flatten(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def summary(fields: dict[str, str], root: Path) -> dict[str, Any]:
-    """What lscpu says as numbers; frequencies in Hz."""
+    """lscpu's fields as numbers; frequencies in Hz."""
     sockets, cores, threads = (
         _whole(fields.get(name)) for name in ("Socket(s)", "Core(s) per socket", "Thread(s) per core")
     )
@@ -92,10 +96,10 @@ def summary(fields: dict[str, str], root: Path) -> dict[str, Any]:
 
 
 def parse_caches(text: str) -> list[dict[str, Any]]:
-    """Caches of `lscpu -C -J`: size of each, and how many there are."""
+    """Caches of `lscpu -C -J`: size of one, and how many there are."""
     found = []
     for entry in json.loads(text)["caches"]:
-        # null on ARM nodes whose kernel tells no sizes.
+        # null on ARM nodes whose kernel does not give sizes.
         one, together = (bytes_of(entry.get(name) or "") for name in ("one-size", "all-size"))
         found.append(
             {
@@ -112,7 +116,7 @@ def parse_caches(text: str) -> list[dict[str, Any]]:
 
 
 def caches_of(root: Path) -> list[dict[str, Any]] | None:
-    """The same of /sys; None where the kernel does not say."""
+    """As `parse_caches`, from /sys; None where the kernel does not say."""
     instances: Counter[tuple[int, str, int, int | None, int | None]] = Counter()
     seen = set()
     for cache in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
@@ -168,7 +172,7 @@ def _hertz(megahertz: str | None) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Memory: how much, in which modules, and in huge pages. Modules by dmidecode or the kernel's EDAC driver.
+# Memory: how much, in which modules, and in huge pages. Modules come from dmidecode or the kernel's EDAC driver.
 
 
 _TABLES = Path("sys/firmware/dmi/tables/DMI")
@@ -176,7 +180,7 @@ _MEBI = 2**20
 
 
 def describe_memory(host: Host) -> Part:
-    """`memory`: total, swap, the job's limit (None: all), huge pages, modules."""
+    """`memory`: total, swap, the job's limit (None: all of it), huge pages, modules."""
     meminfo = parse_meminfo(read(host.root / "proc/meminfo") or "")
     modules, raw, reason = _modules(host)
     limit = memory_limit(host.root)
@@ -198,7 +202,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def huge_pages(root: Path) -> dict[str, int]:
-    """How many huge pages are set aside, by their size in bytes; of each size that this kernel has."""
+    """How many huge pages are set aside, by size in bytes, for every size that this kernel has."""
     sizes = folders(root / "sys/kernel/mm/hugepages", "hugepages-*kB")
     counts = {
         bytes_of(folder.name.removeprefix("hugepages-")): read_number(folder / "nr_hugepages") for folder in sizes
@@ -207,7 +211,7 @@ def huge_pages(root: Path) -> dict[str, int]:
 
 
 def _modules(host: Host) -> tuple[list[dict[str, Any]] | None, str | None, str]:
-    """Modules, dmidecode's output, and why there are none."""
+    """The modules, dmidecode's output, and why there are no modules."""
     there = (host.root / _TABLES).exists()
     reason = "its tables may be read by root alone" if there else "this machine has no tables for it"
     if os.access(host.root / _TABLES, os.R_OK):
@@ -219,7 +223,7 @@ def _modules(host: Host) -> tuple[list[dict[str, Any]] | None, str | None, str]:
 
 
 def parse_dmidecode(text: str) -> list[dict[str, Any]]:
-    """Like modules of `dmidecode -t memory`, counted; empty slots are none."""
+    """Memory modules of `dmidecode -t memory`, equal ones counted together; empty slots are left out."""
     modules = []
     for block in text.split("\n\n"):
         if "\nMemory Device\n" not in f"\n{block}\n":
@@ -237,7 +241,7 @@ def parse_dmidecode(text: str) -> list[dict[str, Any]]:
 
 
 def edac_modules(root: Path) -> list[dict[str, Any]] | None:
-    """The same of the kernel's EDAC driver, which any user may ask; it knows no speed. None without it."""
+    """As `parse_dmidecode`, from the kernel's EDAC driver, which any user may read; without speeds. None without it."""
     modules = []
     for module in (root / "sys/devices/system/edac/mc").glob("mc[0-9]*/dimm[0-9]*"):
         size = read_number(module / "size")
@@ -253,10 +257,10 @@ def _counted(modules: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The machine and its firmware as the kernel shows them to any user.
+# The machine and its firmware, as any user may read them.
 
 
-# Serial numbers lie beside these, and stay there.
+# Serial numbers lie beside these, and are not read.
 _NAMES = ("sys_vendor", "product_name", "board_vendor", "board_name", "bios_vendor", "bios_version", "bios_date")
 
 
@@ -278,11 +282,11 @@ def _tree_model(host: Host) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Settings of the kernel and limits of the process that change how fast a node trains.
+# Kernel settings and process limits that change how fast a node trains.
 
 
 _CPUS = Path("sys/devices/system/cpu")
-# One value for the whole node: name in the record, and the file that has it.
+# One value for the whole node, by name in the record.
 _FILES = {
     "intel_pstate": _CPUS / "intel_pstate/status",
     "amd_pstate": _CPUS / "amd_pstate/status",
@@ -308,12 +312,12 @@ _FILES = {
     "largest_send_bytes": Path("proc/sys/net/core/wmem_max"),
     "tuned_profile": Path("etc/tuned/active_profile"),
 }
-# Files that list all choices and mark the one that counts: `always [madvise] never`.
+# Files that list all choices and mark the chosen one: `always [madvise] never`.
 _CHOICES = {
     "transparent_huge_pages": Path("sys/kernel/mm/transparent_hugepage/enabled"),
     "transparent_huge_pages_defrag": Path("sys/kernel/mm/transparent_hugepage/defrag"),
 }
-# One value for each processor: how often each occurs is kept.
+# One value for each processor: the record has how often each value occurs.
 _PER_CPU = {
     "governor": "scaling_governor",
     "frequency_driver": "scaling_driver",
@@ -321,7 +325,8 @@ _PER_CPU = {
     "scaling_max_hz": "scaling_max_freq",
     "scaling_min_hz": "scaling_min_freq",
 }
-# Of the kernel's command line, only what changes performance: the rest may hold addresses, identities, even passwords.
+# Of the kernel's command line only what changes performance is kept: the rest may hold addresses, identities,
+# passwords.
 _PARAMETERS = (
     "amd_iommu", "amd_pstate", "audit", "cgroup_disable", "clocksource", "cpuidle.", "cpufreq.", "default_hugepagesz",
     "hugepages", "hugepagesz", "idle", "intel_idle.", "intel_iommu", "intel_pstate", "iommu", "iommu.", "irqaffinity",
@@ -348,7 +353,7 @@ def describe_kernel(host: Host) -> Part:
 
 
 def kernel_settings(root: Path) -> dict[str, Any]:
-    """Settings by name; None where this kernel has no such setting or does not say."""
+    """Settings by name; None where this kernel has none or does not say."""
     cpus = root / _CPUS
     return {
         **{name: read(root / path) or None for name, path in _FILES.items()},
@@ -369,7 +374,7 @@ def boost(boost_file: str | None, no_turbo: str | None) -> bool | None:
 
 
 def performance_parameters(command_line: str | None) -> list[str] | None:
-    """Words of the kernel's command line that change performance; what follows `--` is for the first process."""
+    """Words of the kernel's command line that change performance; words behind `--` are for the init process."""
     if command_line is None:
         return None
     words = command_line.partition(" -- ")[0].split()
@@ -378,7 +383,7 @@ def performance_parameters(command_line: str | None) -> list[str] | None:
 
 
 def process_limits() -> dict[str, dict[str, int | str]]:
-    """`ulimit` of this process: soft and hard, `unlimited` where there is none."""
+    """Soft and hard limits of this process, as of `ulimit`; `unlimited` where there is none."""
     return {
         name: {kind: _limit(value) for kind, value in zip(("soft", "hard"), resource.getrlimit(number), strict=True)}
         for name, number in _LIMITS.items()
@@ -390,7 +395,7 @@ def _limit(value: int) -> int | str:
 
 
 def _each_cpu(cpus: Path, name: str, file: str) -> dict[str, int] | None:
-    """How many processors have which value; frequencies, which the kernel tells in kHz, in Hz."""
+    """How many processors have each value; frequencies are converted from the kernel's kHz to Hz."""
     texts = (read(path) for path in cpus.glob(f"cpu[0-9]*/cpufreq/{file}"))
     is_frequency = name.endswith("_hz")
     counts = Counter(str(int(text) * _KILO) if is_frequency else text for text in texts if text)
@@ -406,7 +411,7 @@ _VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
 
 
 def describe_storage(host: Host, places: Mapping[str, Path | None]) -> Part:
-    """`file_systems` of `places` (None where a run has no such folder), and `disks`."""
+    """`file_systems` by the names in `places` (None where a run has no such folder), and `disks`."""
     mounts = parse_mounts(read(host.root / "proc/self/mountinfo") or "")
     systems: dict[str, dict[str, Any] | None] = {}
     absent = []
@@ -420,7 +425,7 @@ def describe_storage(host: Host, places: Mapping[str, Path | None]) -> Part:
 
 
 def file_system(path: Path, mounts: list[Mount]) -> dict[str, Any]:
-    """Type, size and options of what `path`, or the nearest folder above it, lies on."""
+    """Type, size and options of the file system of `path`, or of the nearest existing folder above it."""
     folder = nearest(path).resolve()
     mount, size = mount_of(folder, mounts), os.statvfs(folder)
     return {
@@ -436,7 +441,7 @@ def file_system(path: Path, mounts: list[Mount]) -> dict[str, Any]:
 
 
 def disks(root: Path) -> list[dict[str, Any]]:
-    """Block devices that are hardware."""
+    """Block devices that are hardware, with their size."""
     found = []
     for folder in folders(root / "sys/block", "*"):
         sectors = read_number(folder / "size")
@@ -456,7 +461,7 @@ def disks(root: Path) -> list[dict[str, Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The node as hwloc draws it: which devices hang at which NUMA node, and by how wide a link.
+# The topology by hwloc: which devices are attached to which NUMA node, and how fast their links are.
 
 
 _COMMANDS = ("lstopo-no-graphics", "lstopo")
@@ -466,7 +471,7 @@ _GIGA = 1e9
 
 
 def describe_topology(host: Host) -> Part:
-    """`topology`: None without hwloc; the kernel's own words about NUMA and PCI devices are elsewhere."""
+    """`topology`: None without hwloc."""
     for command in _COMMANDS:
         answer = host.ask([command, "--of", "xml"])
         if answer.text:
@@ -476,11 +481,11 @@ def describe_topology(host: Host) -> Part:
 
 def parse_hwloc(text: str) -> dict[str, Any]:
     """Counts and devices of `lstopo --of xml`, hwloc 2 or newer."""
-    # It is the output of the system's own tool, and entities that it may declare are of its own file.
+    # Trusted input: the output of the system's own tool; entities could only be declared in it.
     root = ElementTree.fromstring(text)  # noqa: S314
     counts = Counter(one.get("type") for one in root.iter("object"))
     memories = [one for one in root.iter("object") if one.get("type") == "NUMANode"]
-    # Where there is one NUMA node, all devices are at it, and hwloc draws them beside its package.
+    # With a single NUMA node, hwloc puts it beside the devices, not above them.
     only = _index(memories[0]) if len(memories) == 1 else None
     return {
         "packages": counts["Package"],
@@ -495,10 +500,10 @@ def parse_hwloc(text: str) -> dict[str, Any]:
 def _devices(
     element: ElementTree.Element, numa: int | None, bus: ElementTree.Element | None
 ) -> Iterator[dict[str, Any]]:
-    """Devices below `element`, which hangs at NUMA node `numa` and PCI device `bus`."""
+    """Devices below `element`, which is at NUMA node `numa` and PCI device `bus`."""
     children = element.findall("object")
     memories = [child for child in children if child.get("type") == "NUMANode"]
-    # Below an object of several NUMA nodes, a device is near none of them alone.
+    # Below an object with several NUMA nodes, no single node is the nearest one.
     numa = _index(memories[0]) if len(memories) == 1 else numa
     for child in children:
         kind = child.get("type")
@@ -525,15 +530,15 @@ def _speed(bus: ElementTree.Element | None) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Everything about this node, in one document: all looks at once, none of which can hold up a job.
+# The document.
 
 
 SCHEMA = "hpcai500-node-1"
-# Longer than any tool may take: who is late then hangs in the kernel.
+# Longer than any tool may take: what takes longer hangs in the kernel.
 _PATIENCE_SECONDS = 25.0
-# A tool that takes so long is said: something is wrong with the node.
+# Looks that take longer are named in the document: something is wrong with the node.
 _SLOW_SECONDS = 3.0
-# What a document has whoever fails: readers look for these without asking.
+# Keys that a document always has, whichever look fails: readers use them without asking.
 _ALWAYS: Mapping[str, Any] = {
     "host": None, "cpu": None, "processor": None, "caches": None, "numa": None, "topology": None, "memory": None,
     "machine": None, "devices": None, "device_links": None, "device_software": None, "driver": None, "network": None,
@@ -545,14 +550,12 @@ Places = Mapping[str, Path | None]
 
 
 def describe_node(places: Places, host: Host | None = None) -> dict[str, Any]:
-    """The document of this node; what is unknown is None, and `absent` says who would tell it.
+    """The document of this node; what is unknown is None, and `absent` names the tool that would tell it.
 
-    Args:
-        places: folders whose file systems count: `data`, `out`, `temporary`; None where there is no such folder.
-        host: where to look.
+    `places` names folders whose file systems count: `data`, `out`, `temporary`; None where a run has no such folder.
     """
     here = host or Host()
-    # Plain lookups; should they fail, there is no node to speak of.
+    # Plain lookups that need no bound on their time.
     software = describe_software(here)
     looks: dict[str, Callable[[], Part]] = {
         "processors": partial(describe_processor, here),
@@ -571,7 +574,6 @@ def describe_node(places: Places, host: Host | None = None) -> dict[str, Any]:
 
 
 def assembled(software: Part, looks: Mapping[str, Look[Part]]) -> dict[str, Any]:
-    """One document of all parts."""
     document: dict[str, Any] = {"schema": SCHEMA, **_ALWAYS, **software.values}
     absent, raw = [one.document() for one in software.absent], dict(software.raw)
     for name, look in looks.items():
@@ -592,7 +594,7 @@ def assembled(software: Part, looks: Mapping[str, Look[Part]]) -> dict[str, Any]
 
 
 def _accelerators(devices: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """The devices as a job without a framework knows them; which of them it may use, only the framework can say."""
+    """The devices as a job without a framework knows them; only a framework can say which of them the job may use."""
     return [
         {
             "name": device["name"],

@@ -1,4 +1,4 @@
-"""Reads NVML in a process of its own, run as `python -m`: a driver that hangs or crashes takes nobody with it."""
+"""Reads NVML; run as `python -m` in a process of its own, which a hung or broken driver may take down."""
 
 from __future__ import annotations
 

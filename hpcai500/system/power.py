@@ -1,4 +1,4 @@
-"""Power of this node: who can tell it (NVML, RAPL, IPMI, a meter's file), and a sampler that asks (docs/power.md)."""
+"""Sources of this node's power: NVML, RAPL, IPMI or a meter's file, and which of them can be read (docs/power.md)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
 from hpcai500.methodology.power import unwrapped
 from hpcai500.system.devices import Nvml, open_nvml
 
-# ----------------------------------------------------------------------------------------------------
-# Power of this node: who can tell it (NVML, RAPL, IPMI, a meter's file), and a sampler that asks (docs/power.md).
-
-
-# ----------------------------------------------------------------------------------------------------
-# What tells the power of this node, whatever it is.
+# The interface of a source.
 
 
 # What is measured: devices of a node (accelerators, processors), the whole node, or all that a distribution unit feeds.
@@ -31,16 +26,16 @@ Scope = Literal["device", "node", "pdu"]
 
 
 class ReadingError(RunError):
-    """A source gave no reading this time; it may the next time."""
+    """A source gave no reading this time; it may do so the next time."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a source tells at a moment.
+    """What a source tells at one moment.
 
     Attributes:
-        watts: power of each device, by name; None before it can be known. One nameless device is the node itself.
-        joules: what all devices have used since the count began; 0 begins a new count. None where nothing counts.
+        watts: power of each device, by name; None while unknown. One nameless device is the node itself.
+        joules: energy of all devices since the count began; 0 begins a new count. None where nothing counts.
     """
 
     watts: Mapping[str, float | None] = field(default_factory=dict)
@@ -48,7 +43,7 @@ class Reading:
 
     @property
     def total_watts(self) -> float | None:
-        """Power of all devices together."""
+        """Power of all devices together; None if one is unknown."""
         known = [value for value in self.watts.values() if value is not None]
         return sum(known) if known and len(known) == len(self.watts) else None
 
@@ -58,11 +53,10 @@ class PowerSource(Protocol):
 
     Attributes:
         name: `nvml`, `rapl`, `ipmi`.
-        scope: what is measured.
-        covers: the same in words, for people.
-        devices: names of what is measured, if that has parts; the keys of `Reading.watts`.
-        interval_seconds: how often it is worth asking; a second at most.
-        patience_seconds: how long it may take to answer.
+        covers: what is measured, in words for people.
+        devices: names of the measured parts, if any; the keys of `Reading.watts`.
+        interval_seconds: how often it is worth asking; 1 s at most.
+        patience_seconds: how long an answer may take.
     """
 
     name: str
@@ -80,20 +74,20 @@ class PowerSource(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of whatever was opened."""
+        """Close whatever was opened."""
 
 
 def machine_seconds() -> float:
-    """The machine's clock: it never jumps, and runs on while the machine sleeps; the same as in the record's events."""
+    """CLOCK_BOOTTIME: it never jumps and counts time asleep; the clock of a record's events."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the user wants power to be read from: `--power auto|none|nvml|rapl|ipmi|csv:FILE[,offset=S][,scope=…]`.
+# The choice of the user: `--power auto|none|nvml|rapl|ipmi|csv:FILE[,offset=S][,scope=…]`.
 
 
 Kind = Literal["auto", "none", "nvml", "rapl", "ipmi", "csv"]
-# In a meter's file name, what stands for the host.
+# Placeholder of the host's name in a meter's file name.
 HOST = "%h"
 _METER: Kind = "csv"
 _OPTION = re.compile(r",(offset|scope)=([^,]*)$")
@@ -105,9 +99,8 @@ class Meter:
     """A file that a meter writes, with the columns time and watts.
 
     Attributes:
-        pattern: its path, also one with `*`, `?` and `[…]` for several files; `%h` stands for the name of the host.
-        offset_seconds: what is added to the meter's times to get those of this machine.
-        scope: what it measures.
+        pattern: its path; `*`, `?` and `[…]` may match several files, and `%h` stands for the name of the host.
+        offset_seconds: added to the meter's times to get those of this machine.
     """
 
     pattern: str
@@ -120,25 +113,23 @@ class Meter:
         return HOST not in self.pattern
 
     def of(self, host: str) -> str:
-        """The pattern on `host`."""
         return self.pattern.replace(HOST, host)
 
 
 @dataclass(frozen=True)
 class PowerChoice:
-    """A kind of source; `meter` if it is a meter's file."""
+    """A kind of source; `meter` belongs to the kind `csv`."""
 
     kind: Kind
     meter: Meter | None = None
 
     def __str__(self) -> str:
-        """As on a command line."""
         if self.meter is None:
             return self.kind
         return f"csv:{self.meter.pattern},offset={self.meter.offset_seconds!r},scope={self.meter.scope}"
 
     def from_anywhere(self) -> PowerChoice:
-        """The same for a process that may work in another folder."""
+        """The same choice with an absolute path, for a process that works in another folder."""
         if self.meter is None:
             return self
         return replace(self, meter=replace(self.meter, pattern=str(Path(self.meter.pattern).absolute())))
@@ -148,10 +139,10 @@ AUTO = PowerChoice("auto")
 
 
 def parse_power(text: str) -> PowerChoice:
-    """What `text` asks for.
+    """The choice that `text`, the value of `--power`, means.
 
     Raises:
-        UsageError: it is none of the words above.
+        UsageError: it means none.
     """
     kind, colon, rest = text.partition(":")
     if kind == _METER and colon:
@@ -163,7 +154,7 @@ def parse_power(text: str) -> PowerChoice:
 
 def _parse_meter(text: str, rest: str) -> Meter:
     options: dict[str, str] = {}
-    # From the end: a file's name may hold commas.
+    # From the end, because a file's name may hold commas.
     while found := _OPTION.search(rest):
         if found.group(1) in options:
             raise UsageError(f"--power {text}: {found.group(1)} is given twice")
@@ -190,15 +181,15 @@ def _seconds(text: str, number: str) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A count of joules over several counters, some of which start at 0 again when they are full.
+# A count of joules over several counters, which may wrap around.
 
 
 class EnergyCount:
     """Adds up what counters have counted since the first look at them.
 
     Args:
-        sizes: joules at which each counter, by device, starts at 0 again; None for one that never does.
-        longest_pause_seconds: after a longer one, a counter may have turned over more than once: the count begins anew.
+        sizes: joules at which each counter, by device, wraps to 0; None for one that never does.
+        longest_pause_seconds: after a longer pause a counter may have wrapped more than once, so the count begins anew.
     """
 
     def __init__(self, sizes: Mapping[str, float | None], longest_pause_seconds: float = math.inf) -> None:
@@ -208,9 +199,9 @@ class EnergyCount:
         self._joules = 0.0
 
     def look(self, now_s: float, joules: Mapping[str, float]) -> Reading:
-        """What has been counted, when the counters stand at `joules` at the moment `now_s`.
+        """Take in the counters' values at the moment `now_s`.
 
-        The power of each device is the mean since the last look; unknown at the first, when the count begins at 0.
+        The power of each device is the mean since the last look. At the first look it is unknown, and the count is 0.
         """
         before, self._before = self._before, (now_s, joules)
         used = self._used(before, now_s, joules)
@@ -232,7 +223,7 @@ class EnergyCount:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The power of the whole node, from its management controller (IPMI's DCMI extension, by ipmitool).
+# The whole node's power from its management controller (IPMI's DCMI extension, through ipmitool).
 
 
 TOOL = "ipmitool"
@@ -241,14 +232,12 @@ _STATE = re.compile(r"^\s*Power reading state is:\s*(\S+)", re.MULTILINE)
 
 
 class IpmiSource:
-    """`ipmitool dcmi power reading`, each time in a process of its own: a controller that hangs ends with it.
+    """`ipmitool dcmi power reading`, each time in a process of its own, which is killed after `patience_seconds`.
 
-    Args:
-        environment: whose PATH leads to the tool.
-        patience_seconds: after so long the process is killed.
+    The tool is looked for on the PATH of `environment`.
 
     Raises:
-        EnvironmentLacksError: no ipmitool, or no answer that is a power.
+        EnvironmentLacksError: there is no ipmitool, or it does not answer with a power.
     """
 
     name = "ipmi"
@@ -271,7 +260,6 @@ class IpmiSource:
             raise EnvironmentLacksError(str(error)) from error
 
     def read(self) -> Reading:
-        """The power of the node as its controller tells it."""
         try:
             answer = subprocess.run(
                 self._command,
@@ -297,35 +285,34 @@ class IpmiSource:
 
 
 def parse_reading(text: str) -> float:
-    """Watts, from what `ipmitool dcmi power reading` prints.
+    """Watts in the output of `ipmitool dcmi power reading`.
 
     Raises:
-        ReadingError: it says none, or that it does not measure.
+        ReadingError: there are none, or the controller does not measure.
     """
     found, state = _WATTS.search(text), _STATE.search(text)
     if found is None:
         raise ReadingError("IPMI: the answer has no line 'Instantaneous power reading'")
     if state and state.group(1) != "activated":
         raise ReadingError(f"IPMI: power reading is {state.group(1)}")
-    # Controllers without a sensor answer 0, and a node that runs this uses more.
+    # Controllers without a sensor answer 0.
     if int(found.group(1)) == 0:
         raise ReadingError("IPMI: the controller reads 0 W")
     return float(found.group(1))
 
 
 # ----------------------------------------------------------------------------------------------------
-# The power of NVIDIA's accelerators, from their management library.
+# The power of NVIDIA's accelerators, from NVML.
 
 
 class NvmlSource:
     """All accelerators of the node that the driver shows: power in mW, and energy in mJ where they count it.
 
-    A cgroup hides those of other jobs; `CUDA_VISIBLE_DEVICES` hides none from this library.
-
-    Devices count their energy since Volta; a count misses nothing between two samples.
+    A cgroup hides accelerators of other jobs; `CUDA_VISIBLE_DEVICES` hides none from NVML. Devices count their energy
+    since Volta, so that nothing is missed between two samples.
 
     Raises:
-        EnvironmentLacksError: no driver, no device, or one that does not tell its power.
+        EnvironmentLacksError: no driver, no device, or a device that does not tell its power.
     """
 
     name = "nvml"
@@ -351,7 +338,7 @@ class NvmlSource:
         self._count = EnergyCount(dict.fromkeys(self.devices)) if self._can_count() else None
 
     def read(self) -> Reading:
-        """Power of each device, and the energy that all have used since the first reading."""
+        """Power of each device, and the energy of all since the first reading."""
         try:
             watts = self._ask(self._nvml.nvmlDeviceGetPowerUsage)
             joules = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption) if self._count else {}
@@ -361,7 +348,6 @@ class NvmlSource:
         return Reading(watts, counted)
 
     def close(self) -> None:
-        """Let go of the library."""
         self._stack.close()
 
     def _can_count(self) -> bool:
@@ -372,28 +358,22 @@ class NvmlSource:
         return True
 
     def _ask(self, question: Any) -> dict[str, float]:
-        """The answer of each device, in thousandths of a unit."""
+        """The answer of each device, which NVML gives in thousandths of a unit."""
         return {name: question(handle) / 1000 for name, handle in zip(self.devices, self._handles, strict=True)}
 
 
 # ----------------------------------------------------------------------------------------------------
-# The energy of processors and memory, from the counters that Linux shows (Running Average Power Limit).
+# The energy of processors and memory, from the counters of RAPL (Running Average Power Limit) that Linux shows.
 
 
 POWERCAP = Path("/sys/class/powercap")
-# No package draws more: a counter cannot turn over twice within the time that this takes to fill it.
+# No package draws more, so within the time that this takes to fill a counter, it cannot wrap twice.
 _MOST_WATTS = 1000.0
 
 
 @dataclass(frozen=True)
 class Domain:
-    """One counter.
-
-    Attributes:
-        name: `package-0`, or `package-0 dram`.
-        file: its energy in microjoules.
-        size_joules: at which it starts at 0 again.
-    """
+    """One counter: `package-0` or `package-0 dram`, its file (microjoules), and the joules at which it wraps to 0."""
 
     name: str
     file: Path
@@ -401,10 +381,10 @@ class Domain:
 
 
 class RaplSource:
-    """Packages and their memory.
+    """The energy of packages and their memory.
 
     A package's sub-domains (core, uncore) are parts of it and not counted again; its memory is beside it. The domain of
-    the platform (psys) holds packages, and is left out too.
+    the platform (psys) includes packages, and is left out too.
 
     Raises:
         EnvironmentLacksError: the kernel shows no counters, or this user may not read them.
@@ -412,7 +392,7 @@ class RaplSource:
 
     name = "rapl"
     scope: Scope = "device"
-    # The counters tick every millisecond; what they count between two looks is not lost.
+    # The counters tick every millisecond; nothing is lost between two looks.
     interval_seconds = 0.5
     patience_seconds = 5.0
 
@@ -433,7 +413,7 @@ class RaplSource:
             raise EnvironmentLacksError(f"RAPL: {error}") from error
 
     def read(self) -> Reading:
-        """The energy that all have used since the first reading, and the mean power of each since the last."""
+        """The energy of all since the first reading, and the mean power of each since the last."""
         try:
             return self._count.look(machine_seconds(), self._read())
         except (OSError, ValueError) as error:
@@ -447,14 +427,14 @@ class RaplSource:
 
 
 def find_domains(powercap: Path = POWERCAP) -> list[Domain]:
-    """The counters below `powercap` that together count everything once.
+    """The counters below `powercap` that together count all energy once.
 
     Raises:
         EnvironmentLacksError: there are none.
     """
     found = []
-    # intel-rapl:0 is a zone of its own, intel-rapl:0:1 a part of it; AMD's processors are there by the same name.
-    # intel-rapl-mmio:0 is another way to the same package.
+    # intel-rapl:0 is a zone, intel-rapl:0:1 a part of it; AMD's processors have the same names. intel-rapl-mmio:0 is
+    # another interface to the same package.
     for zone in sorted(powercap.glob("intel-rapl:*"), key=lambda path: path.name):
         _, *numbers = zone.name.split(":")
         name = _zone_name(zone)
@@ -469,7 +449,7 @@ def find_domains(powercap: Path = POWERCAP) -> list[Domain]:
 
 
 def _zone_name(zone: Path) -> str:
-    """Empty where the kernel, or a container that hides it, does not say."""
+    """Empty where the kernel, or a container that hides the file, does not say."""
     try:
         return (zone / "name").read_text().strip()
     except OSError:
@@ -485,7 +465,7 @@ def _domain(name: str, zone: Path) -> Domain:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which sources of power can be read on this node, and why the others cannot.
+# Which sources can be read on this node, and why the others cannot.
 
 
 Opener = Callable[[], PowerSource]
@@ -498,8 +478,8 @@ class Found:
     """What `find_sources` found.
 
     Attributes:
-        sources: those that tell a power, opened, by name, the widest scope first. Whoever takes one closes the others.
-        missing: why each of the others does not.
+        sources: opened sources by name, the widest scope first; whoever takes one closes the others.
+        missing: why each of the others cannot be read.
     """
 
     sources: Mapping[str, PowerSource] = field(default_factory=dict)
@@ -507,11 +487,11 @@ class Found:
 
     @property
     def words(self) -> str:
-        """Why there is none."""
+        """Why sources are missing."""
         return "; ".join(self.missing.values())
 
     def take(self, name: str | None) -> PowerSource | None:
-        """The source `name`, if it is here; all others are closed."""
+        """The source `name`, if it was found; all others are closed."""
         for other, source in self.sources.items():
             if other != name:
                 source.close()
@@ -524,7 +504,7 @@ def openers(environment: Mapping[str, str] = os.environ) -> dict[str, Opener]:
 
 
 def automatic_names(*, on_gpu: bool) -> tuple[str, ...]:
-    """What `--power auto` looks for: accelerators that a run does not use tell nothing of it."""
+    """Sources that `--power auto` tries: without `on_gpu`, accelerators do not take part in the run."""
     return NAMES if on_gpu else tuple(name for name in NAMES if name != "nvml")
 
 

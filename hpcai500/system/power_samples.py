@@ -1,4 +1,8 @@
-"""The power of a record, integrated again from its samples."""
+"""Power samples of a run: taken beside it or read from a meter's file, kept in the record, and integrated to energy.
+
+A source or a file that fails never ends a run: the event `power` says what is wrong. The energy is integrated from the
+file in the record, so that every later scoring of the record gets the same number.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ from hpcai500.record import Record, iterate
 from hpcai500.system.power import Meter, PowerSource, machine_seconds
 
 # ----------------------------------------------------------------------------------------------------
-# A meter's file: rows of time and watts, in UNIX seconds or ISO 8601, cut to the time of a run.
+# A meter's file: rows of time (UNIX seconds or ISO 8601) and watts, cut to the time of a run.
 
 
-# A meter writes late, the more so through a network's file system.
+# How long to wait for a meter that writes late, as over a network file system.
 _PATIENCE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
-# Rows rarer than this are no protocol of power: what lies between them is unknown.
+# Rows further apart leave gaps: the power between them is unknown.
 SLOWEST_SECONDS = 10.0
-# Rows beyond the window that are kept for its edges.
+# Rows kept beyond each edge of the window.
 _MARGIN_SECONDS = 3 * SLOWEST_SECONDS
 _TIME, _WATTS = "time", "watts"
 
@@ -42,9 +46,9 @@ class MeterRows:
 
     Attributes:
         samples: times in UNIX seconds of this machine.
-        bad_rows: rows that hold no time and power, of all files.
+        bad_rows: rows of all files that hold no time and power.
         interval_seconds: the usual time between two samples, 10 s at most.
-        ends: how far the files reach.
+        ends: time of the last sample in the files.
     """
 
     samples: tuple[Sample, ...]
@@ -54,9 +58,9 @@ class MeterRows:
 
 
 def files_of(meter: Meter, host: str) -> list[Path]:
-    """The files that there are now."""
+    """The meter's files that exist now."""
     path = Path(meter.of(host)).absolute()
-    # A file may be called as a pattern is.
+    # A file's name may look like a pattern.
     if is_there(path) and path.is_file():
         return [path]
     root = Path(path.anchor)
@@ -89,19 +93,14 @@ def read_meter(meter: Meter, host: str, window: Window) -> MeterRows:
 def await_meter(
     meter: Meter, host: str, window: Window, pause: Callable[[float], None], now: Callable[[], float]
 ) -> MeterRows:
-    """As `read_meter`, when the files reach the window's end, or do not within ten seconds.
+    """As `read_meter`, but waits up to ten seconds for the files to reach the window's end.
 
-    Args:
-        meter: which files.
-        host: on which host.
-        window: that is to be covered.
-        pause: sleeps for so many seconds.
-        now: seconds of some clock.
+    `pause` sleeps for so many seconds; `now` gives the seconds of any steady clock.
     """
     limit = now() + _PATIENCE_SECONDS
     while True:
         rows = read_meter(meter, host, window)
-        # A file that ended long ago is not being written: there is nothing to wait for.
+        # A file that ended long before the window's end is not being written any more.
         is_late = window.stop_s - 60 < rows.ends < window.stop_s
         if not is_late or now() >= limit:
             return rows
@@ -109,14 +108,14 @@ def await_meter(
 
 
 def meter_interval(samples: list[Sample]) -> float:
-    """How often a meter writes: the usual time between two of its samples."""
+    """The usual time between two samples of a meter, 10 s at most."""
     return min(usual_interval(samples) or SLOWEST_SECONDS, SLOWEST_SECONDS)
 
 
 def _rows(file: Path, offset_seconds: float) -> Iterator[Sample | None]:
-    """Its samples; None for a row that is none."""
+    """Its samples; None for a row without a time and a power."""
     try:
-        # A meter's own software may begin a file with a byte-order mark, and write bytes of its own in other columns.
+        # A meter's software may begin a file with a byte-order mark, and write odd bytes in other columns.
         with file.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
             rows = csv.reader(stream)
             header = [name.strip().lower() for name in next(rows, [])]
@@ -142,10 +141,10 @@ def _sample(row: list[str], columns: tuple[int, int], offset_seconds: float) -> 
 
 
 def _unix_seconds(text: str) -> float:
-    """ISO 8601 without a zone is this machine's local time, as the standard has it.
+    """A number, or an ISO 8601 date; without a zone, that is this machine's local time, as the standard has it.
 
     Raises:
-        ValueError: neither a number nor a date.
+        ValueError: it is neither.
     """
     try:
         return float(text)
@@ -154,11 +153,11 @@ def _unix_seconds(text: str) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# RECORD/power/HOST.csv: what a source told, a row a sample.
+# RECORD/power/HOST.csv: the samples of a source, one row each.
 #
 # time_s    seconds of the machine's clock, as `clock_s` of its events (CLOCK_BOOTTIME)
-# unix_s    the same moment in UNIX seconds; within one process it goes as evenly as time_s
-# watts     of all devices together; empty where it cannot be known yet
+# unix_s    the same moment in UNIX seconds; within one process it runs as evenly as time_s
+# watts     of all devices together; empty while unknown
 # joules    counted since the count began, where the source counts; 0 begins a new count
 # watts X   of device X alone
 
@@ -187,12 +186,12 @@ class SamplesFile:
     rows: tuple[Row, ...]
 
     def samples(self, clock_offset_seconds: float = 0.0) -> list[Sample]:
-        """For the integral, on the wall clock of rank 0, which this node's is ahead of by so much."""
+        """For the integral, in wall-clock time of rank 0; this node's clock is ahead by `clock_offset_seconds`."""
         return [Sample(row.unix_s - clock_offset_seconds, row.watts, row.joules) for row in self.rows]
 
 
 def file_name(host: str) -> str:
-    """Name of the file of `host` in the record."""
+    """Name of the file of `host`, relative to the record."""
     return f"{FOLDER}/{re.sub(r'[^A-Za-z0-9._-]', '_', host)}.csv"
 
 
@@ -200,7 +199,7 @@ def read_samples(path: Path) -> SamplesFile:
     """The samples in the file `path`.
 
     Raises:
-        RecordError: it is no such file; with the line.
+        RecordError: it has another format; names the line.
     """
     try:
         return parse_samples(path.read_bytes(), str(path))
@@ -209,12 +208,12 @@ def read_samples(path: Path) -> SamplesFile:
 
 
 def parse_samples(content: bytes, name: str) -> SamplesFile:
-    """The samples in `content`, which lies at `name`.
+    """As `read_samples`, of the content of the file `name`.
 
     Raises:
-        RecordError: it is no such file; with the line.
+        RecordError: it has another format; names the line.
     """
-    # A row that a crash cut off is none.
+    # A row that a crash cut off is ignored.
     whole = content[: content.rfind(b"\n") + 1]
     rows = csv.reader(io.StringIO(whole.decode("utf-8", errors="replace")))
     header = next(rows, [])
@@ -233,20 +232,18 @@ def parse_samples(content: bytes, name: str) -> SamplesFile:
 
 
 def format_samples(devices: Sequence[str], rows: Iterable[Row]) -> bytes:
-    """The content of a file."""
     return b"".join([_header(devices), *map(format_row, rows)])
 
 
 def format_row(row: Row) -> bytes:
-    """One line."""
     cells = [f"{row.time_s:.6f}", f"{row.unix_s:.6f}", _cell(row.watts, 3), _cell(row.joules, 6)]
     return (",".join([*cells, *(_cell(value, 3) for value in row.devices)]) + "\n").encode()
 
 
 def open_samples(path: Path, devices: Sequence[str]) -> IO[bytes]:
-    """The file `path` for rows to be appended, each on its way to the disk when it is written.
+    """Open the file `path` to append rows; each is handed to the system when it is written.
 
-    A row that a crash cut off is removed. What another source has left there is put aside as `HOST.N.csv`.
+    A row that a crash cut off is removed. A file with other columns is renamed to `HOST.N.csv`.
 
     Raises:
         OSError: it cannot be written.
@@ -266,7 +263,7 @@ def open_samples(path: Path, devices: Sequence[str]) -> IO[bytes]:
 
 
 def by_device(devices: Sequence[str], watts: Mapping[str, float | None]) -> tuple[float | None, ...]:
-    """The powers in the order of the columns."""
+    """The powers in the order of `devices`."""
     return tuple(watts.get(device) for device in devices)
 
 
@@ -288,7 +285,7 @@ def _cell(value: float | None, digits: int) -> str:
 
 
 def _number(cell: str) -> float | None:
-    """Raises ValueError for what is no finite number from 0 up."""
+    """Raises ValueError for what is no finite number from 0 up; None for an empty cell."""
     if not cell:
         return None
     value = float(cell)
@@ -298,7 +295,7 @@ def _number(cell: str) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Asks a source of power again and again beside the training, and writes down what it tells.
+# The sampler: asks a source of power regularly during the training, and writes the samples down.
 
 
 _LOCK_PATIENCE_SECONDS = 2.0
@@ -309,15 +306,15 @@ class Sampler:
 
     It is a thread and no process: it sleeps, and a sample takes the interpreter for some tens of microseconds
     (docs/power.md has the measurement), while a process would need a Python of its own on each node, could not be
-    forked safely once CUDA or MPI run, and would be one more thing to outlive its job. What may hang leaves the
-    interpreter alone meanwhile: a call into a driver, a read from the kernel, a child process.
+    forked safely once CUDA or MPI run, and could outlive its job. Calls that may hang (into a driver, the kernel, or
+    waiting for a child) release the interpreter.
 
-    Whatever happens to the source or the file is counted and told, and never ends a run.
+    Failures of the source or the file are counted and reported, and never end a run.
 
     Attributes:
         failures: how often there was no reading, or it could not be written.
-        failure: what the last of them said.
-        cpu_seconds: that all the sampling has taken from this process.
+        failure: message of the last one.
+        cpu_seconds: of this process, for all sampling.
     """
 
     def __init__(self, source: PowerSource, path: Path) -> None:
@@ -329,23 +326,22 @@ class Sampler:
         self.failures = 0
         self.failure: str | None = None
         self.cpu_seconds = 0.0
-        # Seconds of the wall clock at second 0 of the machine's: it may be set while the run lasts, and the
-        # samples' times may not jump.
+        # Wall clock at second 0 of the machine's clock, taken once: the wall clock may be set while the run lasts, and
+        # the samples' times must not jump.
         self.wall_zero_s = time.time() - machine_seconds()
         # A hung call must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="power", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> bool:
-        """Take a last sample and end; whether the source had still answered in time."""
+        """Take a last sample and end; returns whether the source still answered in time."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(self._source.patience_seconds + self._source.interval_seconds)
-        # From here on nothing may come into the file, whose hash is about to be taken. Where the thread hangs in a
-        # write, the lock cannot be had, and whatever it writes later makes a file that is not the one that was hashed.
+        # From here on the file must not change, because its hash is about to be taken. If the thread hangs in a write,
+        # the lock cannot be had, and a later write gives a file that does not match the hash.
         if self._turn.acquire(timeout=_LOCK_PATIENCE_SECONDS):
             self._is_closed = True
             if self._stream:
@@ -358,7 +354,7 @@ class Sampler:
         return True
 
     def unix_now(self) -> float:
-        """The wall clock as the samples have it."""
+        """The wall clock as in the samples."""
         return machine_seconds() + self.wall_zero_s
 
     def _run(self) -> None:
@@ -366,7 +362,7 @@ class Sampler:
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
             self._sample()
-            # A source that is slower than its interval is asked at the next full one, never twice in a row.
+            # A source slower than its interval is asked at the next full one, never twice in a row.
             due += interval * max(1.0, -(-(time.monotonic() - due) // interval))
         self._sample()
 
@@ -397,11 +393,11 @@ class Sampler:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The power of one node during a run, sampled or read from a meter's file, as its entry in the event `power`.
+# The power of one node during a run, as its entry in the event `power`.
 
 
 METER = "csv"
-# A sampler asks at least so often (MLPerf); a hole that is judged by a longer interval would be hidden.
+# A sampler asks at least this often (MLPerf); judging gaps by a longer interval would hide them.
 _MOST_INTERVAL_SECONDS = 1.0
 
 Entry = dict[str, Any]
@@ -411,31 +407,24 @@ class NodePower(Protocol):
     """Measures one node."""
 
     def begin(self) -> None:
-        """The run is about to start."""
+        """Called just before the run starts."""
 
     def stop(self) -> None:
-        """The run has ended, or is given up."""
+        """Called when the run has ended, or is given up."""
 
     def unix_now(self) -> float:
-        """The wall clock as the samples have it."""
+        """The wall clock as in the samples."""
 
     def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
         """The entry of this node; whatever is wrong with a source or its file is said in it, and ends no run.
 
-        Args:
-            window: of the run, in UNIX seconds of rank 0.
-            clock_offset_seconds: how far this node's wall clock is ahead of that.
+        `window` is that of the run, in UNIX seconds of rank 0; this node's wall clock is ahead by
+        `clock_offset_seconds`.
         """
 
 
 class SampledNode:
-    """A node whose source is asked while the run lasts.
-
-    Args:
-        source: what is asked; closed in the end.
-        record: folder of the record.
-        host: name of this node.
-    """
+    """A node whose source is asked while the run lasts; it owns `source`, and closes it at the end."""
 
     def __init__(self, source: PowerSource, record: Path, host: str) -> None:
         self._source, self._record, self._host = source, record, host
@@ -443,23 +432,22 @@ class SampledNode:
         self._has_begun = False
 
     def begin(self) -> None:
-        """Sample from now on."""
         self._has_begun = True
         self._sampler.start()
 
     def stop(self) -> None:
-        """Take a last sample; a source that hangs is left alone."""
+        """Take a last sample; a source that hangs is not waited for."""
         if self._has_begun:
             self._sampler.stop()
         else:
             self._source.close()
 
     def unix_now(self) -> float:
-        """As the sampler has it: it does not jump."""
+        """The sampler's wall clock, which does not jump."""
         return self._sampler.unix_now()
 
     def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
-        """The energy of the file that the sampler has written."""
+        """The energy of the samples file."""
         sampler, source = self._sampler, self._source
         entry = _empty(self._host, [self._host], window, clock_offset_seconds) | {
             "source": source.name,
@@ -473,14 +461,9 @@ class SampledNode:
 
 
 class MeteredNode:
-    """A node, or several, whose power a meter writes into a file, which is read when the run has ended.
+    """A node, or several, whose meter writes a file, which is read when the run has ended.
 
-    Args:
-        meter: the file.
-        record: folder of the record.
-        host: name of this node.
-        covers: the nodes that the meter feeds.
-        pause: sleeps for so many seconds, while the meter is late.
+    `covers` names the nodes that the meter feeds; `pause` sleeps for so many seconds while the meter is late.
     """
 
     def __init__(
@@ -496,11 +479,10 @@ class MeteredNode:
         """The meter runs by itself."""
 
     def unix_now(self) -> float:
-        """The wall clock."""
         return time.time()
 
     def tell(self, window: Window, clock_offset_seconds: float) -> Entry:
-        """The energy of the meter's rows, which are kept in the record as if they had been sampled."""
+        """The energy of the meter's rows, which are written into the record like samples."""
         entry = _empty(self._host, self._covers, window, clock_offset_seconds)
         entry |= {"source": METER, "scope": self._meter.scope}
         here = Window(window.start_s + clock_offset_seconds, window.stop_s + clock_offset_seconds)
@@ -518,12 +500,10 @@ class MeteredNode:
 
 
 def energy_of(file: SamplesFile, entry: Mapping[str, Any], window: Window) -> Energy:
-    """The energy of a node in the run's `window`: the same for the job that ran and for whoever scores its record.
+    """The energy of a node in the run's `window` (UNIX seconds of rank 0).
 
-    Args:
-        file: its samples.
-        entry: of the node, which says where they are from, and how far its clock is ahead.
-        window: of the run, in UNIX seconds of rank 0.
+    The job that ran and every later scoring of its record compute it here, alike. `entry` is the node's: it names the
+    source, and how far the node's clock is ahead.
     """
     samples = file.samples(float(entry["clock_offset_seconds"]))
     most = meter_interval(samples) if entry["source"] == METER else _MOST_INTERVAL_SECONDS
@@ -531,7 +511,7 @@ def energy_of(file: SamplesFile, entry: Mapping[str, Any], window: Window) -> En
 
 
 def integral_entry(energy: Energy) -> Entry:
-    """What an entry says of the integral."""
+    """The keys of an entry that come from the integral."""
     return {
         "samples": energy.samples,
         "energy_joules": energy.joules,
@@ -561,7 +541,7 @@ def _integrated(entry: Entry, record: Path, window: Window) -> Entry:
 
 
 def _empty(host: str, covers: Sequence[str], window: Window, clock_offset_seconds: float) -> Entry:
-    """All keys, with what is known before anything is read."""
+    """An entry with all keys, and what is known before anything is read."""
     return {
         "host": host,
         "covers": list(covers),
@@ -586,7 +566,7 @@ def _empty(host: str, covers: Sequence[str], window: Window, clock_offset_second
 
 
 # ----------------------------------------------------------------------------------------------------
-# The power of a record, integrated again from its samples.
+# The energy of a record, integrated again from its samples.
 
 
 _ROUNDING = 1e-6
@@ -607,7 +587,7 @@ def check_power(record: Record) -> None:
     """Integrate the samples of each node again.
 
     Raises:
-        WrongAnswerError: they give another energy than the event `power` tells.
+        WrongAnswerError: they give another energy than the event `power`.
         RecordError: a file is missing, or an event lacks something.
     """
     told = _told(record)

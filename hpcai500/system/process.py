@@ -1,7 +1,7 @@
-"""Names a process for ever, so that it can be told later whether it still lives.
+"""What this process may use of its node, and tokens by which a process can be recognised later.
 
-A token has its host, the boot of that, the namespace of its number, its number and the time of its start: nobody else
-ever has all five. In doubt it lives.
+A token names a process for ever: host, boot of the host, namespace of the process id, process id and start time. No
+other process has the same five. In doubt, a process counts as alive.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hpcai500.hosts import Launcher
 from hpcai500.system.checks import Check
 
 # ----------------------------------------------------------------------------------------------------
-# What the scheduler and the container leave to this process: cores and memory.
+# Cores and memory that scheduler and container leave to this process.
 
 
-# A smaller machine may well be one of one core.
+# A smaller machine may be meant to have a single core.
 _LEAST_NODE_CORES = 4
 _FIXES: dict[Launcher, str] = {
     "srun": "srun --cpus-per-task=N --cpu-bind=cores …",
@@ -29,11 +29,7 @@ _FIXES: dict[Launcher, str] = {
 def cores_check(available: int, total: int, local_size: int, launcher: Launcher) -> Check:
     """Whether this process may run on more than a sliver of its node.
 
-    Args:
-        available: cores that it may run on.
-        total: cores of the node.
-        local_size: ranks on this node.
-        launcher: who started it.
+    `available` of the node's `total` cores are usable; `local_size` ranks are on the node.
     """
     found = f"{available} of {total} cores"
     if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
@@ -43,14 +39,14 @@ def cores_check(available: int, total: int, local_size: int, launcher: Launcher)
 
 
 def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
-    """How much memory there is: for people, nothing is required."""
+    """How much memory there is; it never fails, because no amount is required."""
     if limit_bytes is None or limit_bytes >= total_bytes:
         return Check("memory", "pass", f"{total_bytes / 1e9:.3g} GB")
     return Check("memory", "pass", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """The smallest limit of the control groups of this process (bytes); None where there is none."""
+    """The smallest memory limit of this process's control groups, in bytes; None where there is none."""
     path = root / "proc" / "self" / "cgroup"
     groups = path.read_text() if path.is_file() else ""
     mounted = root / "sys" / "fs" / "cgroup"
@@ -69,20 +65,17 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Names a process for ever, so that it can be told later whether it still lives.
-#
-# A token has its host, the boot of that, the namespace of its number, its number and the time of its start: nobody else
-# ever has all five. In doubt it lives.
+# Tokens of processes.
 
 
 _PROC = Path("/proc")
 _WORDS = 5
-# Behind the process's name, which ends with the last parenthesis: field 22 of the file is number 19.
+# Field 22 of the file, counted from behind the process's name, which ends with the last parenthesis.
 _START_FIELD = 19
 
 
 def boot() -> str:
-    """What names the time since this node was started; "" where the system does not say."""
+    """Id of the node's current boot; "" where the system does not say."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -100,7 +93,7 @@ def owner_of(process: int) -> str:
 
 
 def is_here(owner: str) -> bool:
-    """Whether a token is of a process that this node had or has."""
+    """Whether a token names a process of this node since its last boot."""
     words = owner.split(" ")
     return len(words) == _WORDS and words[1] == boot()
 

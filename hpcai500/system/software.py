@@ -1,4 +1,7 @@
-"""Software of a node that needs no framework to be asked: versions, and the container that it lies in."""
+"""The software of a node: versions, hashes, container and the variables that can change a run.
+
+Versions are read from files and metadata, not by importing: importing torch takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from hpcai500.system.container import IMAGE_FILE, Container, find_container, ima
 from hpcai500.system.looking import Absent, Host, Part, read
 
 # ----------------------------------------------------------------------------------------------------
-# Which software this is: image, package, rules and libraries, by hash and version. Nothing of it is imported.
+# What is installed: image, package, rules and libraries, by hash and version.
 
 
 SCHEMA = "hpcai500-version-1"
@@ -42,12 +45,11 @@ _LIBRARIES = ("torch", "horovod", "numpy", "h5py", "pydantic")
 
 
 def version_document(container: Container | None, mpi: str | None, benchmark: str | None = None) -> dict[str, Any]:
-    """All of it; what is not known is None.
+    """All versions and hashes; what is not known is None.
 
     Args:
-        container: that of this process.
         mpi: the MPI here, as `mpi.installed_mpi` says.
-        benchmark: that runs: of plug-ins, only the one that brings it is told; None: all that are installed.
+        benchmark: limits the plug-ins to the one that brings it; None: all.
     """
     torch = installed_torch()
     return {
@@ -71,7 +73,6 @@ def version_document(container: Container | None, mpi: str | None, benchmark: st
 
 
 def version_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """The document for people."""
     package, image = document["package"], document["image"]
     revision = f", revision {package['revision']}" if package["revision"] else ""
     yield f"hpcai500  {package['version']}{revision}"
@@ -94,7 +95,6 @@ def version_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def installed(name: str) -> str | None:
-    """Version of the distribution `name`, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -102,7 +102,7 @@ def installed(name: str) -> str | None:
 
 
 def installed_torch() -> Torch | None:
-    """The torch of this Python, as its own files say: to import it takes seconds."""
+    """The torch of this Python, read from its files."""
     try:
         path = Path(str(metadata.distribution("torch").locate_file("torch/version.py")))
     except metadata.PackageNotFoundError:
@@ -113,7 +113,7 @@ def installed_torch() -> Torch | None:
 
 
 def _assigned(text: str, name: str) -> str | None:
-    """The string that `text` assigns to `name`."""
+    """The string that the Python source `text` assigns to `name`."""
     found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
     return found.group(1) if found else None
 
@@ -131,14 +131,13 @@ def code_hash(folder: Path) -> str:
 def code_files(folder: Path) -> list[Path]:
     """The Python files of the package in `folder`, in the order in which they are hashed.
 
-    Recipes lie within an installed package and beside that of a checkout: their adapters for test harnesses are no part
-    of what runs, and would make the same code look like another.
+    Recipes are left out: they lie within an installed package but beside a checkout's, and their adapters for test
+    harnesses, which take no part in a run, would make the same code look different.
     """
     return [path for path in sorted(folder.rglob("*.py")) if path.relative_to(folder).parts[0] not in _DATA_FOLDERS]
 
 
 def package_code_hash() -> str:
-    """`code_hash` of this package."""
     return code_hash(_PACKAGE)
 
 
@@ -149,13 +148,13 @@ def core_hash() -> str:
 
 @cache
 def file_hash(path: Path) -> str:
-    """SHA-256 (hex) of a file; images are large, and no file here changes under a running process."""
+    """SHA-256 (hex) of a file; cached, because images are large and no file here changes under a running process."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _image(container: Container | None) -> dict[str, Any] | None:
-    """What `image.json` says, the file's hash, or why there is none; of another's image, what can be seen of it."""
+    """`image.json`, and the file's hash or why there is none; of an image that is not ours, what can be seen of it."""
     description = container.description if container else image_description()
     if container is None and description is None:
         return None
@@ -178,7 +177,7 @@ def _why_no_hash(container: Container | None) -> str:
 
 
 def _revision(checkout: Path) -> str | None:
-    """The commit that the package was made from, with +dirty where files were changed; None where nobody knows."""
+    """The commit of the package, with +dirty where files were changed; None where unknown."""
     if description := image_description():
         return description.get("revision")
     git = shutil.which("git")
@@ -191,16 +190,17 @@ def _revision(checkout: Path) -> str | None:
         text=True,
         check=False,
     )
-    # A checkout of another user is refused by git, and then nothing is known.
+    # git refuses a checkout of another user.
     if head.returncode != 0 or changed.returncode != 0:
         return None
     return head.stdout.strip() + ("+dirty" if changed.stdout.strip() else "")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Our operators for DALI: a library beside the compiled core, named after the version of DALI that it was built for.
+# Our operators for DALI: a library beside the compiled core, with the version of DALI that it was built for in its
+# name.
 #
-# Nothing of DALI is imported: whoever loads the library compares versions before.
+# DALI is not imported here, so versions can be compared before the library is loaded.
 
 
 _PREFIX, _SUFFIX = "libhpcai500_dali-", ".so"
@@ -210,22 +210,22 @@ OTHERWISE = "set accelerator.loader=native"
 
 @dataclass(frozen=True)
 class DaliPlugin:
-    """The library, and the one version of DALI that it can be loaded into."""
+    """The library, and the only version of DALI that can load it."""
 
     path: Path
     dali: str
 
 
 def find_plugin(folder: Path | None = None) -> DaliPlugin | None:
-    """The library in `folder` (beside the compiled core, if not given), or None where it was not built."""
+    """The library in `folder` (by default beside the compiled core); None where it was not built."""
     folder = folder or Path(_core.__file__).parent
-    # Of several, which only a copy by hand leaves behind, the one that was built last.
+    # Several are there only after a copy by hand: the last one built counts.
     found = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"), key=lambda path: path.stat().st_mtime)
     return DaliPlugin(found[-1], found[-1].name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) if found else None
 
 
 def dali_problem(plugin: DaliPlugin | None, dali: str | None) -> tuple[str, str] | None:
-    """What keeps our operators from being loaded into DALI of this version, and the fix; None where nothing does."""
+    """(Problem, fix) if DALI of this version cannot load our operators; else None."""
     if dali is None:
         return "DALI is not installed", "run `make dali` in the source tree, which also builds our operators for it"
     if plugin is None:
@@ -239,7 +239,7 @@ def dali_problem(plugin: DaliPlugin | None, dali: str | None) -> tuple[str, str]
 
 
 def loader_check(recipe: Recipe | None, plugin: DaliPlugin | None, dali: str | None) -> Check:
-    """Whether the loader of `recipe` is here; `dali` is the version that is installed, if any."""
+    """Whether the recipe's loader is here; `dali` is the installed version, if any."""
     if recipe is None or recipe.accelerator.loader != "dali":
         words = "no recipe named" if recipe is None else recipe.accelerator.loader
         return Check("loader", "pass", words)
@@ -250,7 +250,7 @@ def loader_check(recipe: Recipe | None, plugin: DaliPlugin | None, dali: str | N
 
 
 # ----------------------------------------------------------------------------------------------------
-# What changes a process from outside, unseen: variables of its environment, and libraries that were loaded into it.
+# What changes a process from outside: environment variables, and libraries that were loaded into it.
 
 
 # Variables of the dynamic linker, Python, libc, compilers' run-time libraries, mathematics, files, devices, networks.
@@ -259,15 +259,15 @@ _RECORDED = re.compile(
     r"|TRITON|HDF5|NCCL|GLOO|UCX|FI|HOROVOD|OMPI_MCA_(btl|coll|mtl|osc|pml))_\w+"
     r"|PYTHON\w+|DONT_FAKE\w*|GLIBC_TUNABLES|SLURM_JOB_ID|SLURM_NNODES|HPCAI500_ISA|HPCAI500_NOT_HEEDED"
 )
-# Of these, what tunes nothing: our Pythons ignore theirs.
+# Recorded variables that tune nothing: our Python ignores its own.
 _TUNES_NOTHING = re.compile(r"(PYTHON|SLURM_|HPCAI500_)\w+|LD_LIBRARY_PATH")
-# What may be a secret stays where it is, and so does what names a place of the network or one process.
+# Not recorded: possible secrets, and what names a place in the network or a single process.
 _KEPT_BACK = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|KEY|CREDENTIAL|AUTH|ADDR|HOST|URI|URL|_PORT$|^HOROVOD_(\w+_)?(RANK|SIZE)$",
     re.IGNORECASE,
 )
 _LONGEST_VALUE = 4096
-# Each of these can change a run without a trace in recipe or code: NAME=VALUE. All are recorded.
+# Each of these can change a run without a trace in recipe or code, so all are recorded. Matched against NAME=VALUE.
 _EFFECTS = {
     r"LD_PRELOAD|LD_AUDIT|(CUDA|NVTX)_INJECTION\w+|OMP_TOOL_LIBRARIES|DALI_PRELOAD_PLUGINS"
     r"|NCCL_(NET|TUNER|PROFILER|ENV)_PLUGIN(?!=none$)|UCX_MODULE_DIR|FI_PROVIDER_PATH"
@@ -279,7 +279,7 @@ _EFFECTS = {
     r"(TORCHDYNAMO|TORCH_COMPILE)_DISABLE(?!=0$)": "changes what the recipe says",
     r"FAKETIME\w*|DONT_FAKE\w*": "changes clocks",
 }
-# Without these the dynamic linker loads what a program asks for, and nothing else.
+# Variables that make the dynamic linker load more than a program asks for.
 _LOAD_MORE = ("LD_PRELOAD", "LD_AUDIT")
 _PRELOAD_FILE = Path("/etc/ld.so.preload")
 # `libm.so.6 => /lib/libm.so.6 (0x00007f…)`; without the arrow where the name is a path.
@@ -288,10 +288,7 @@ _TRACE_SECONDS = 10.0
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a record keeps; of a long value, its beginning.
-
-    What leads to a folder for temporary files of this process was set by itself.
-    """
+    """The variables that a record keeps, long values cut; without those that name this process's temporary folder."""
     return {
         name: value[:_LONGEST_VALUE]
         for name, value in sorted(environment.items())
@@ -301,12 +298,12 @@ def recorded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def effects(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those of the variables that change arithmetic, clocks or code, each with what it does, in words."""
+    """Variables that change arithmetic, clocks or code, with the effect in words."""
     return {name: effect for name, value in environment.items() if (effect := _effect(name, value))}
 
 
 def tuning(environment: Mapping[str, str]) -> set[str]:
-    """Those of the recorded variables that make runs faster or slower by legitimate code."""
+    """Variables that make runs faster or slower by legitimate code."""
     return {name for name in environment.keys() - effects(environment).keys() if not _TUNES_NOTHING.fullmatch(name)}
 
 
@@ -316,10 +313,10 @@ def _effect(name: str, value: str) -> str | None:
 
 
 def preloaded() -> list[str] | None:
-    """Paths of the libraries that were loaded with this process's program, and that the program does not ask for.
+    """Paths of libraries that were loaded with this process's program without the program asking for them.
 
-    LD_PRELOAD and /etc/ld.so.preload do that, also where the variable was taken away since, and where a library has the
-    name of one that the program asks for. None where it cannot be told.
+    They come from LD_PRELOAD and /etc/ld.so.preload, and are found even if the variable was removed since, or a library
+    has the name of one that the program asks for. None where it cannot be told.
     """
     try:
         loaded = [path for path in _loaded() if "/" in path]  # the program has no name, what the kernel adds no path
@@ -333,11 +330,11 @@ def preloaded() -> list[str] | None:
 
 
 def _asked_for() -> set[str]:
-    """Paths of the libraries that this process's program asks for, and of those that these ask for."""
+    """Paths of the libraries that this process's program asks for, directly or through other libraries."""
     environment = {name: value for name, value in os.environ.items() if name not in _LOAD_MORE}
     try:
         listing = _PRELOAD_FILE.read_text(encoding="utf-8", errors="replace") if _PRELOAD_FILE.exists() else ""
-        # The linker tells what it would load, and the program does not run. Another linker than glibc's lets it run.
+        # glibc's linker lists what it would load, without running the program; another linker runs it.
         traced = subprocess.run(
             [Path("/proc/self/exe").readlink(), "-I", "-S", "-c", ""],
             env={**environment, "LD_TRACE_LOADED_OBJECTS": "1"}, stdin=subprocess.DEVNULL, capture_output=True,
@@ -351,7 +348,7 @@ def _asked_for() -> set[str]:
 
 
 def _loaded() -> list[str]:
-    """Libraries of this process, in the order in which they were loaded (dl_iterate_phdr(3))."""
+    """Libraries of this process in the order of loading (dl_iterate_phdr(3))."""
 
     class Info(ctypes.Structure):
         _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
@@ -368,10 +365,10 @@ def _loaded() -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Software of a node that needs no framework to be asked: versions, and the container that it lies in.
+# What runs on this node.
 
 
-# Distributions that compute, move bytes or read data, by what people call them.
+# Distributions that compute, move bytes or read data, by their usual names.
 _SOFTWARE_LIBRARIES = {
     "numpy": "numpy", "horovod": "horovod", "h5py": "h5py", "dali": DISTRIBUTION,
     "nccl": "nvidia-nccl-cu13", "cublas": "nvidia-cublas", "triton": "triton", "nvml_binding": "nvidia-ml-py",
@@ -379,7 +376,7 @@ _SOFTWARE_LIBRARIES = {
 
 
 def describe_software(host: Host) -> Part:
-    """Who and where this node is, and what runs on it: operating system, libraries, container, variables."""
+    """Name of this node, and what runs on it: operating system, libraries, container, variables."""
     container, absent = _container(host)
     torch = installed_torch()
     values = {
@@ -408,7 +405,7 @@ def describe_software(host: Host) -> Part:
 
 
 def os_name(release: str | None) -> str | None:
-    """`Debian GNU/Linux 12 (bookworm)`, of /etc/os-release: that of the container where there is one."""
+    """`Debian GNU/Linux 12 (bookworm)`, from /etc/os-release; in a container, that of the container."""
     found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', release or "", re.MULTILINE)
     return found.group(1) if found else None
 
@@ -421,7 +418,7 @@ def _container(host: Host) -> tuple[Container | None, list[Absent]]:
 
 
 def _facts(container: Container) -> dict[str, Any]:
-    """What tells one image from another without reading its file, which rank 0 alone does (`installation`)."""
+    """What distinguishes images without reading their files; only rank 0 reads its image (`installation`)."""
     description = container.description or {}
     return {
         "program": container.program,

@@ -1,6 +1,7 @@
-"""The description with the field names of MLPerf training's `systems/*.json`; what is unknown is an empty string.
+"""A system's description (system.json) as tables for people, and with MLPerf's field names.
 
-Only the names are MLPerf's: a result of HPC AI500 is none of theirs, and never compared with one.
+The tables have the six parts of V2.0 section 5.3.3. Documents of older versions are read too: what they lack is
+unknown.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from hpcai500.system.container import short_image
 from hpcai500.text import UNKNOWN, binary, counted, decimal, known, switched
 
 # ----------------------------------------------------------------------------------------------------
-# Processors, memory, accelerators and what connects them within a node, as rows that people read.
-#
-# Rows come from a node's document in system.json, also from one that an older version wrote: what is not there is
-# unknown.
+# Parts 1 and 2: processors, memory and accelerators of a node, and what connects them.
 
 
 Node = Mapping[str, Any]
@@ -26,7 +24,7 @@ Row = tuple[str, str]
 
 
 def processor_rows(node: Node) -> Iterator[Row]:
-    """Part 1: CPUs and AI accelerators of a node."""
+    """Part 1: CPUs and AI accelerators of a node, from its document in system.json."""
     machine = node.get("machine") or {}
     if machine:
         bios = machine.get("bios_version")
@@ -80,7 +78,7 @@ def memory(node: Node) -> str:
 
 
 def memory_modules(node: Node) -> str | None:
-    """`16 x 32 GiB DDR4 3200 MT/s`; None where nobody told."""
+    """`16 x 32 GiB DDR4 3200 MT/s`; None where unknown."""
     modules = (node.get("memory") or {}).get("modules") or []
     shown = [
         " ".join([f"{one['count']} x {binary(one['bytes'])}", *filter(None, (one.get("type"), one.get("speed")))])
@@ -110,7 +108,7 @@ def link_rows(node: Node) -> Iterator[Row]:
 
 
 def pcie(device: Mapping[str, Any]) -> str:
-    """`PCIe 5 x16, 63 GB/s each way`; a link that is narrower than it could be says so."""
+    """`PCIe 5 x16, 63 GB/s each way`; says so if the link is narrower than it could be."""
     link = device.get("pcie") or {}
     generation = link.get("max_generation")
     if not generation:
@@ -176,7 +174,7 @@ def _lanes(link: Mapping[str, Any]) -> str:
 
 
 def _width(link: Mapping[str, Any]) -> str:
-    """`16`; `8 OF x16` where it could be wider."""
+    """`16`, or `8 OF x16` where it could be wider."""
     width, widest = link.get("width"), link.get("max_width")
     return f"{width or '?'}" + (f" OF x{widest}" if width and widest and width < widest else "")
 
@@ -186,7 +184,7 @@ def _at(numa: int | None) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Operating system, settings and software of a node and of the whole system, as rows that people read.
+# Parts 3 to 6: operating system, settings, software and networks.
 
 
 _SETTINGS = {
@@ -298,7 +296,7 @@ def network_rows(node: Node) -> Iterator[Row]:
 
 
 def speed(bits_per_second: float | None) -> str:
-    """`200 Gb/s`; it says so where nobody knows."""
+    """`200 Gb/s`, or words where it is unknown."""
     return "speed not told" if bits_per_second is None else decimal(bits_per_second, "b/s")
 
 
@@ -315,7 +313,7 @@ def _setting(name: str, value: Any) -> str | None:
 
 
 def _mitigations(found: Mapping[str, str] | None) -> str:
-    """Which cost time; what does not concern this processor is left out."""
+    """Active mitigations, which cost time, and open vulnerabilities; those of other processors are left out."""
     if not found:
         return UNKNOWN
     active = [name for name, state in found.items() if state and state.startswith("Mitigation")]
@@ -325,7 +323,7 @@ def _mitigations(found: Mapping[str, str] | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A system's description for people: the six parts of V2.0 section 5.3.3, what is unknown, and how nodes differ.
+# The whole description: the six parts, what is unknown, and how nodes differ.
 
 
 _TITLES = (
@@ -341,7 +339,7 @@ _TEXT_WIDTH = 96
 
 
 def system_lines(document: Mapping[str, Any], differences: Sequence[NodeDifference]) -> Iterator[str]:
-    """The table; `document` is a system.json."""
+    """The table of a system.json, for a node without outlying fields if there is one."""
     nodes = document.get("nodes") or []
     if not nodes:
         yield "no node is described"
@@ -388,7 +386,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     width = max([_WIDTH, *(len(name) for name, _ in listed)])
     before = None
     for name, text in listed:
-        # Rows of one name, and lines of one text, stand below each other. A matrix keeps its spaces.
+        # A repeated name is shown once. Only long lines are wrapped, so a matrix keeps its spaces.
         for line in textwrap.wrap(text, _TEXT_WIDTH, break_on_hyphens=False) if len(text) > _TEXT_WIDTH else [text]:
             yield f"  {'' if name == before else name:{width}}  {line}".rstrip()
             before = name
@@ -406,15 +404,15 @@ def _unknown(absent: Sequence[Mapping[str, str]], slow: Mapping[str, float]) -> 
 # ----------------------------------------------------------------------------------------------------
 # The description with the field names of MLPerf training's `systems/*.json`; what is unknown is an empty string.
 #
-# Only the names are MLPerf's: a result of HPC AI500 is none of theirs, and never compared with one.
+# Only the names are MLPerf's: a result of HPC AI500 is no MLPerf result, and never compared with one.
 
 
 def mlperf_description(document: Mapping[str, Any]) -> dict[str, str]:
-    """The fields, in MLPerf's order, of a system.json; of nodes that differ, those of the first."""
+    """The fields of a system.json, in MLPerf's order; where nodes differ, those of the first node."""
     nodes: Sequence[Node] = document.get("nodes") or [{}]
     node = nodes[0]
     described = {
-        # Who submits what as what, no machine knows.
+        # No machine knows these.
         **dict.fromkeys(("submitter", "division", "status", "system_name"), ""),
         "number_of_nodes": str(len(document.get("nodes") or [])),
         **_processors(node),
@@ -438,7 +436,7 @@ def _processors(node: Node) -> dict[str, str]:
         "host_processor_vcpu_count": _number(found.get("threads")),
         "host_processor_frequency": decimal(found.get("max_hz"), "Hz"),
         "host_processor_caches": caches(node),
-        # UPI and xGMI are shown by no tool.
+        # No tool shows UPI and xGMI.
         "host_processor_interconnect": "",
     }
 
@@ -452,20 +450,20 @@ def _host(node: Node) -> dict[str, str]:
         "host_storage_type": (data or {}).get("type") or "",
         "host_storage_capacity": decimal(data["total_bytes"], "B") if data else "",
         "host_networking": networking(node),
-        # How switches are wired, no node sees.
+        # No node sees how switches are wired.
         "host_networking_topology": "",
         "host_memory_configuration": memory_modules(node) or "",
     }
 
 
 def networking(node: Node) -> str:
-    """`8 x InfiniBand 400 Gb/s; 1 x ethernet 25 Gb/s`: adapters that work."""
+    """`8 x InfiniBand 400 Gb/s; 1 x ethernet 25 Gb/s`: adapters with a link."""
     ports = [
         f"{port.get('link_layer') or 'InfiniBand'} {decimal(port['bits_per_second'], 'b/s')}"
         for port in node.get("infiniband") or []
         if port.get("bits_per_second") and port.get("state") == "Active"
     ]
-    # IP over InfiniBand, and Ethernet of an adapter that does RDMA, are those ports once more.
+    # IP over InfiniBand, and the Ethernet of an RDMA adapter, are the same ports again.
     rdma = {port.get("pci") for port in node.get("infiniband") or [] if port.get("pci")}
     plain = [
         f"{one['kind']} {decimal(one['bits_per_second'], 'b/s')}"

@@ -18,11 +18,11 @@ def factory(benchmark: str) -> WorkloadFactory:
     """
     match benchmark:
         case "ic":
-            from hpcai500.workloads.ic import ImageClassificationWorkload  # one benchmark a run
+            from hpcai500.workloads.ic import ImageClassificationWorkload  # a run has one benchmark
 
             return ImageClassificationWorkload
         case "ewa":
-            from hpcai500.workloads.ewa import ExtremeWeatherWorkload  # one benchmark a run
+            from hpcai500.workloads.ewa import ExtremeWeatherWorkload  # a run has one benchmark
 
             return ExtremeWeatherWorkload
         case _:
@@ -40,13 +40,13 @@ def model_of(recipe: Recipe, classes: int | None = None) -> tuple[nn.Module, tup
     """
     match recipe.benchmark:
         case "ic":
-            from hpcai500.workloads.ic import build_model, example_images  # one benchmark a run
+            from hpcai500.workloads.ic import build_model, example_images  # a run has one benchmark
 
             assert isinstance(recipe.workload, ImageClassification)
             outputs = classes or benchmark_rules(recipe.edition, "ic")["classes"]
             return build_model(recipe.workload, outputs), (example_images(recipe.workload),)
         case "ewa":
-            from hpcai500.workloads import ewa  # one benchmark a run
+            from hpcai500.workloads import ewa  # a run has one benchmark
             from hpcai500.workloads.models.detector import CountedDetector
 
             assert isinstance(recipe.workload, ExtremeWeather)

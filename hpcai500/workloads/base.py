@@ -1,4 +1,8 @@
-"""What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints."""
+"""What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints.
+
+Also what benchmarks share: static parts for CUDA graphs, workloads without data, chains of parts that can be cut over
+ranks, and rows gathered on one rank.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from hpcai500.workloads.models.parts import Part, detector_parts
 from hpcai500.workloads.models.resnet import ResNet
 
 # ----------------------------------------------------------------------------------------------------
-# What a benchmark gives to the engine: the problem. The engine owns time, events, updates and checkpoints.
+# The workload, as the engine sees it.
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,11 @@ class TrainingBatch:
     """What one backward pass of one rank takes.
 
     Attributes:
-        samples: ids (int64) of the samples in it, without those that only fill the last batch.
+        samples: ids (int64) of the samples in it, without padding.
         padded: samples that only fill the last batch; trained on, never counted as images.
         payload: what `Workload.loss` takes: tensors on the host or already on the device, valid until the next batch is
             asked for.
-        warnings: samples that were decoded with complaints.
+        warnings: samples that decoded with warnings.
         indexed: samples that were decoded by points of a seek index.
         wait_seconds: how long this batch was waited for.
     """
@@ -55,9 +59,8 @@ class Evaluation:
 
     Attributes:
         value: 0 to 1.
-        samples: how many samples it stands for.
-        per_class: the same for each class alone, by name, where the metric has such; None for a class that does not
-            occur.
+        samples: how many samples it covers.
+        per_class: by name, where the metric has such; None for a class that does not occur.
     """
 
     value: float
@@ -66,9 +69,9 @@ class Evaluation:
 
 
 def noise(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Values for payloads that do not matter: zeros would stay zeros through the model, and cost a device less power.
+    """Values for payloads that do not matter; the generators of the run are not used.
 
-    They leave the generators of the run as they are.
+    Zeros would stay zeros through the model, and cost a device less power.
     """
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
@@ -78,14 +81,13 @@ class Place:
     """Where a process computes and reads, and which part of each update it does.
 
     Attributes:
-        device: where the model is.
         input_dtype: type in which input is delivered.
         input_threads: threads that read and decode.
-        communicator: the other ranks; a workload may talk through it while it is built and while it evaluates.
+        communicator: all ranks; a workload may use it while it is built and while it evaluates.
         total_shares: backward passes of an update over all ranks (`data.samplers`).
         shares: numbers of those that this rank does, one after the other.
         replicas: the ranks that hold the same part of the model; None where each holds all of it.
-        tracker: shows what takes long before training.
+        tracker: progress bars before training.
     """
 
     device: torch.device
@@ -98,23 +100,20 @@ class Place:
     tracker: Tracker = track
 
     def second_conversation(self) -> Communicator | None:
-        """All replicas once more, for what talks during backward passes while gradients are summed; None for one."""
+        """One more communicator of all replicas, for use during backward passes beside the gradients; None for one."""
         replicas = self.replicas or self.communicator
         return replicas.group(range(replicas.size)) if replicas.size > 1 else None
 
     @property
     def rank(self) -> int:
-        """Number of this process among all."""
         return self.communicator.rank
 
     @property
     def world_size(self) -> int:
-        """How many processes train the model together."""
         return self.communicator.size
 
     @property
     def input_name(self) -> Literal["float32", "float16", "bfloat16"]:
-        """`input_dtype` as the core names it."""
         names: dict[torch.dtype, Literal["float32", "float16", "bfloat16"]] = {
             torch.float32: "float32",
             torch.float16: "float16",
@@ -135,58 +134,58 @@ class Workload(Protocol):
         """Facts of the data set for the record: root, fingerprint, counts, the digest of a complete epoch."""
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """What does the counted work of a step, and inputs for it: the model itself, or its parts in a fixed shape.
+        """The module that does the counted work of a step, and inputs: the model itself, or its parts in a fixed shape.
 
         The first input has samples first; values do not matter.
         """
 
     def blank_payload(self) -> Any:
-        """A payload shaped and typed as those of training, whose values do not matter, for compiling ahead."""
+        """A payload with the shapes and types of training, whose values do not matter, for compiling ahead."""
 
     def hold_in_memory(self, count: int) -> None:
         """Read `count` training batches now and repeat them from then on: training without the cost of input."""
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
-        """Batches of `epoch` (from 1) from step `first_step` on; a function of (seed, epoch) alone.
+        """Batches of `epoch` (from 1) from step `first_step` on, as many a step as the place has shares.
 
-        As many a step as the place has shares.
+        A function of (seed, epoch) alone.
         """
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
         """The scalar that is minimised, for one batch."""
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        """Quality of `model` over the whole evaluation set, the same on every rank; each rank looks at its share.
+        """Quality of `model` over the whole evaluation set, the same on every rank; each rank evaluates its share.
 
-        Calls `on_batch(samples so far)` after each batch, which may raise where there is one rank.
+        Calls `on_batch(samples so far)` after each batch; with one rank, it may raise.
         """
 
     def predictions(
         self, model: nn.Module, samples: npt.NDArray[np.int64] | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """What a member of an ensemble says of each sample, for the vote: arrays as its voter takes them.
+        """A member's predictions for the vote of an ensemble: arrays as its voter takes them.
 
-        Of the training samples with these ids, ascending, read as in an evaluation; where None, of the evaluation set,
-        so that the quality of the predictions is exactly that of the evaluation. Each rank looks at its share; rank 0
-        gets all, the others nothing. `on_batch` as for `evaluate`.
+        For the training samples with these ids, ascending, read as in an evaluation; where None, for the evaluation
+        set, so that the quality of the predictions is exactly that of the evaluation. Each rank predicts its share;
+        rank 0 gets all, the others nothing. `on_batch` as for `evaluate`.
         """
 
     def pictures(self) -> dict[str, bytes]:
         """Files by name that show the last evaluation to a person; may be none."""
 
     def close(self) -> None:
-        """Stop input threads and give memory back."""
+        """Stop input threads and free memory."""
 
 
 @runtime_checkable
 class Graphable(Protocol):
-    """A workload that gives this besides can be run with `framework.cuda_graphs`."""
+    """A workload that can be run with `framework.cuda_graphs`."""
 
     def graphed_parts(self) -> tuple[str, ...]:
         """Names of modules of the model, in the order of their calls, that a CUDA graph can hold; "" is all of it.
 
-        Each is called once in a pass, with tensors (or lists of them) whose shapes are the same in every step; it
-        decides nothing by their values, and talks to no other rank.
+        Each is called once in a pass, with tensors (or lists of them) whose shapes are the same in every step. It
+        decides nothing by their values and does not communicate.
         """
 
 
@@ -197,25 +196,22 @@ class WorkloadFactory(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which modules of our models have static shapes and are called once a step: what a CUDA graph can hold.
+# Which modules of our models have static shapes and are called once a step, so that a CUDA graph can hold them.
 
 
 def static_parts(model: nn.Module, ranks: int) -> tuple[str, ...]:
-    """Names of modules of `model` in the order of their calls; "" is the model itself.
+    """Names of modules of `model` in the order of their calls, for training by `ranks`; "" is the model itself.
 
     Gradients of a part come all at once, when its backward graph has run. One rank has nobody to send them to and takes
-    parts as large as they get. Several take stage by stage, so that the sums of one stage travel beside the backward
-    pass of the next; the few kernels of the stem and the classifier are then started one by one.
-
-    Args:
-        model: of a workload; of an unknown kind, it is taken whole.
-        ranks: that train it together.
+    parts as large as possible. Several take stage by stage, so that the all-reduce of one stage overlaps the backward
+    pass of the next; the few kernels of the stem and the classifier are then launched one by one. An unknown model is
+    taken whole.
     """
     match model:
         case ResNet():
             return tuple(model.stage_names) if ranks > 1 else ("",)
         case FasterRCNN():
-            # The rest of a step chooses by values, and is left to the host.
+            # The rest of a step chooses by values, so no graph can hold it.
             stages = tuple(f"backbone.body.{name}" for name in model.backbone.body.stage_names)
             return (*stages, "backbone.fpn", "rpn.head") if ranks > 1 else ("dense",)
         case _:
@@ -229,13 +225,11 @@ def static_parts(model: nn.Module, ranks: int) -> tuple[str, ...]:
 class BlankWorkload:
     """What `engine.updates.Updater` and `engine.rehearsal.Rehearsal` need of a workload, and a forward pass.
 
-    Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, as images are when they are normalised:
-    zeros would stay zeros through all layers, take less power, and so run faster than training does. One box lies in
-    each where boxes are learnt, fewer than in real images, with places for as many as a year's file has.
+    Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, as normalised images are: zeros would stay
+    zeros through all layers, take less power, and so run faster than training does. Where boxes are learnt, each image
+    has one, fewer than real images, with places for as many as a year's file has.
 
     Args:
-        recipe: whose model, batch size and layout.
-        place: whose device, input type and conversations.
         classes: outputs of a classifier; by default those of the edition's data set.
         grid: height and width of a climate image; by default the edition's.
 
@@ -264,11 +258,9 @@ class BlankWorkload:
         return self._images(batch, len(options.channels), height, width), targets
 
     def graphed_parts(self) -> tuple[str, ...]:
-        """As `static_parts`."""
         return static_parts(self.model, self._place.world_size)
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
-        """The loss of one batch."""
         images, truth = payload[0].to(self._place.device), payload[1].to(self._place.device)
         options = self._recipe.workload
         if isinstance(options, ImageClassification):
@@ -291,29 +283,29 @@ class BlankWorkload:
         talks = getattr(options, "norm", None) == "sync-batch"
         conversation = self._place.second_conversation() if talks else None
         if isinstance(options, ImageClassification):
-            from hpcai500.workloads import ic  # one benchmark a run
+            from hpcai500.workloads import ic  # a run has one benchmark
 
             return ic.build_model(options, self._classes, conversation)
-        from hpcai500.workloads import ewa  # one benchmark a run
+        from hpcai500.workloads import ewa  # a run has one benchmark
 
         assert isinstance(options, ExtremeWeather)
         return ewa.build_model(options, conversation)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a workload gives besides, so that its model can be cut over ranks (model and pipeline parallelism).
+# A model that can be cut over ranks (model and pipeline parallelism).
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A model as parts that follow one another, and a loss of what the last one gives.
+    """A model as parts that follow one another, and a loss of the last part's outputs.
 
     Attributes:
-        parts: of the model, first to last; modules that only the loss uses are in the last.
-        inputs: what the first part takes, on the device, of a payload.
-        targets: what the loss takes besides, of a payload: on the host, and small, for it is sent to the last rank.
+        parts: first to last; modules that only the loss uses are in the last.
+        inputs: what the first part takes, on the device, from a payload.
+        targets: what the loss takes besides, from a payload: on the host, and small, as it is sent to the last rank.
         pick: of such targets, those of some of the samples.
-        loss: the scalar that is minimised, of the last part's outputs and their targets.
+        loss: the scalar that is minimised, from the last part's outputs and their targets.
     """
 
     parts: tuple[Part, ...]
@@ -334,13 +326,9 @@ class Chained(Protocol):
 def detector_chain(
     model: FasterRCNN, size: tuple[int, int], device: torch.device, inputs: Callable[[Any], Tensor]
 ) -> Chain:
-    """The chain of a detector.
+    """The chain of a detector on `device`, for training images of `size` (height, width).
 
-    Args:
-        model: the detector.
-        size: (height, width) of a training image.
-        device: where it is.
-        inputs: the images of a payload, whose second part are their `Targets`.
+    `inputs` gives the images of a payload, whose second part are their `Targets`.
     """
 
     def loss(levels: tuple[Tensor, ...], targets: Targets) -> Tensor:
@@ -354,19 +342,17 @@ def detector_chain(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rows that the ranks have computed, brought together on the rank that writes.
+# Rows that the ranks have computed, gathered on the rank that writes.
 
 
-# Of one exchange, over all ranks: all that anyone holds beside its own rows and, on rank 0, the whole.
+# Of one exchange over all ranks: the most memory that a rank needs beside its own rows and, on rank 0, the result.
 _BLOCK_BYTES = 32 << 20
 
 
 def gather_rows(share: Tensor, ranks: Communicator) -> Tensor | None:
     """The rows of all ranks one below the other, by rank, on rank 0; None elsewhere.
 
-    Args:
-        share: this rank's rows (n, columns) on the host; ranks may have different numbers of them.
-        ranks: all that have rows.
+    `share` is this rank's rows (n, columns) on the host; n may differ between ranks.
     """
     if ranks.size == 1:
         return share
@@ -394,14 +380,14 @@ def _place(block: Tensor, whole: Tensor, counts: list[int], at: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whose turn it is, where what one rank has done spares the others the work.
+# Ranks that wait for the first one, whose work spares them theirs.
 
 
 @contextmanager
 def leader_first(ranks: Communicator) -> Iterator[None]:
-    """Rank 0 does what is within before the others do it: they then find what it has left on a shared disk.
+    """Run the block on rank 0 before the others: they then find its results on a shared disk.
 
-    Where disks are not shared, they do it themselves, all at once.
+    Where disks are not shared, the others do the work themselves, all at once.
     """
     if ranks.rank != 0:
         ranks.barrier()

@@ -61,7 +61,7 @@ from hpcai500.workloads.voting import Image, Seen, flat
 
 
 class ClimateInput:
-    """Makes loaders of climate years as `recipe` asks for, for the process at `place`.
+    """Makes the loaders of climate years that `recipe` asks for, for the process at `place`.
 
     `channels` are numbers of the wanted channels; `mean` and `std` have a value for each of them.
     """
@@ -82,7 +82,7 @@ class ClimateInput:
     def loader(
         self, files: Sequence[tuple[Path, Storage]], samples: npt.NDArray[np.int64], *, width: int, roll: bool = False
     ) -> ClimateBatches:
-        """Batches on the host: as the model takes them, or as they are stored where the device converts them."""
+        """Batches on the host: as the model takes them, or as stored where the device converts them."""
         return ClimateBatches(
             files,
             samples,
@@ -99,7 +99,7 @@ class ClimateInput:
         )
 
     def on_device(self, source: Source[ClimateBatch]) -> Source[ClimateBatch]:
-        """The same batches one ahead on a CUDA device, as the model takes them; on a CPU the source itself."""
+        """The same batches, one ahead on a CUDA device, as the model takes them; on a CPU the source itself."""
         if self._place.device.type != "cuda":
             return source
         form = DeviceForm(
@@ -118,23 +118,22 @@ class ClimateInput:
 
     @cached_property
     def _lane(self) -> CopyLane:
-        """One for all: training and evaluation take turns, and so do their places on the device."""
+        """One for training and evaluation, which take turns and so share memory on the device."""
         return make_copy_lane(self._place.device)
 
 
 # ----------------------------------------------------------------------------------------------------
-# From the boxes of climate images to what the detector is trained against, and back from what it found.
+# From the boxes of climate images to the detector's targets, and from its detections back to arrays.
 
 
 def seed_of(seed: int, epoch: int, sample: int) -> int:
-    """The seed of one image's random choices in one epoch."""
     return int(np.random.SeedSequence([seed, epoch, sample]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def padded_targets(truths: Sequence[Truth], seeds: Sequence[int], places: int) -> Targets:
-    """Truths of a batch, `places` for each image, which no image has more boxes than; those without one have label 0.
+    """The truths of a batch, padded to `places` boxes an image with label 0; no image of the run has more.
 
-    All batches of a run have as many: a compiler makes code for the shapes that it has seen.
+    All batches of a run have the same shape, so that compiled code is used again.
     """
     boxes, labels = torch.zeros(len(truths), places, 4), torch.zeros(len(truths), places, dtype=torch.int64)
     for image, truth in enumerate(truths):
@@ -150,7 +149,7 @@ def as_arrays(found: Detections) -> tuple[npt.NDArray[Any], npt.NDArray[Any], np
 
 
 def as_image(sample: int, truth: Truth, found: tuple[npt.NDArray[Any], ...]) -> Image:
-    """An image with its truth and what `as_arrays` gave of it, for a file of predictions."""
+    """An image with its truth and the detections from `as_arrays`, for a file of predictions."""
     return Image(sample, Seen(truth.boxes, np.empty(0), truth.labels), Seen(*found))
 
 
@@ -158,7 +157,7 @@ def as_image(sample: int, truth: Truth, found: tuple[npt.NDArray[Any], ...]) -> 
 # The detector that a recipe of Extreme Weather Analytics describes.
 
 
-# V2.0 Table 4, with the width that the data has.
+# V2.0 Table 4, but with the width of the data.
 REFERENCE_GRID = (768, 1152)
 
 
@@ -213,10 +212,10 @@ def example_inputs(options: ExtremeWeather, height: int, width: int) -> tuple[Te
 # Weather as a forecaster looks at it: moisture in colour, pressure as contours, and the boxes, true and found.
 
 
-# What best shows storms and rivers to the eye; a recipe may have left it out.
+# What shows storms and rivers best; a recipe may have left it out.
 _COLOURED, _CONTOURED = "TMQ", "PSL"
 _COLOURS = ("#e69f00", "#d55e00", "#0072b2", "#009e73")
-# Fewer lines keep the picture readable.
+# Detections below this are not drawn: fewer lines keep the picture readable.
 _LEAST_SCORE = 0.3
 
 
@@ -303,7 +302,7 @@ def _latitudes() -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Extreme Weather Analytics: Faster R-CNN on yearly HDF5 files of 16-channel climate images (V2.0 section 4.2.1).
+# The workload.
 
 
 _PICTURES = 4
@@ -351,7 +350,7 @@ class ExtremeWeatherWorkload:
         batch_size = recipe.hyperparameters.batch_size
         self._shares = Shares(len(self._samples), batch_size, place.total_shares, place.shares, options.tail)
         self.steps_per_epoch = self._shares.steps_per_epoch
-        # Of both sets: a damaged chunk or a NaN in the evaluation years would show after the first epoch only.
+        # For both sets: a damaged chunk or a NaN in the evaluation years would show after the first epoch only.
         with leader_first(place.communicator):
             measured = load_or_measure([*training, *evaluation], channels=channels, progress=place.tracker)
         values = combined(measured[: len(training)])
@@ -372,12 +371,11 @@ class ExtremeWeatherWorkload:
         self._windows = windows_of(storages, drawn_places)
         self._shard = evaluation_shard(len(self._evaluation_truths), batch_size, place.world_size, place.rank)
         seen = sum(len(ids) for ids in self._shard)
-        # The first rank's share begins with the first image, and it is the first rank that draws.
+        # The first rank, which draws the pictures, has the first images in its share.
         self._shown = _most_varied(self._evaluation_truths[:seen]) if place.rank == 0 else set()
         self._scenes: list[Scene] = []
 
     def graphed_parts(self) -> tuple[str, ...]:
-        """As `static_parts`."""
         return static_parts(self.model, self._place.world_size)
 
     def hold_in_memory(self, count: int) -> None:
@@ -389,7 +387,6 @@ class ExtremeWeatherWorkload:
         self._training = held
 
     def dataset(self) -> dict[str, Any]:
-        """Facts of the climate years for the record."""
         return {
             "root": str(self._index.root.resolve()),
             "fingerprint": self._index.fingerprint,
@@ -406,7 +403,7 @@ class ExtremeWeatherWorkload:
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The detector's dense parts, two images and as many regions as a step samples."""
+        """The detector's dense parts, with two images and the regions that a step samples of them."""
         detector = cast(FasterRCNN, self.model)
         return CountedDetector(detector), example_inputs(self._options, self._image_size[0], self._training_width)
 
@@ -454,7 +451,7 @@ class ExtremeWeatherWorkload:
                 sample = int(batch.samples[position])
                 found.append((sample, as_arrays(detections)))
                 if sample in self._shown:
-                    # A copy: the batch is a view of memory that is filled anew.
+                    # A copy, as the batch is a view of memory that is refilled.
                     image = batch.images[position].to("cpu", torch.float32, copy=True).numpy()
                     self._scenes.append(Scene(sample, image, self._evaluation_truths[sample], *found[-1][1]))
             on_batch(len(found) * ranks.size)
@@ -465,7 +462,7 @@ class ExtremeWeatherWorkload:
     def predictions(
         self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """Of each image its true boxes and those that the model finds, as in an evaluation."""
+        """The true boxes of each image and those that the model finds, as in an evaluation."""
         if samples is None:
             ids = np.arange(len(self._evaluation_truths))
             return self._predicted(self._evaluation, ids, self._evaluation_truths, model, on_batch)
@@ -495,7 +492,7 @@ class ExtremeWeatherWorkload:
         return flat([as_image(sample, truths[sample], seen) for sample, seen in chain.from_iterable(gathered)])
 
     def _precision(self, gathered: Sequence[Sequence[Found]]) -> Evaluation:
-        """Average precision of all ranks' detections, in the order of the images: as one process has them."""
+        """Average precision of all ranks' detections, in the order of the images, as if one process had found them."""
         precision = AveragePrecision(CLASSES)
         for sample, detections in chain.from_iterable(gathered):
             truth = self._evaluation_truths[sample]
@@ -508,7 +505,6 @@ class ExtremeWeatherWorkload:
         return {"detections.png": draw(self._scenes, self._options.channels)} if self._scenes else {}
 
     def close(self) -> None:
-        """Stop both input pipelines."""
         self._training.close()
         self._evaluation.close()
 
@@ -530,16 +526,15 @@ class ExtremeWeatherWorkload:
 
 
 def _truths(years: Sequence[YearFile]) -> list[Truth]:
-    """The truths of all images, year after year."""
     return [truth for year in years for truth in truths_of(year.boxes, *year.grid)]
 
 
 def _most_varied(truths: Sequence[Truth]) -> set[int]:
-    """The images that show most classes, of equally varied ones the first: what is worth looking at."""
+    """The images with most classes, which are the most worth looking at; of equally varied ones the first."""
     variety = [len(set(truth.labels.tolist())) for truth in truths]
     return set(np.argsort(-np.array(variety), kind="stable")[:_PICTURES].tolist())
 
 
 def _places(years: Sequence[YearFile]) -> SampleIds:
-    """Of each sample, (samples, 2), the number of its file and of its image therein."""
+    """For each sample, (samples, 2), the number of its file and of its image in that file."""
     return np.concatenate([[(number, image) for image in range(year.images)] for number, year in enumerate(years)])

@@ -44,14 +44,14 @@ from hpcai500.workloads.quality import Top1
 
 @dataclass(frozen=True)
 class ImageInput:
-    """Makes loaders of splits of the set in `root`, as `recipe` asks for, for the process at `place`."""
+    """Makes the loaders of splits of the set in `root` that `recipe` asks for, for the process at `place`."""
 
     recipe: Recipe
     root: Path
     place: Place
 
     def training(self, split: Split) -> Batches:
-        """Random crops, flipped at random. Raises EnvironmentLacksError where the loader is not here."""
+        """Random crops, flipped at random. Raises EnvironmentLacksError where the recipe's loader is missing."""
         options = self._options
         crop: CropSettings = {
             "mode": "random",
@@ -62,7 +62,7 @@ class ImageInput:
         return self._loader(split, crop)
 
     def evaluation(self, split: Split) -> Batches:
-        """Centre crops. Raises EnvironmentLacksError where the loader is not here."""
+        """Centre crops. Raises EnvironmentLacksError where the recipe's loader is missing."""
         return self._loader(split, {"mode": "centre", "resize_shorter": self._options.evaluation_resize})
 
     @property
@@ -97,7 +97,7 @@ class ImageInput:
         return self._on_device(loader) if device.type == "cuda" else loader
 
     def _on_device(self, loader: JpegBatches) -> Batches:
-        """The same batches one ahead on a CUDA device, as the model takes them."""
+        """The same batches, one ahead on a CUDA device, as the model takes them."""
         mean, std = loader.normalisation if self._converted else (None, None)
         memory_format = torch.channels_last if self.recipe.framework.channels_last else torch.contiguous_format
         form = DeviceForm(self.place.input_dtype, memory_format, self._converted, mean, std)
@@ -106,17 +106,17 @@ class ImageInput:
 
     @property
     def _converted(self) -> bool:
-        """Whether the native loader gives levels, which the device normalises."""
+        """Whether the native loader gives uint8 levels, which the device normalises."""
         return self.recipe.accelerator.loader != "dali" and self.recipe.accelerator.conversion == "device"
 
     @cached_property
     def _lane(self) -> CopyLane:
-        """One for all: training and evaluation take turns, and so do their places on the device."""
+        """One for training and evaluation, which take turns and so share memory on the device."""
         return make_copy_lane(self.place.device)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Image Classification: ResNet v1.5 on JPEG files (V2.0 section 4.2.2).
+# The workload.
 
 
 def build_model(options: ImageClassification, classes: int, communicator: Communicator | None = None) -> ResNet:
@@ -133,7 +133,7 @@ def build_model(options: ImageClassification, classes: int, communicator: Commun
 
 
 def example_images(options: ImageClassification) -> Tensor:
-    """Two images, (2, 3, size, size), whose values do not matter; batch norm cannot train on one pixel alone."""
+    """Two images, (2, 3, size, size), whose values do not matter; batch norm cannot train on a single pixel."""
     return torch.empty(2, 3, options.image_size, options.image_size)
 
 
@@ -165,7 +165,6 @@ class ImageClassificationWorkload:
         self._evaluation = self._input.evaluation(self._index.val)
 
     def graphed_parts(self) -> tuple[str, ...]:
-        """As `static_parts`."""
         return static_parts(self.model, self._place.world_size)
 
     def hold_in_memory(self, count: int) -> None:
@@ -177,7 +176,6 @@ class ImageClassificationWorkload:
         self._training = held
 
     def dataset(self) -> dict[str, Any]:
-        """Facts of the image set for the record."""
         return {
             "root": str(self._index.root.resolve()),
             "fingerprint": self._index.fingerprint,
@@ -192,7 +190,6 @@ class ImageClassificationWorkload:
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The model and two images."""
         return self.model, (example_images(self._options),)
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
@@ -222,7 +219,6 @@ class ImageClassificationWorkload:
         return self._loss_of((model(images),), labels)
 
     def chain(self) -> Chain:
-        """The residual network, block by block."""
         return Chain(
             parts=classifier_parts(cast(ResNet, self.model)),
             inputs=lambda payload: self._on_device(payload)[0],
@@ -237,7 +233,7 @@ class ImageClassificationWorkload:
         return F.cross_entropy(scores, labels, label_smoothing=self._options.label_smoothing)
 
     def evaluate(self, model: nn.Module, on_batch: Callable[[int], None]) -> Evaluation:
-        """Top-1 over the evaluation images, centre crops; right answers are counted over all ranks."""
+        """Top-1 over centre crops of the evaluation images; right answers are counted over all ranks."""
         top1, ranks = Top1(self._place.device), self._place.communicator
         shard = evaluation_shard(len(self._index.val.paths), self._shares.batch_size, ranks.size, ranks.rank)
         for batch in self._evaluation.epoch(shard, seed=self._seed, epoch=0):
@@ -250,7 +246,7 @@ class ImageClassificationWorkload:
     def predictions(
         self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """Of each image its label and the model's scores (logits, float32) of its centre crop, as in an evaluation."""
+        """The label of each image and the model's scores (logits, float32) of its centre crop, as in an evaluation."""
         if samples is None:
             return self._predicted(self._evaluation, self._index.val, model, on_batch)
         chosen = _drawn_from(self._index.train, samples)
@@ -277,11 +273,10 @@ class ImageClassificationWorkload:
         return {"samples": np.arange(len(split)), "labels": split.labels, "logits": logits.numpy()}
 
     def pictures(self) -> dict[str, bytes]:
-        """None: a wrong class is not worth a look."""
+        """None: a wrong class shows nothing to the eye."""
         return {}
 
     def close(self) -> None:
-        """Stop both input pipelines."""
         self._training.close()
         self._evaluation.close()
 
@@ -292,6 +287,6 @@ class ImageClassificationWorkload:
 
 
 def _drawn_from(split: Split, drawn: SampleIds) -> Split:
-    """The images that were drawn, one after the other: each repeat is a sample of its own, with its own crop."""
+    """The images that were drawn, in order: each repeat is a sample of its own, with its own crop."""
     paths = tuple(split.paths[sample] for sample in drawn)
     return make_split(split.name, paths, split.sizes_bytes[drawn], split.labels[drawn])

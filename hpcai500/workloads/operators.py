@@ -1,6 +1,7 @@
-"""Detection's own operators, on the compiled core: torch has none, and torchvision's are in a library of its own.
+"""Detection's own operators on the compiled core: NMS and RoIAlign, which torch lacks.
 
-They work in eager mode, under autograd, autocast and torch.compile, on CPU and CUDA tensors.
+torchvision has them, in a library of its own. These work in eager mode, under autograd, autocast and torch.compile, on
+CPU and CUDA tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hpcai500 import _core
 from hpcai500.errors import EnvironmentLacksError
 
 # ----------------------------------------------------------------------------------------------------
-# What the operators ask of the build and of torch before they work on a CUDA device.
+# What the operators need of the build and of torch before they work on a CUDA device.
 
 
 def require_cuda_build() -> None:
@@ -65,13 +66,8 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: float) -> Tensor:
     """nms() within each group: boxes of different groups (classes, pyramid levels) never suppress each other.
 
-    Groups are compared as numbers; no offset is added to coordinates, which would cost them precision.
-
-    Args:
-        boxes: as in nms().
-        scores: as in nms().
-        groups: (n,), integers.
-        iou_threshold: as in nms().
+    `groups` (n,) are integers and compared as numbers: no offset is added to coordinates, which would cost them
+    precision. All else is as in nms().
 
     Raises:
         ValueError: as nms().
@@ -81,7 +77,6 @@ def batched_nms(boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: fl
 
 
 def _compared_type(boxes: Tensor, scores: Tensor, groups: Tensor | None) -> torch.dtype:
-    """float64 where a tensor is, else float32."""
     for name, tensor in (("boxes", boxes), ("scores", scores)):
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
@@ -119,7 +114,7 @@ def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, iou_threshold: float
         device=boxes.get_device(),
         stream=torch.cuda.current_stream(boxes.device).cuda_stream,
     )
-    # The only wait: the host has to learn how many stay.
+    # The only wait for the device: the host has to learn how many stay.
     return order[keep.bool()]
 
 
@@ -134,15 +129,14 @@ def _(boxes: Tensor, scores: Tensor, groups: Tensor | None, iou_threshold: float
 # ----------------------------------------------------------------------------------------------------
 # Non-maximum suppression of many short lists at once, with as many results as boxes.
 #
-# How many boxes stay is known on the device alone. A mask has the boxes' shape whatever it holds, so a GPU is not
-# asked.
+# How many boxes stay is known on the device alone. The result is a mask of the boxes' shape, so the host never waits.
 
 
 def sorted_nms(boxes: Tensor, segments: Sequence[int], iou_threshold: float) -> Tensor:
     """(N, n, 4) boxes in falling order of score within each segment -> (N, n) bool, which of them stay, as in nms().
 
     Boxes of different segments (pyramid levels, classes) or different rows (images) never suppress each other. A box
-    with a NaN stays and suppresses nothing: what is to be left out can be given so, and dropped from the result.
+    with a NaN stays and suppresses nothing: boxes to be ignored can be marked so, and dropped from the result.
 
     Args:
         boxes: rows x1 y1 x2 y2, floating point; half precision is compared in float32.
@@ -166,7 +160,6 @@ def _check(boxes: Tensor, segments: Sequence[int]) -> None:
 
 
 def _compared(boxes: Tensor) -> Tensor:
-    """Packed, in float64 where they are, else in float32."""
     return boxes.detach().to(torch.promote_types(boxes.dtype, torch.float32)).contiguous()
 
 
@@ -236,18 +229,18 @@ def check_types(features: Tensor, rois: Tensor) -> None:
 
 
 def coordinates(rois: Tensor, features: torch.dtype) -> Tensor:
-    """Rois in float64 where the features are, in float32 elsewhere."""
+    """Rois in float64 where the features are, in float32 elsewhere; contiguous."""
     dtype = torch.float64 if features == torch.float64 else torch.float32
     return rois.detach().to(dtype).contiguous()
 
 
 def is_channels_last(features: Tensor) -> bool:
-    """Whether the channels are last; not where both formats are the same."""
+    """Whether the channels are last; False where both formats are the same."""
     return features.is_contiguous(memory_format=torch.channels_last) and not features.is_contiguous()
 
 
 def packed(features: Tensor) -> Tensor:
-    """Itself where its channels are first or last without a gap, else a copy."""
+    """The features themselves where channels are first or last without a gap, else a copy."""
     return features if is_channels_last(features) else features.contiguous()
 
 
@@ -258,7 +251,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def empty_features(gradient: Tensor, shape: list[int], channels_last: bool, dtype: torch.dtype) -> Tensor:
-    """Memory for the gradient of features, on the device of `gradient`."""
+    """Uninitialised memory for the gradient of features, on the device of `gradient`."""
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     return torch.empty(shape, dtype=dtype, device=gradient.device, memory_format=memory_format)
 
@@ -286,16 +279,15 @@ def roi_align(
 
     Args:
         features: float32, float16, bfloat16 or float64.
-        rois: rows [image, x1, y1, x2, y2] in input pixels, floating point; computed with in float32 (float64 where
-            the features are).
+        rois: rows [image, x1, y1, x2, y2] in input pixels, floating point; computed in float32 (float64 where the
+            features are).
         output_size: bins (height, width), or one number for both; at most 1024.
         spatial_scale: feature pixels per input pixel, such as 1/4.
         sampling_ratio: samples of a bin on each axis, at most 1024; 0 or less takes ceil(size of the bin).
         aligned: shift by half a pixel, which is exact; without it rois are also at least one pixel large.
 
     Raises:
-        ValueError: another shape or range, or (on a CPU) a roi whose image does not exist; on a GPU, which is not
-            waited for, such a roi gives NaN.
+        ValueError: another shape or range, or (on a CPU) a roi whose image does not exist; on a GPU it gives NaN.
         TypeError: tensors of another type.
     """
     height, width = (output_size, output_size) if isinstance(output_size, int) else output_size
@@ -473,7 +465,7 @@ def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _double_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient is linear in what it spreads: its own gradient is the pooling again."""
+    """The gradient is linear in what it spreads, so its own gradient is the pooling again."""
     (rois,) = ctx.saved_tensors
     pooled = _roi_align(
         gradient, rois, ctx.spatial_scale, ctx.pooled_height, ctx.pooled_width, ctx.sampling_ratio, ctx.aligned
@@ -486,10 +478,10 @@ _roi_align_backward.register_autograd(_double_backward, setup_context=_save_back
 
 
 # ----------------------------------------------------------------------------------------------------
-# RoIAlign over the levels of a pyramid, each roi pooled from the level that is named for it.
+# RoIAlign over the levels of a pyramid: each roi is pooled from the level that is given for it.
 #
-# How many rois a level has is known on the device alone. The operator takes it as data: its shapes do not depend on it,
-# so a GPU is not asked, and the step can be compiled and captured.
+# How many rois a level has is known on the device alone. The operator takes levels as data, and no shape depends on
+# them: the host never waits, and the step can be compiled and captured.
 
 
 def roi_align_levels(
@@ -503,15 +495,13 @@ def roi_align_levels(
 ) -> Tensor:
     """Levels (N, C, h, w) and (K, 5) rois -> (K, C, height, width), as roi_align() pools roi k from its level.
 
+    All else is as in roi_align().
+
     Args:
-        levels: all of one type, number of images and number of channels; as the features of roi_align(). On a GPU at
-            most 8, and all are copied to one memory format where they have not.
-        rois: as of roi_align().
+        levels: all of one type, number of images and number of channels. On a GPU at most 8, and all are copied to one
+            memory format where theirs differ.
         level_of: (K,) int64, the place in `levels` of each roi's level.
-        output_size: as of roi_align().
         spatial_scales: of each level, feature pixels per input pixel.
-        sampling_ratio: as of roi_align().
-        aligned: as of roi_align().
 
     Raises:
         ValueError: as roi_align(); or levels that differ; or (on a CPU) a level that does not exist, which gives NaN on
@@ -545,7 +535,6 @@ def _empty_pooled(levels: Sequence[Tensor], rois: Tensor, height: int, width: in
 
 
 def _rows_of_levels(level_of: Tensor, levels: int) -> list[Tensor]:
-    """The rois of each level, on a CPU."""
     numbers = level_of.numpy()
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < levels):
         raise ValueError(f"level_of must be in [0, {levels}), got {numbers.min()} to {numbers.max()}")
@@ -757,9 +746,3 @@ def _roi_align_levels_backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor]
 
 
 _pool.register_autograd(_roi_align_levels_backward, setup_context=_roi_align_levels_save)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Detection's own operators, on the compiled core: torch has none, and torchvision's are in a library of its own.
-#
-# They work in eager mode, under autograd, autocast and torch.compile, on CPU and CUDA tensors.

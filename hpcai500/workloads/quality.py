@@ -1,4 +1,4 @@
-"""Quality metrics (layer 9)."""
+"""Quality metrics (layer 9): top-1 accuracy, and mean average precision at IoU 0.5."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ from torch import Tensor
 from hpcai500.comm.communicator import Communicator
 
 # ----------------------------------------------------------------------------------------------------
-# Quality metrics (layer 9).
-
-
-# ----------------------------------------------------------------------------------------------------
 # Top-1 accuracy: only the class with the highest score counts (V2.0 section 4.2.2).
 
 
@@ -39,7 +35,7 @@ class Top1:
         self.samples += labels.shape[0]
 
     def combine(self, ranks: Communicator) -> None:
-        """Add up what all ranks have counted: whole numbers, so the value is that of one process."""
+        """Add up the counts of all ranks: whole numbers, so the value is that of one process."""
         counts = torch.stack([self._right.cpu(), torch.tensor(self.samples)])
         ranks.all_reduce(counts)
         self._right, self.samples = counts[0], int(counts[1])
@@ -58,17 +54,15 @@ Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.integer[Any]]
 
 IOU = 0.5
-# COCO's limit is for each class in each image: an image may have more that count.
+# COCO's limit is per class and image: an image may have more detections that count.
 MOST_DETECTIONS = 100
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Average precision, 0 to 1.
+    """Average precision, 0 to 1: the mean over the classes that occur in the truth (0 when none does), and by class.
 
-    Attributes:
-        mean: over the classes that occur in the truth; 0 when none does.
-        per_class: of each class, by name; None for one that does not occur.
+    `per_class` is None for a class that does not occur.
     """
 
     mean: float
@@ -107,7 +101,7 @@ class AveragePrecision:
 
     def result(self) -> Precision:
         """Average precision over everything that was added."""
-        # COCO prints what it does; our stdout carries results.
+        # COCO's code prints, and our stdout carries results.
         with contextlib.redirect_stdout(io.StringIO()):
             per_class = self._evaluate()
         occurring = [value for value in per_class.values() if value is not None]
@@ -141,7 +135,7 @@ class AveragePrecision:
 
 
 def _as_coco(boxes: Floats) -> list[list[float]]:
-    """x1 y1 x2 y2 -> x y width height, in float64: widths rounded to float32 move an IoU across the threshold."""
+    """x1 y1 x2 y2 -> x y width height, in float64: widths rounded to float32 would move an IoU across the threshold."""
     wide = boxes.astype(np.float64)
     rows: list[list[float]] = np.concatenate([wide[:, :2], wide[:, 2:] - wide[:, :2]], axis=1).tolist()
     return rows

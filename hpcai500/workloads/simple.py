@@ -1,4 +1,4 @@
-"""A workload for plug-ins: a classifier of arrays that fit in memory. Only its model and its data are to be written."""
+"""A workload for plug-ins: a classifier of arrays that fit in memory. A plug-in only adds its model and its data."""
 
 from __future__ import annotations
 
@@ -40,11 +40,8 @@ class ArrayClassifier:
 
     Args:
         recipe: a `tail` in its layer 7 is honoured; otherwise the last batch is filled up with repeats.
-        place: as the factory got it.
         model: maps samples (N, …) to a score for each class, (N, classes).
-        training: the training set.
-        evaluation: the evaluation set.
-        root: the folder that both came from.
+        root: the folder that both sets came from.
 
     Raises:
         DataError: the arrays do not fit together.
@@ -75,7 +72,7 @@ class ArrayClassifier:
         self._held: list[tuple[Tensor, Tensor]] = []
 
     def dataset(self) -> dict[str, Any]:
-        """Facts of the data set for the record; the fingerprint is that of all values."""
+        """Facts of the data set for the record; the fingerprint is over all values."""
         return {
             "root": str(self._root.resolve()),
             "fingerprint": self._fingerprint,
@@ -89,22 +86,20 @@ class ArrayClassifier:
         }
 
     def counted(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The model and two samples."""
         return self.model, (self._batch(self._training, np.arange(2) % len(self._training.labels))[0],)
 
     def blank_payload(self) -> tuple[Tensor, Tensor]:
-        """Noise in the shape of a batch, and labels of class 0; where samples are whole numbers, the first of them."""
+        """Noise in the shape of a batch, and labels of class 0; where samples are whole numbers, real ones."""
         ids = np.arange(self._shares.batch_size) % len(self._training.labels)
         samples, labels = self._batch(self._training, ids)
         values = noise(*samples.shape, dtype=samples.dtype) if samples.is_floating_point() else samples
         return values, torch.zeros_like(labels)
 
     def graphed_parts(self) -> tuple[str, ...]:
-        """The whole model: its loss is outside. A model that decides by values overrides this."""
+        """The whole model, as its loss is outside. A model that decides by values must override this."""
         return ("",)
 
     def hold_in_memory(self, count: int) -> None:
-        """Repeat the first `count` batches from now on."""
         self._held = [batch.payload for batch in islice(self.training_batches(1, 0), count)]
 
     def training_batches(self, epoch: int, first_step: int) -> Generator[TrainingBatch]:
@@ -116,7 +111,6 @@ class ArrayClassifier:
             yield TrainingBatch(samples=ids[: share.real], padded=len(ids) - share.real, payload=payload)
 
     def loss(self, model: nn.Module, payload: Any) -> Tensor:
-        """Cross entropy."""
         samples, labels = (tensor.to(self._place.device, non_blocking=True) for tensor in payload)
         return F.cross_entropy(model(samples), labels)
 
@@ -134,7 +128,7 @@ class ArrayClassifier:
     def predictions(
         self, model: nn.Module, samples: SampleIds | None, on_batch: Callable[[int], None]
     ) -> Mapping[str, npt.NDArray[Any]]:
-        """Of each sample its label and the model's scores (logits, float32)."""
+        """The label of each sample and the model's scores (logits, float32)."""
         arrays = self._evaluation if samples is None else self._training
         ids = np.arange(len(arrays.labels)) if samples is None else samples
         ranks, device = self._place.communicator, self._place.device
@@ -151,7 +145,6 @@ class ArrayClassifier:
         return {"samples": ids, "labels": arrays.labels[ids].astype(np.int64), "logits": logits.numpy()}
 
     def pictures(self) -> dict[str, bytes]:
-        """None."""
         return {}
 
     def close(self) -> None:
@@ -164,7 +157,7 @@ class ArrayClassifier:
 
 
 def _checked(training: Arrays, evaluation: Arrays, root: Path) -> int:
-    """How many classes there are."""
+    """Check the arrays and return how many classes there are. Raises DataError."""
     for name, arrays in (("training", training), ("evaluation", evaluation)):
         labels = arrays.labels
         if labels.ndim != 1 or not len(labels) or len(labels) != len(arrays.samples):

@@ -1,4 +1,8 @@
-"""How members of an ensemble vote (V3.0 section 3.1): what counts their votes, by benchmark."""
+"""How members of an ensemble vote (V3.0 section 3.1): their files of predictions, and the counting by benchmark.
+
+Image Classification averages class probabilities; Extreme Weather Analytics fuses the members' boxes. No result depends
+on the order of the members. Files of predictions may come from anybody and are read without trust.
+"""
 
 from __future__ import annotations
 
@@ -38,31 +42,26 @@ SAMPLES = "samples"
 
 
 class Voter(Protocol):
-    """Counts what one member after the other says of the same samples.
+    """Counts the predictions of one member after the other on the same samples.
 
-    Nothing that it finds depends on the order of the members. Each of them may speak of some of the samples only; one
-    that says what nobody can say is refused whole.
-
-    Attributes:
-        form: of the predictions that it takes.
+    No result depends on the order of the members. A member may predict some of the samples only. One whose predictions
+    are impossible is refused whole. `form` is the form of the predictions.
     """
 
     form: Form
 
     def alone(self, predictions: Predictions) -> Evaluation | None:
-        """Quality of these predictions alone, without a vote, as the benchmark's own evaluation has it.
-
-        None where they are of no sample.
+        """Quality of these predictions alone, as the benchmark's own evaluation computes it; None for no samples.
 
         Raises:
-            WrongAnswerError: they are none that a member makes.
+            WrongAnswerError: no member can have made them.
         """
 
     def add(self, predictions: Predictions) -> None:
         """Count one member's predictions in.
 
         Raises:
-            WrongAnswerError: they are none that a member makes, or contradict those before them: nothing was counted.
+            WrongAnswerError: no member can have made them, or they contradict earlier ones; nothing was counted.
         """
 
     def evaluation(self) -> Evaluation | None:
@@ -74,10 +73,10 @@ class Voter(Protocol):
 
 
 def places_of(predictions: Predictions, samples: SampleIds) -> SampleIds:
-    """Where the predicted samples are among `samples`.
+    """Where the predicted samples are among `samples`, which are ascending.
 
     Raises:
-        WrongAnswerError: some are not, or they are not ascending.
+        WrongAnswerError: some are not there, or they are not ascending.
     """
     found = predictions[SAMPLES]
     if np.any(np.diff(found) <= 0):
@@ -89,24 +88,20 @@ def places_of(predictions: Predictions, samples: SampleIds) -> SampleIds:
 
 
 def require(holds: bool, what: str) -> None:
-    """Refuse predictions, saying `what` is wrong with them, unless it `holds`.
-
-    Raises:
-        WrongAnswerError: it does not.
-    """
+    """Raise WrongAnswerError, saying `what` is wrong with the predictions, unless the condition `holds`."""
     if not holds:
         raise WrongAnswerError(what)
 
 
 # ----------------------------------------------------------------------------------------------------
-# How members of an ensemble vote (V3.0 section 3.1): what counts their votes, by benchmark.
+# The voter of each benchmark.
 
 
 def voter(recipe: Recipe, samples: SampleIds) -> Voter:
     """What counts the votes of members of `recipe` on `samples`: ids, ascending.
 
     Raises:
-        EnvironmentLacksError: the benchmark is of a plug-in that cannot be used.
+        EnvironmentLacksError: the benchmark's plug-in cannot be used.
     """
     match recipe.benchmark:
         case "ic":
@@ -119,16 +114,15 @@ def voter(recipe: Recipe, samples: SampleIds) -> Voter:
 
 
 def classes_voter(recipe: Recipe, samples: SampleIds) -> Voter:
-    """The mean of class probabilities; of predictions {samples, labels, logits}."""
-
+    """The mean of class probabilities, of predictions in SOFTMAX_FORM."""
     assert recipe.ensemble is not None
     assert recipe.ensemble.vote == "mean"
     return SoftmaxMean(samples)
 
 
 def boxes_voter(recipe: Recipe, samples: SampleIds) -> Voter:
-    """The boxes of extreme weather, fused; of predictions as `voting.detections` has them."""
-    from hpcai500.data.climate.years import CLASSES  # one vote an ensemble
+    """The boxes of extreme weather, fused, of predictions in DETECTIONS_FORM."""
+    from hpcai500.data.climate.years import CLASSES  # an ensemble has one kind of vote
 
     options = recipe.ensemble
     assert options is not None
@@ -144,16 +138,12 @@ def boxes_voter(recipe: Recipe, samples: SampleIds) -> Voter:
 
 _SUFFIX = ".npy"
 _MOST_LETTERS = 60
-# An array of ours has a header of 128 bytes.
+# The arrays that are written here have headers of 128 bytes.
 _HEADER_BYTES = 1024
 
 
 def write_arrays(stream: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write `arrays` by name into `stream`, which can seek.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Write `arrays` by name into `stream`, which can seek. Raises OSError when the disk is full."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(name + _SUFFIX), "w", force_zip64=True) as member:
@@ -161,7 +151,7 @@ def write_arrays(stream: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> N
 
 
 def read_arrays(stream: IO[bytes], form: Form) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of `form` in a file that may come from anybody: exactly these, and never more than it has bytes.
+    """Exactly the arrays of `form`, from a file that may come from anybody; never more memory than it has bytes.
 
     Raises:
         WrongAnswerError: it holds something else.
@@ -186,7 +176,7 @@ def _require_entries(archive: zipfile.ZipFile, form: Form) -> None:
 
 
 def _array(archive: zipfile.ZipFile, name: str, dtype: str, dimensions: int) -> npt.NDArray[Any]:
-    """What an entry says of itself is checked before any memory is taken for it."""
+    """An entry's own header is checked before any memory is taken for it."""
     size = archive.getinfo(name + _SUFFIX).file_size
     with archive.open(name + _SUFFIX) as member:
         version = np.lib.format.read_magic(member)
@@ -216,7 +206,7 @@ def _fill(member: IO[bytes], array: npt.NDArray[Any]) -> None:
             raise WrongAnswerError("ends too early")
         rest[: len(block)] = block
         rest = rest[len(block) :]
-    # The sum of an entry is checked where it ends.
+    # The checksum of an entry is verified when its end is read.
     member.read(1)
 
 
@@ -263,7 +253,7 @@ class Image:
 
 
 def flat(images: Sequence[Image]) -> dict[str, Array]:
-    """`images`, ascending by sample, as arrays of FORM."""
+    """`images`, ascending by sample, as arrays of DETECTIONS_FORM."""
     found, truths = [one.found for one in images], [one.truth for one in images]
     arrays = {
         SAMPLES: np.array([one.sample for one in images]),
@@ -285,17 +275,13 @@ def found_in(predictions: Predictions, place: int) -> Seen:
 
 
 def truth_of(predictions: Predictions, place: int) -> Seen:
-    """What the image at `place` holds."""
+    """The truth of the image at `place`, without scores."""
     rows = slice(*predictions["truth_offsets"][place : place + 2])
     return Seen(predictions["truth_boxes"][rows], np.empty(0), predictions["truth_labels"][rows])
 
 
 def require_sound(predictions: Predictions, classes: int) -> None:
-    """Refuse what no detector of so many classes finds.
-
-    Raises:
-        WrongAnswerError: with what is wrong.
-    """
+    """Raise WrongAnswerError, saying what is wrong, for what no detector of `classes` classes can find."""
     images = predictions[SAMPLES]
     for prefix in ("", "truth_"):
         boxes, labels, offsets = (predictions[prefix + name] for name in ("boxes", "labels", "offsets"))
@@ -327,29 +313,25 @@ def _joined(parts: Sequence[Array], empty: tuple[int, ...]) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What members found in one image, made into one answer. Each function gives the same for whatever order of members.
+# The boxes that members found in one image, fused into one answer that does not depend on the order of the members.
 
 
 def weighted_boxes(pooled: Seen, votes: int, *, iou: float) -> Seen:
     """Weighted boxes fusion (Solovyev, Wang, Gabruseva 2021), by its authors' own code.
 
-    Boxes of one class that overlap by more than `iou` become one, with their mean weighted by score as corners; its
-    score is the mean of theirs, lowered by the share of members that have none there.
-
-    Args:
-        pooled: boxes of all members.
-        votes: how many members looked at the image, two or more.
-        iou: overlap from which boxes are one.
+    Boxes of one class that overlap by more than `iou` become one, whose corners are their mean weighted by score. Its
+    score is the mean of theirs, lowered by the share of members that have none there. `pooled` are the boxes of all
+    members; `votes`, two or more, is how many members looked at the image.
     """
-    # numba, which the package imports for other functions, takes half a second.
+    # Imported late: it imports numba for other functions, which takes half a second.
     from ensemble_boxes import weighted_boxes_fusion
 
     pooled = _in_order(_with_area(pooled))
     if not len(pooled.labels):
         return pooled
-    # It wants coordinates of 0 to 1. Powers of two are divided by without loss.
+    # The package wants coordinates of 0 to 1. Division by a power of two is exact.
     scale = 2.0 ** np.ceil(np.log2(max(1.0, float(pooled.boxes.max()))))
-    # Members count the same, so it is of no importance which of them a box comes from, but how many they are.
+    # Members have equal weights, so only their number matters, not which of them a box comes from.
     nobody: list[float] = []
     boxes, scores, labels = weighted_boxes_fusion(
         [pooled.boxes.astype(np.float64) / scale] + [nobody] * (votes - 1),
@@ -381,7 +363,7 @@ def _with_area(found: Seen) -> Seen:
 
 
 def _in_order(found: Seen) -> Seen:
-    """The best first; equal scores by place and class, so that the order of the members says nothing."""
+    """The best first; equal scores by place and class, so that the order of the members does not matter."""
     order = np.lexsort((found.labels, *found.boxes.T, -found.scores))
     return Seen(found.boxes[order], found.scores[order], found.labels[order])
 
@@ -392,21 +374,18 @@ def _in_order(found: Seen) -> Seen:
 
 Fuse = Callable[[Seen, int], Seen]
 _ABSENT = -1
-# So many are fused before other processes have started.
+# Up to so many boxes, one process is done before others have started.
 _BOXES_FOR_ONE_PROCESS = 50_000
 # x1 y1 x2 y2, score, label
 _COLUMNS = 6
 
 
 class PooledBoxes:
-    """Keeps all members' boxes in an unnamed file, however many members there are, and fuses image by image.
+    """Keeps any number of members' boxes in an unnamed temporary file, and fuses them image by image.
 
-    An image that one member alone votes on keeps that member's boxes as they are.
-
-    Args:
-        samples: ids that are voted on, ascending.
-        classes: names of the labels, which count from 1.
-        fuse: makes one answer of the boxes that so many members found.
+    An image that only one member votes on keeps that member's boxes as they are. `samples` are the ids that are voted
+    on, ascending; `classes` name the labels, which count from 1; `fuse` makes one answer of the boxes of several
+    members and their number.
     """
 
     form = DETECTIONS_FORM
@@ -416,12 +395,11 @@ class PooledBoxes:
         self._truths: list[Seen | None] = [None] * samples.size
         self._kept = tempfile.TemporaryFile(prefix="hpcai500-vote-")  # noqa: SIM115 - ends with this object
         self._rows = 0
-        # Of each member: first row and number of rows for each sample, as they are in the file.
+        # Of each member: first row in the file and number of rows, for each sample.
         self._first: list[SampleIds] = []
         self._counts: list[SampleIds] = []
 
     def alone(self, predictions: Predictions) -> Evaluation | None:
-        """Average precision of the boxes themselves."""
         require_sound(predictions, len(self._classes))
         precision = AveragePrecision(self._classes)
         for place in range(len(predictions[SAMPLES])):
@@ -429,7 +407,6 @@ class PooledBoxes:
         return _evaluation(precision)
 
     def add(self, predictions: Predictions) -> None:
-        """Count one member in."""
         require_sound(predictions, len(self._classes))
         places = places_of(predictions, self._samples)
         truths = [truth_of(predictions, place) for place in range(places.size)]
@@ -440,7 +417,6 @@ class PooledBoxes:
         self._keep(predictions, places)
 
     def evaluation(self) -> Evaluation | None:
-        """Average precision of what the fused boxes find."""
         precision = AveragePrecision(self._classes)
         counts = np.array(self._counts).reshape(-1, self._samples.size)
         places = np.flatnonzero((counts != _ABSENT).any(axis=0)).tolist()
@@ -457,7 +433,6 @@ class PooledBoxes:
 
     @property
     def votes(self) -> int:
-        """Votes on all samples together."""
         return sum(int((counts != _ABSENT).sum()) for counts in self._counts)
 
     def _keep(self, predictions: Predictions, places: SampleIds) -> None:
@@ -490,7 +465,6 @@ class PooledBoxes:
 
 
 def _answer(fuse: Fuse, pooled: tuple[Seen, int]) -> Seen:
-    """What the members say of one image together."""
     found, votes = pooled
     return found if votes == 1 else fuse(found, votes)
 
@@ -521,7 +495,7 @@ def _agree(known: Seen | None, truth: Seen) -> bool:
 _UNIT_BITS = 47
 MOST_MEMBERS = (1 << 16) - 1
 _UNKNOWN = -1
-# Rows that are worked on at once: 32 MB of a thousand classes.
+# Rows that are worked on at once: 32 MB for a thousand classes.
 _ROWS = 4096
 
 
@@ -529,10 +503,9 @@ SOFTMAX_FORM: Form = {SAMPLES: ("<i8", 1), "labels": ("<i8", 1), "logits": ("<f4
 
 
 class SoftmaxMean:
-    """Adds up each member's class probabilities, float64; the class with the largest mean is the ensemble's.
+    """Sums each member's class probabilities in fixed point; the ensemble's class is the one with the largest mean.
 
-    Args:
-        samples: ids that are voted on, ascending.
+    `samples` are the ids that are voted on, ascending.
     """
 
     form = SOFTMAX_FORM
@@ -545,14 +518,12 @@ class SoftmaxMean:
         self._members = 0
 
     def alone(self, predictions: Predictions) -> Evaluation | None:
-        """Top-1 of the logits themselves."""
         _require_sound(predictions)
         logits, labels = predictions["logits"], predictions["labels"]
         right = sum(int((logits[rows].argmax(axis=1) == labels[rows]).sum()) for rows in _blocks(len(labels)))
         return Evaluation(right / len(labels), len(labels)) if len(labels) else None
 
     def add(self, predictions: Predictions) -> None:
-        """Count one member in."""
         _require_sound(predictions)
         places, labels, logits = places_of(predictions, self._samples), predictions["labels"], predictions["logits"]
         classes = logits.shape[1]
@@ -569,7 +540,6 @@ class SoftmaxMean:
         self._members += 1
 
     def evaluation(self) -> Evaluation | None:
-        """Top-1 of the mean."""
         judged = np.flatnonzero(self._votes)
         if self._sums is None or not judged.size:
             return None
@@ -581,7 +551,6 @@ class SoftmaxMean:
 
     @property
     def votes(self) -> int:
-        """Votes on all samples together."""
         return int(self._votes.sum())
 
 

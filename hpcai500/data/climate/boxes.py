@@ -1,4 +1,4 @@
-"""Fits anchors to the boxes of a training set: k-means under the distance 1 - IoU (Redmon and Farhadi 2017)."""
+"""Boxes of climate images as a detector wants them, rolled and cropped with their image, and anchors that fit them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hpcai500.data.climate.years import usable
 from hpcai500.errors import DataError
 
 # ----------------------------------------------------------------------------------------------------
-# The boxes of climate images as a detector wants them, following an image that was rolled and cropped in longitude.
+# Truth that follows an image which was rolled and cropped in longitude.
 
 
 Boxes = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-# A box that is cut keeps its truth while this share of its width is left: of less, no one could tell what it was.
+# A box that is cut stays while this share of its width is left: with less, nobody could tell what it was.
 LEAST_SHARE = 0.25
 
 
@@ -34,8 +34,8 @@ class Truth:
 def truths_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> list[Truth]:
     """The truth of each image of a file: `boxes` (images, 15, 5) as `ymin xmin ymax xmax class`.
 
-    Rows that cannot be used are left out, boxes over the edge of the height x width grid are cut there, as `data check`
-    says (`box_table`).
+    Rows that cannot be used are left out, and boxes over the edge of the height x width grid are cut there, as
+    `data check` reports them.
     """
     kept = usable(boxes, height, width)
     return [_truth_of(rows[used], height, width) for rows, used in zip(boxes, kept, strict=True)]
@@ -47,12 +47,12 @@ def _truth_of(rows: npt.NDArray[np.int32], height: int, width: int) -> Truth:
 
 
 def most_boxes(truths: Iterable[Truth], *, rolled: bool) -> int:
-    """The most boxes that `moved` leaves in any of these images: where they are `rolled`, by however much."""
+    """The most boxes that `moved` leaves in any of these images: if they are `rolled`, over all rolls."""
     return max((len(truth.labels) + (_most_cut(truth) if rolled else 0) for truth in truths), default=0)
 
 
 def _most_cut(truth: Truth) -> int:
-    """How many boxes one meridian cuts at most: it may lie just behind the western side of any of them."""
+    """How many boxes one meridian cuts at most: the worst one lies just behind the western side of some box."""
     x1, x2 = truth.boxes[:, 0], truth.boxes[:, 2]
     return int(((x1 <= x1[:, None]) & (x1[:, None] < x2)).sum(axis=1).max(initial=0))
 
@@ -78,7 +78,7 @@ def moved(truth: Truth, roll: int, image_width: int, width: int) -> Truth:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Fits anchors to the boxes of a training set: k-means under the distance 1 - IoU (Redmon and Farhadi 2017).
+# Anchors that fit the boxes of a training set, by k-means under the distance 1 - IoU (Redmon and Farhadi 2017).
 
 
 Shapes = npt.NDArray[np.float64]
@@ -102,7 +102,7 @@ class AnchorFit:
 
 
 def balanced(shapes: Shapes, labels: npt.NDArray[np.int64]) -> Shapes:
-    """`shapes` (n, 2), those of rare classes repeated until every class has about as many as the most frequent one.
+    """`shapes` (n, 2), with those of rare classes repeated until every class is about as frequent as the commonest.
 
     Mean average precision counts every class alike, so an anchor for a rare class is worth as much.
     """
@@ -117,7 +117,7 @@ def balanced(shapes: Shapes, labels: npt.NDArray[np.int64]) -> Shapes:
 def fit_anchors(shapes: Shapes, levels: int, per_level: int, seed: int = 0) -> AnchorFit:
     """Fit `levels` x `per_level` anchors to boxes of `shapes` (n, 2) as (height, width) in pixels.
 
-    Anchors are dealt to the levels by growing area, as finer levels of a pyramid see smaller things.
+    Anchors go to the levels by growing area, as finer levels of a pyramid see smaller things.
 
     Raises:
         DataError: there are fewer different shapes than anchors, or no anchors asked for.
@@ -152,7 +152,7 @@ def _overlaps(shapes: Shapes, centres: Shapes) -> Shapes:
 
 
 def _start(shapes: Shapes, count: int, random: np.random.Generator) -> Shapes:
-    """k-means++ (Arthur and Vassilvitskii 2007): each next centre is likely where no centre is near."""
+    """k-means++ (Arthur and Vassilvitskii 2007): the next centre is likely to be where no centre is near."""
     centres = shapes[[random.integers(len(shapes))]]
     while len(centres) < count:
         distance = 1 - _overlaps(shapes, centres).max(axis=1)
@@ -162,6 +162,6 @@ def _start(shapes: Shapes, count: int, random: np.random.Generator) -> Shapes:
 
 
 def _median(shapes: Shapes, members: npt.NDArray[np.bool_], otherwise: npt.NDArray[Any]) -> Shapes:
-    # The median, not the mean: it is nearer to the minimum of 1 - IoU, and a few odd boxes do not pull it away.
+    # The median is nearer to the minimum of 1 - IoU than the mean, and a few odd boxes do not pull it away.
     centre: Shapes = np.median(shapes[members], axis=0) if members.any() else otherwise
     return centre

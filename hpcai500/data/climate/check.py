@@ -1,4 +1,7 @@
-"""A check of climate years, shown to people."""
+"""A check of climate years: reads every image and box, measures what layouts cost, and says what cannot be trained on.
+
+The report is shown to people, and as the JSON document of `data check ewa --json`.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,6 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
 # ----------------------------------------------------------------------------------------------------
-# What `data check ewa` finds and how it is shown.
-
-
-# ----------------------------------------------------------------------------------------------------
 # What the layout of a file costs when a run reads it, measured on this file system, and what another would cost.
 
 
@@ -69,7 +68,7 @@ class InputCost:
     """Rates of one process that reads images of one layout from `file`, cold where the system drops its cache.
 
     Attributes:
-        single_images_per_second: images at random, each read for itself.
+        single_images_per_second: images at random, each read by itself.
         window_images_per_second: all images that share chunks, read together, which is how runs read them.
         bytes_per_second: plain reads of the same file.
         repacked_images_per_second: images of one uncompressed chunk each, at that rate of plain reads.
@@ -98,7 +97,7 @@ class InputCost:
 
 
 def layouts(years: Sequence[YearFile]) -> list[tuple[YearFile, ...]]:
-    """Return `years` grouped by how their images are stored."""
+    """Group `years` by how their images are stored."""
     groups: dict[tuple[object, ...], list[YearFile]] = {}
     for year in years:
         groups.setdefault((year.storage.kind, year.storage.chunk, year.storage.filters), []).append(year)
@@ -106,10 +105,10 @@ def layouts(years: Sequence[YearFile]) -> list[tuple[YearFile, ...]]:
 
 
 def measure_cost(years: Sequence[YearFile]) -> InputCost:
-    """Time reads from the first of `years`, which all have the same layout: seconds, also for the shipped one.
+    """Time reads from the first of `years`, which all have the same layout. Takes seconds, also for the shipped layout.
 
-    Where channels lie in chunks of their own, the first are read and stand for all. Raises DataError for chunks that
-    cannot be read.
+    Where channels lie in chunks of their own, the first chunk's channels are read and stand for all. Raises DataError
+    for chunks that cannot be read.
     """
     year = years[0]
     channels = slice(0, chunk_channels(year))
@@ -139,7 +138,7 @@ def measure_cost(years: Sequence[YearFile]) -> InputCost:
 
 
 def plain_read_rate(path: Path) -> float:
-    """Return the bytes per second of plain reads of the first 256 MiB of the file at `path`."""
+    """Bytes per second of plain reads of the first 256 MiB of the file at `path`."""
     piece = bytearray(_PIECE_BYTES)
     read = 0
 
@@ -154,13 +153,13 @@ def plain_read_rate(path: Path) -> float:
 
 
 def describe(storage: Storage) -> str:
-    """Return how images are stored, in a phrase: "chunks of 46 x 1 x 48 x 72, deflate"."""
+    """How images are stored, in a phrase: "chunks of 46 x 1 x 48 x 72, deflate"."""
     shape = f"chunks of {' x '.join(map(str, storage.chunk))}" if storage.chunk else "one piece"
     return f"{shape}, {' + '.join(storage.filters) or 'uncompressed'}"
 
 
 def compression_ratio(storage: Storage) -> float | None:
-    """Return bytes of the values / bytes stored; None for a file without any."""
+    """Bytes of the values / bytes stored; None for a file without any."""
     values = math.prod(storage.shape) * np.dtype(storage.dtype).itemsize
     return values / storage.stored_bytes if storage.stored_bytes else None
 
@@ -177,7 +176,7 @@ def _seconds(path: Path, work: Callable[[], object]) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a check found in one year.
+# What is found in one year.
 
 
 Oddity = Literal["NaN", "infinite", "constant"]
@@ -185,7 +184,7 @@ Oddity = Literal["NaN", "infinite", "constant"]
 
 @dataclass(frozen=True)
 class ChannelFinding:
-    """Images whose `channel` is odd: how many, the first of them, and how many values they hold that are."""
+    """Images whose `channel` is odd: how many, the first of them, and how many odd values they hold."""
 
     channel: int
     oddity: Oddity
@@ -201,9 +200,9 @@ class ChannelFinding:
 
 @dataclass(frozen=True)
 class YearReport:
-    """A year as it was found.
+    """What was found in a year.
 
-    `channels` lists planes that are odd; `faults` are chunks that cannot be read, of whose images nothing is known.
+    `channels` lists odd planes; `faults` are chunks that cannot be read, and nothing is known of their images.
     """
 
     file: YearFile
@@ -219,7 +218,7 @@ class YearReport:
 
 
 def report_year(year: YearFile, scans: Sequence[tuple[int, ImageScan]], faults: Sequence[Fault]) -> YearReport:
-    """Return what was found in `year`, from the scans of its images (each with its number) that could be read."""
+    """Report on `year` from the scans of its images (each with its number) that could be read."""
     kinds = row_kinds(year.boxes, year.height, year.width)
     return YearReport(
         file=year,
@@ -255,7 +254,7 @@ def _is_constant(scan: ImageScan) -> np.ndarray[tuple[int, ...], np.dtype[np.boo
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reads every image and every box of a set of climate years, and says whether it can be trained on.
+# The check itself.
 
 
 @dataclass(frozen=True)
@@ -272,12 +271,11 @@ class CheckReport:
 
     Attributes:
         years: those that follow the format, ascending.
-        box_sizes: extents of the boxes of each class, over all years.
-        training_years: those whose values `statistics` is of; all, unless some were asked for.
+        box_sizes: of each class, over all years.
+        training_years: the years that `statistics` covers; all, unless some were asked for.
         statistics: None when a training year cannot be read whole.
         fingerprint: None unless all files follow the format.
         content_fingerprint: None unless all files can be read whole, too.
-        costs: what each layout costs to read.
         broken: all that keeps the set from being trained on.
     """
 
@@ -294,7 +292,6 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the set can be trained on."""
         return not self.broken
 
     @property
@@ -304,7 +301,7 @@ class CheckReport:
 
     @property
     def images(self) -> int:
-        """Of all years that follow the format."""
+        """Images of all years that follow the format."""
         return sum(year.file.images for year in self.years)
 
 
@@ -317,14 +314,14 @@ def check_climate(
 ) -> CheckReport:
     """Read all years of the set at `root` in `workers` processes (default: one a core of this job).
 
-    `training` are the first and last year of which mean and standard deviation are wanted. Contents are kept for the
-    runs that follow. Raises DataError when there is no set at `root`; all that is wrong with one is in the report.
+    `training` is the first and the last year to compute mean and standard deviation over. Contents are kept for later
+    runs. Raises DataError when there is no set at `root`; what is wrong with a set is in the report.
     """
     start_seconds = time.monotonic()
     check = _Check(Path(root))
     check.open(progress)
     chosen = check.choose(training)
-    # Before everything is read: the rates of files that no cache holds are those that matter.
+    # Measured before everything is read, as the rates of files in no cache are those that matter.
     costs = check.costs()
     reports = check.read(processes(workers), progress)
     statistics = check.statistics(chosen)
@@ -352,11 +349,10 @@ class _Check:
         self._contents: dict[int, YearContent] = {}
 
     def add(self, path: Path, reason: object) -> None:
-        """Note what is wrong with the file at `path`."""
         self.broken.append(Finding(path.name, str(reason).removeprefix(f"{path}: ")))
 
     def open(self, progress: Tracker) -> None:
-        """Open all files, and note those that do not follow the format or cannot be trained on."""
+        """Open all files; report those that do not follow the format or cannot be trained on."""
         paths = year_paths(self.root)
         self._files = len(paths)
         require_all_images(paths)
@@ -374,7 +370,7 @@ class _Check:
             self.fingerprint = build_index(self.root, self.years).fingerprint
 
     def choose(self, training: tuple[int, int] | None) -> tuple[YearFile, ...]:
-        """Return the training years, and note those that have no file."""
+        """Return the training years; report those that have no file."""
         if training is None:
             return self.years
         first, last = training
@@ -384,18 +380,17 @@ class _Check:
         return tuple(year for year in self.years if first <= year.year <= last)
 
     def costs(self) -> tuple[InputCost, ...]:
-        """Return what each layout costs to read, where that can be measured."""
         found = []
         for group in layouts(self.years):
             try:
                 found.append(measure_cost(group))
             except DataError:
-                # The scan tells what cannot be read.
+                # The scan reports what cannot be read.
                 continue
         return tuple(found)
 
     def read(self, workers: int, progress: Tracker) -> tuple[YearReport, ...]:
-        """Read all images; note what cannot be read or trained on; keep what can for later runs."""
+        """Read all images; report what cannot be read or trained on; keep contents for later runs."""
         kept = load_contents(self.years)
         reports = []
         scans: list[tuple[int, ImageScan]] = []
@@ -434,7 +429,7 @@ class _Check:
         return report
 
     def statistics(self, chosen: Sequence[YearFile]) -> ChannelStatistics | None:
-        """Return the statistics of the `chosen` years, and note channels that cannot be normalised."""
+        """Return the statistics of the `chosen` years; report channels that cannot be normalised."""
         if not chosen or any(year.year not in self._contents for year in chosen):
             return None
         whole = combined(self._contents[year.year].statistics for year in chosen)
@@ -443,7 +438,7 @@ class _Check:
         return whole
 
     def content_fingerprint(self) -> str | None:
-        """Return the fingerprint of all values, when all could be read."""
+        """The fingerprint of all values, when all could be read."""
         return content_fingerprint(self._contents) if len(self._contents) == self._files else None
 
 
@@ -453,11 +448,11 @@ def _sizes(years: Sequence[YearFile]) -> tuple[BoxSizes, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A check of climate years as the JSON document of `data check ewa --json`: all of it, in plain numbers.
+# The report as the JSON document of `data check ewa --json`.
 
 
 def as_document(report: CheckReport) -> dict[str, Any]:
-    """Return the report as `data check --json` prints it: bytes, seconds, pixels and rates as plain numbers."""
+    """The report as `data check --json` prints it: bytes, seconds, pixels and rates as plain numbers."""
     return {
         "verdict": "pass" if report.passed else "fail",
         "root": str(report.root),
@@ -546,7 +541,7 @@ def _channel_documents(report: CheckReport) -> list[dict[str, Any]] | None:
             "name": name,
             "mean": float(known.mean[channel]),
             "std": float(known.std[channel]),
-            # JSON knows no infinity: a channel without finite values has neither.
+            # JSON has no infinity: a channel without finite values has neither bound.
             "minimum": float(known.minimum[channel]) if known.count[channel] else None,
             "maximum": float(known.maximum[channel]) if known.count[channel] else None,
             "nan": int(known.nan[channel]),
@@ -571,12 +566,12 @@ def _cost_document(cost: InputCost) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A check of climate years, shown to people.
+# The report for people.
 
 
-# Findings listed for people; --json lists all.
+# Most findings that are shown; --json lists all.
 _LISTED = 20
-# Prabhat et al. (2017) of the year 1979, in the order of CLASSES.
+# Boxes of 1979 by class, in the order of CLASSES (Prabhat et al. 2017).
 _PUBLISHED_1979 = (433, 3190, 3437, 404)
 _SHIPPED_YEAR = (1460, 768, 1152)
 
@@ -703,7 +698,7 @@ def _cost(cost: InputCost, report: CheckReport) -> list[tuple[str, str]]:
 
 
 def _advice(cost: InputCost, report: CheckReport) -> str:
-    """Return in a sentence whether another layout would be faster, and the command to type."""
+    """A sentence that says whether another layout would be faster, and the command to type."""
     if cost.repacked:
         return f"{spans(cost.years)}: an image is one uncompressed piece of its file, as it should be"
     pieces = "one piece" if cost.chunks_per_image == 1 else f"{cost.chunks_per_image} pieces"

@@ -35,10 +35,10 @@ from hpcai500.progress import Tracker, silent
 # ----------------------------------------------------------------------------------------------------
 # Tables of chunks, kept between runs where they are long.
 #
-# The 131,072 chunks of a year as it ships take a second to list from a warm local disk, and thousands of scattered
-# reads from a cold parallel one; one chunk an image takes milliseconds, and is not kept.
+# Listing the 131,072 chunks of a shipped year takes a second from a warm local disk, and thousands of scattered reads
+# from a cold parallel one. Listing one chunk an image takes milliseconds, and is not kept.
 #
-# A file begins with the SHA-256 of the rest, an archive of NumPy's: a wrong address would be other values, and no
+# A file begins with the SHA-256 of the rest, an archive of NumPy's: a wrong address would give other values without an
 # error.
 
 
@@ -48,12 +48,12 @@ _FORMAT = "hpcai500 climate chunks 2"
 _DIGEST_BYTES = 32
 _ARRAYS = ("addresses", "sizes", "masks")
 _PLAIN = ("shape", "dtype", "kind", "offset", "chunk", "filters", "stored_bytes")
-# What an archive of another version of this module, or one that is gone, raises: its bytes are those that were written.
+# What an archive raises that is missing or of another version of this module. The digest rules out damage.
 _OTHER = (OSError, ValueError, LookupError, TypeError)
 
 
 def load_storages(root: Path) -> dict[str, tuple[FileIdentity, Storage]]:
-    """Return what is kept of the files in `root`, by name; it holds for a file of the same identity."""
+    """What is kept of the files in `root`, by name; it holds for a file of the same identity."""
     for path in derived_paths(root, FILE):
         try:
             return _read(path)
@@ -63,7 +63,7 @@ def load_storages(root: Path) -> dict[str, tuple[FileIdentity, Storage]]:
 
 
 def store_storages(root: Path, years: Sequence[YearFile]) -> None:
-    """Keep the long tables of `years`, files in `root` that have not changed since they were opened."""
+    """Keep the long tables of `years`, for those files in `root` that have not changed since they were opened."""
     kept = [year for year in years if year.storage.addresses.size >= LONG and identity_of(year.path) == year.identity]
     headers = {
         year.path.name: {**asdict(year.identity), **{name: getattr(year.storage, name) for name in _PLAIN}}
@@ -113,7 +113,7 @@ def _entry(header: dict[str, Any], name: str, arrays: Any) -> tuple[FileIdentity
 
 
 # ----------------------------------------------------------------------------------------------------
-# The years of a set, in order, and the fingerprint that names them whatever their layout.
+# The years of a set and their fingerprint.
 
 
 _INDEX_FORMAT = "hpcai500 climate index 1"
@@ -136,7 +136,7 @@ class ClimateIndex:
         return self.years[0].grid
 
     def select(self, first: int, last: int) -> tuple[YearFile, ...]:
-        """Return the years `first` to `last`, both included. Raises DataError naming those that are missing."""
+        """The years `first` to `last`, both included. Raises DataError naming those that are missing."""
         by_year = {year.year: year for year in self.years}
         if last < first:
             raise DataError(f"years {first} to {last}: the last comes before the first")
@@ -163,7 +163,7 @@ def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> Clima
 
 
 def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:
-    """Return the index of `years`, ascending. Raises DataError when their grids differ."""
+    """The index of `years`, ascending. Raises DataError when their grids differ."""
     first = years[0]
     for year in years:
         if year.grid != first.grid:
@@ -178,16 +178,16 @@ def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:
 
 
 def load_content_fingerprint(index: ClimateIndex) -> str | None:
-    """Return the fingerprint of all values that a check, a repack or a measurement found, or None.
+    """The fingerprint of all values that an earlier check, repack or measurement found; None where there is none.
 
-    Sizes and times of the files must be those of then.
+    The files must have the sizes and times of then.
     """
     contents = load_contents(index.years)
     return content_fingerprint(contents) if len(contents) == len(index.years) else None
 
 
 def year_paths(root: Path) -> tuple[Path, ...]:
-    """Return the files of the years in `root`, ascending. Raises DataError when there are none."""
+    """The files of the years in `root`, ascending. Raises DataError when there are none."""
     try:
         paths = sorted(path for path in root.iterdir() if year_of(path.name) is not None)
     except OSError as error:
@@ -207,8 +207,8 @@ def open_years(
 ) -> tuple[YearFile, ...]:
     """Open the files at `paths`, in `root`.
 
-    Raises:
-        DataError: a file does not follow the format; with `on_error`, that is told, and the other files are returned.
+    Raises DataError when a file does not follow the format. With `on_error`, that is called instead, and the other
+    files are returned.
     """
     known = load_storages(root)
     listed = False
@@ -232,7 +232,7 @@ def open_years(
 
 
 def refusals(year: YearFile) -> tuple[str, ...]:
-    """Return why the boxes of `year` cannot be trained on, a line each."""
+    """Why the boxes of `year` cannot be trained on, a line each."""
     if year.variant.name == "swapped":
         return (
             f"dataset {BOXES}: the variant with x and y swapped and classes 1 to {len(CLASSES)} "
@@ -249,7 +249,7 @@ def refusals(year: YearFile) -> tuple[str, ...]:
 
 
 def spans(years: Sequence[int] | dict[int, YearFile]) -> str:
-    """Return years for people: "1979 to 1983, 1990"."""
+    """Years for people: "1979 to 1983, 1990"."""
     ordered = sorted(years)
     runs: list[list[int]] = []
     for year in ordered:

@@ -1,4 +1,8 @@
-"""A few climate batches, repeated: what training costs without its input."""
+"""Batches of climate images for training: read, normalised, rolled and cropped ahead of the consumer.
+
+Where images share compressed chunks, windows of them are inflated together by one thread that runs ahead. A few batches
+can also be held in memory and repeated, to see what training costs without its input.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,13 @@ from hpcai500.errors import DataError
 from hpcai500.methodology.sampling import Draw, random_words
 
 # ----------------------------------------------------------------------------------------------------
-# Batches for training: windows of images that share chunks, filled ahead by a thread.
-
-
-# ----------------------------------------------------------------------------------------------------
 # Windows: images that share compressed chunks, inflated together and kept until all of them have been used.
 
 
-# Of a window's chunks, so many for each thread are inflated in one go: about 25 ms for the shipped chunks. Between two
-# goes a batch that is asked for comes first.
+# Chunks of a window that each thread inflates in one go: about 25 ms for the shipped chunks. Between two goes, a batch
+# that is asked for comes first.
 _CHUNKS_A_GO = 32
-# Threads wait for one another at the end of each call: when the consumer waits too, calls are longer.
+# Threads wait for one another at the end of each call. When the consumer waits too, calls are longer.
 _GOES_IN_A_HURRY = 8
 BUFFERS = 2
 
@@ -45,11 +45,10 @@ def window_images(storage: Storage) -> int:
 
 
 def windows_of(storages: Sequence[Storage], samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Number the window that each sample is in; no two files share one.
+    """Number the window that each sample is in, as `samplers.windowed_order` takes it; no two files share a window.
 
-    `samples` has a row (file, image) for each sample; repeats follow one another. Those of an image that is read
-    without its neighbours have numbers of their own: nothing is saved where they meet. What `samplers.windowed_order`
-    takes.
+    `samples` has a row (file, image) for each sample; repeats follow one another. Repeats of an image that is read
+    without its neighbours have numbers of their own: nothing is saved where they meet.
     """
     sizes = np.array([window_images(storage) for storage in storages], np.int64)
     counts = np.array([-(-storage.shape[0] // window_images(storage)) for storage in storages], np.int64)
@@ -62,7 +61,7 @@ def windows_of(storages: Sequence[Storage], samples: npt.NDArray[np.int64]) -> n
 
 
 class WindowBuffers:
-    """Two windows in memory: one that is used, and one that is filled ahead, a little at a time."""
+    """Two windows in memory: one in use, and one that is filled ahead, a little at a time."""
 
     def __init__(self, reader: ClimateReader, storages: Sequence[Storage], dtype: Any, threads: int) -> None:
         self._reader = reader
@@ -76,12 +75,12 @@ class WindowBuffers:
         self._used = 0
 
     def free(self) -> None:
-        """Forget what is held, and give its memory back: gigabytes, which another loader may want next."""
+        """Forget what is held and free its memory: gigabytes, which another loader may want next."""
         self._memory = [None] * BUFFERS
         self._held = [None] * BUFFERS
 
     def advance(self, window: tuple[int, int], *, hurry: bool = False) -> bool:
-        """Inflate a little of a window, or more in a hurry; False when all of it is here.
+        """Inflate a little of a window, or more in a hurry; False when all of it is here already.
 
         Raises ClimateError; the window is then forgotten.
         """
@@ -105,7 +104,7 @@ class WindowBuffers:
         return self._done[buffer] < goes
 
     def complete(self, window: tuple[int, int]) -> npt.NDArray[Any] | None:
-        """The images of a window that is here and in use from now on; None while advance() has work to do."""
+        """The images of a window that is complete, in use from now on; None while advance() has work to do."""
         if window not in self._held:
             return None
         buffer = self._held.index(window)
@@ -135,7 +134,7 @@ class WindowBuffers:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """Images of one batch that come from one window, a (file, first image); or, without one, straight from files."""
+    """Images of one batch from one window, a (file, first image); without one, straight from files."""
 
     window: tuple[int, int] | None
     files: npt.NDArray[np.int64]
@@ -149,7 +148,7 @@ class _Stopped(Exception):  # noqa: N818  # ends the thread, and is no error
 
 
 class Filler:
-    """Fills slots in the order of the batches, one thread per epoch; errors come in the place of their batch."""
+    """Fills slots in the order of the batches, one thread per epoch; an error comes in the place of its batch."""
 
     def __init__(self, reader: ClimateReader, windows: WindowBuffers, slots: Sequence[npt.NDArray[Any]]) -> None:
         self._reader = reader
@@ -162,17 +161,17 @@ class Filler:
         self._thread: threading.Thread | None = None
 
     def begin(self, batches: Sequence[list[Visit]]) -> None:
-        """Start to fill slots; all of them are free. An epoch that runs must have been ended before."""
+        """Start to fill slots; all of them are free. An earlier epoch must have been ended."""
         assert self._thread is None
         self._free = deque(range(len(self._slots)))
         self._finished.clear()
         self._stopped = False
-        # A daemon: a consumer that died without close() must not keep the interpreter.
+        # A daemon: a consumer that died without close() must not keep the interpreter alive.
         self._thread = threading.Thread(target=self._fill_all, args=(batches,), name="climate-filler", daemon=True)
         self._thread.start()
 
     def next(self) -> int:
-        """Wait for the oldest filled slot; it is the caller's until release(). Raises what filling it raised."""
+        """Wait for the oldest filled slot, the caller's until release(). Raises what filling it raised."""
         with self._changed:
             self._changed.wait_for(lambda: self._finished)
             result = self._finished.popleft()
@@ -181,18 +180,17 @@ class Filler:
         return result
 
     def release(self, slot: int) -> None:
-        """The slot may be overwritten from now on."""
         with self._changed:
             self._free.append(slot)
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Stop after what is being read now, and wait for that. Windows are then no longer in memory."""
+        """Stop after the read under way, and wait for that. Windows are then no longer in memory."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         thread, self._thread = self._thread, None
-        # A loader that nobody holds any more may be collected on this very thread, which then ends by itself.
+        # The garbage collector may end a loader on this very thread, which then ends by itself.
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -247,7 +245,7 @@ class Filler:
 
 
 class _LookAhead:
-    """The window after the one in use, while there is something of it to inflate."""
+    """The window after the one in use, while some of it is still to be inflated."""
 
     def __init__(self, windows: Sequence[tuple[int, int]]) -> None:
         distinct = [window for at, window in enumerate(windows) if at == 0 or window != windows[at - 1]]
@@ -257,28 +255,26 @@ class _LookAhead:
         self.next: tuple[int, int] | None = None
 
     def passed(self, window: tuple[int, int]) -> None:
-        """A batch has taken images out of `window`."""
         if window != self._current:
             self._current = window
             self.next = next(self._later, None)
 
     def advance(self, windows: WindowBuffers) -> None:
-        """Inflate a little of it."""
         assert self.next is not None
         try:
             if not windows.advance(self.next):
                 self.next = None
         except ClimateError:
-            # Damage is told when the window's turn comes and it is inflated again: errors come in order.
+            # The error is reported when the window's turn comes and it is inflated again: errors come in order.
             self.next = None
 
 
 # ----------------------------------------------------------------------------------------------------
-# Random turns of the globe: longitude is periodic, so a rolled image is as good as the one that was recorded.
+# Random turns of the globe: longitude is periodic, so a rolled image is as good as the recorded one.
 
 
 def epoch_rolls(samples: int, columns: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Return by how many columns (0 ... columns - 1) each sample is rolled in this epoch, as by `numpy.roll`.
+    """By how many columns (0 ... columns - 1) each sample is rolled in this epoch, as by `numpy.roll`.
 
     A function of (seed, epoch, sample) alone, the same on every machine, NumPy version and number of ranks. `seed` and
     `epoch` are non-negative and below 2**64, `columns` below 2**32.
@@ -299,10 +295,10 @@ _ITEMS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 class ClimateBatch:
     """One batch on the host.
 
-    `images` has shape (N, channels, rows, width). `samples` are the N ids that were asked for. Image i was turned
-    around the globe by `rolls[i]` columns, as `numpy.roll(image, rolls[i], axis=-1)`, before its columns were cropped:
-    boxes follow. `wait_seconds` is how long the consumer was kept waiting for it.
-    `images` is a view of a slot that is refilled once the next batch is asked for: use it, or copy it, before.
+    `images` has shape (N, channels, rows, width) and is a view of a slot that is refilled once the next batch is asked
+    for: use it, or copy it, before. `samples` are the N ids that were asked for. Image i was rolled by `rolls[i]`
+    columns, as `numpy.roll(image, rolls[i], axis=-1)`, before its columns were cropped; boxes must follow.
+    `wait_seconds` is how long the consumer was kept waiting for it.
     """
 
     images: torch.Tensor
@@ -315,18 +311,18 @@ class ClimateBatches:
     """Reads, normalises, rolls and crops images of HDF5 years ahead of the consumer.
 
     `files` are paths and where their images lie; `samples` has a row (file, image) for each sample. `channels` are
-    numbers of channels in the wanted order (all, where None); `mean` and `std` have a value for each of them; of each
-    image the columns left ... left + width are taken. With `roll`, each image is turned by a random number of columns
-    that depends on (seed, epoch, sample) alone.
+    numbers of channels in the wanted order (all, where None); `mean` and `std` have a value for each of them; without
+    them values are as stored, and float32 keeps their bits. Of each image the columns left ... left + width are taken.
+    With `roll`, each image is rolled by a random number of columns that depends on (seed, epoch, sample) alone.
 
     `depth` batches are in the ring: one with the consumer, the others filled ahead by one thread, whose reads are
     shared by `threads` native threads. With `pin_memory`, slots are page-locked. A slot is refilled only after `mark`,
     recorded when its batch is done with, has passed: by default, with `pin_memory`, an event of the stream that is
-    current then. Without `mean` and `std`, values are as stored, and float32 keeps their bits.
+    current then.
 
     Where images share compressed chunks (the shipped layout: 46), whole windows of them are inflated, so that an order
     of `samplers.windowed_order` inflates each chunk once; in another order a window is inflated again whenever the
-    consumer comes back to it. At most two windows are in memory: one that is used, one that is filled ahead.
+    consumer comes back to it. At most two windows are in memory: one in use, one that is filled ahead.
 
     Memory, in bytes, with I = channels x rows x columns x 2 (float16, bfloat16) or x 4 (float32): at most
     depth x batch_size x I for the slots, threads x (tile of 256 KiB, or 3.75 times the largest chunk as float32), and,
@@ -383,14 +379,14 @@ class ClimateBatches:
         self._batch_size = batch_size
         windows = WindowBuffers(self._reader, self._storages, _ITEMS[dtype], threads)
         self._filler = Filler(self._reader, windows, arrays)
-        # A thread that comes back from native code into an interpreter that ends would be killed there, and abort.
+        # At the interpreter's end, a thread that returns from native code would be killed, and abort the process.
         self._at_exit = weakref.finalize(self, _stop, self._reader, self._filler)
         self._running: Generator[ClimateBatch, None, None] | None = None
         self._closed = False
 
     @property
     def chunks_inflated(self) -> int:
-        """Chunks that were inflated since the loader was made."""
+        """Chunks inflated since the loader was made."""
         return self._reader.chunks_inflated
 
     def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ClimateBatch]:
@@ -398,7 +394,7 @@ class ClimateBatches:
 
         Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
         ends when another begins. Raises DataError, naming file, dataset, image and chunk, in the place of the first
-        batch with an image that cannot be read; at once where an image was not staged into the folder.
+        batch with an image that cannot be read; at once for an image that was not staged.
         """
         if self._closed:
             raise ValueError("the input pipeline is closed")
@@ -450,7 +446,7 @@ class ClimateBatches:
             self._filler.release(slot)
 
     def _visits(self, ids: SampleIds, rolls: npt.NDArray[np.int64]) -> list[Visit]:
-        """What one batch takes: from each window, and all that needs none in one read."""
+        """What one batch takes from each window, and in one read all images that need no window."""
         groups: dict[tuple[int, int] | None, list[int]] = {}
         for place, sample in enumerate(ids):
             file, image = map(int, self._samples[sample])
@@ -464,7 +460,7 @@ class ClimateBatches:
         return visits
 
     def _require_staged(self, batches: Sequence[SampleIds]) -> None:
-        """In a staged file, an image that is not there is a hole, and a hole is zeros: no values of any image."""
+        """An image that is missing in a staged file is a hole, and would read as zeros."""
         for file, path in enumerate(self._paths):
             here = images_here(path)
             if here is None or here.all():
@@ -485,13 +481,13 @@ def _stop(reader: ClimateReader, filler: Filler) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A few climate batches, repeated: what training costs without its input.
+# A few batches in memory, repeated: what training costs without its input.
 
 
 class MemoryClimateBatches:
-    """Holds a few batches, wherever they are, and repeats them.
+    """Holds copies of a few batches, wherever they are, and repeats them.
 
-    Batches of an epoch have the sizes that were asked for; images, their ids and rolls are those of the held ones.
+    Batches of an epoch have the sizes that were asked for; images, ids and rolls are those of the held ones.
     """
 
     def __init__(self, batches: Iterable[ClimateBatch]) -> None:
@@ -511,7 +507,6 @@ class MemoryClimateBatches:
             yield ClimateBatch(images[:size], samples[:size], rolls[:size], 0.0)
 
     def close(self) -> None:
-        """Forget the batches."""
         self._held = []
 
 

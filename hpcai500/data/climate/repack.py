@@ -1,4 +1,8 @@
-"""Rewrites climate years so that an image is one piece of its file, which is read as fast as the disk gives it."""
+"""Rewrites climate years so that an image is one piece of its file, which is read as fast as the disk gives it.
+
+A repacking is estimated before it starts, may be killed at any time and then resumed, and reads each year back from
+the disk before the file gets its final name.
+"""
 
 from __future__ import annotations
 
@@ -62,21 +66,17 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.text import size
 
 # ----------------------------------------------------------------------------------------------------
-# Years rewritten one chunk an image: estimated, resumable, read back before they are given their name.
-
-
-# ----------------------------------------------------------------------------------------------------
 # One repacking at a time writes into a folder.
 
 
 LOCK_FILE = ".hpcai500-repack.lock"
-# Of file systems that have no such locks, as parallel ones mounted without them.
+# Raised by file systems without such locks, as parallel ones mounted without them.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`; it ends with the process. The file stays: removed, it could be locked twice.
+    """Hold the lock of `folder`, which ends with the process. The lock file stays: removed, it could be locked twice.
 
     Raises:
         RunError: another process holds it.
@@ -99,7 +99,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which file a repacked year was made from: kept in its folder, so that a source that has changed since is noticed.
+# Which file a repacked year was made from: kept in its folder, so that a changed source is noticed.
 
 
 ORIGIN_FILE = ".hpcai500-repack.json"
@@ -107,12 +107,12 @@ _FORMAT = "hpcai500 repack origins 1"
 
 
 def is_made_from(new: YearFile, source: YearFile) -> bool:
-    """Whether it is known that `new` was made from `source`, and that both are the files of then."""
+    """Whether `new` is recorded as made from `source`, and neither file has changed since."""
     return _read(new.path.parent).get(new.path.name) == _entry(new, source)
 
 
 def note_origin(new: YearFile, source: YearFile) -> None:
-    """Keep that `new` was made from `source`, or has the same values. Raises OSError when the disk is full."""
+    """Record that `new` was made from `source`, or has the same values. Raises OSError when the disk is full."""
     folder = new.path.parent
     entries = _read(folder) | {new.path.name: _entry(new, source)}
     document = {"format": _FORMAT, "files": dict(sorted(entries.items()))}
@@ -128,14 +128,14 @@ def _read(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / ORIGIN_FILE).read_bytes())
         return dict(document["files"]) if document["format"] == _FORMAT else {}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        # What cannot be read says nothing: values are then compared.
+        # A file that cannot be read counts as empty: values are then compared.
         return {}
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is done of a year that is being repacked: a line for each range of images whose values are on the disk.
+# The journal of a year that is being repacked: a line for each range of images whose values are on the disk.
 #
-# A line is written after its images are, so that a repacking killed at any time goes on behind the last whole line.
+# A line is written after its images, so a repacking killed at any time resumes behind the last whole line.
 
 
 _JOURNAL_FORMAT = "hpcai500 repack 1"
@@ -143,7 +143,7 @@ _JOURNAL_FORMAT = "hpcai500 repack 1"
 
 @dataclass(frozen=True)
 class WrittenRange:
-    """Images from `first` on that are on the disk: their scans, and the stored size and mask of each compressed one."""
+    """Images from `first` on that are on the disk; `chunks` has stored size and filter mask of each, if compressed."""
 
     first: int
     scans: tuple[ImageScan, ...]
@@ -151,10 +151,9 @@ class WrittenRange:
 
 
 class Journal:
-    """The ranges that are done of one year, by their first image; `purpose` is what they were done for."""
+    """The ranges of one year that are done, by first image. A journal kept for another `purpose` counts as none."""
 
     def __init__(self, path: Path, purpose: dict[str, Any]) -> None:
-        """Read the journal at `path`; one of another purpose counts as none."""
         self._path = path
         self._purpose = json.loads(json.dumps({"format": _JOURNAL_FORMAT, **purpose}))
         self.done: dict[int, WrittenRange] = {}
@@ -162,18 +161,18 @@ class Journal:
         self.exists = self._read()
 
     def start(self) -> None:
-        """Begin anew: nothing is done. Raises OSError when the disk is full."""
+        """Begin anew, with nothing done. Raises OSError when the disk is full."""
         line = _line(self._purpose)
         write_atomically(self._path, line)
         self._whole_bytes = len(line)
         self.done, self.exists = {}, True
 
     def add(self, written: WrittenRange) -> None:
-        """Note that `written` is on the disk, and wait until this is. Raises OSError when the disk is full."""
+        """Record that `written` is on the disk, and sync the record. Raises OSError when the disk is full."""
         images = [{"sha256": scan.digest.hex(), **scan.statistics.document()} for scan in written.scans]
         line = _line({"first": written.first, "images": images, "chunks": written.chunks})
         with self._path.open("r+b") as stream:
-            # Behind a torn line nothing may be appended.
+            # Nothing may be appended behind a torn line.
             stream.truncate(self._whole_bytes)
             stream.seek(self._whole_bytes)
             stream.write(line)
@@ -183,7 +182,6 @@ class Journal:
         self.done[written.first] = written
 
     def scans(self) -> tuple[ImageScan, ...]:
-        """Return the scans of all images that are done, in order."""
         return tuple(scan for first in sorted(self.done) for scan in self.done[first].scans)
 
     def _read(self) -> bool:
@@ -225,25 +223,25 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The file that a year is repacked into: laid out before it is filled, so that no state of it needs HDF5 to mend.
+# The file that a year is repacked into: laid out before it is filled, so that HDF5 never has to repair it.
 #
-# Uncompressed chunks have their addresses from the start, and images are written there without HDF5. Compressed ones
-# have sizes that nobody knows before: they wait in files beside it, and are put in when all are there.
+# Uncompressed chunks have their addresses from the start, and images are written there without HDF5. The sizes of
+# compressed ones are not known before: they wait in files beside it, and are put in when all are there.
 
 
 Filter = Literal["none", "lzf"]
 FILTERS: dict[Filter, tuple[str, ...]] = {"none": (), "lzf": ("shuffle", "lzf")}
 FloatArray = npt.NDArray[np.float32]
 
-# Images begin at pages, where they can be mapped, and read past the page cache.
+# Images begin at pages, so that they can be mapped, or read past the page cache.
 _PAGE_BYTES = 4096
-# What HDF5 writes beside values: a table of chunks above all. It is claimed first, because a file of HDF5 that cannot
-# be written to its end can neither be closed.
+# What HDF5 writes beside values: above all a table of chunks. It is allocated first, because HDF5 cannot even close a
+# file that it cannot write to its end.
 _INDEX_BYTES = 2**20
 
 
 def lay_out(path: Path, year: YearFile, boxes: npt.NDArray[np.int32], kind: Filter) -> None:
-    """Write the file of `year` at `path`, with `boxes` and all that its own file holds, but for the values of images.
+    """Write the file of `year` at `path`, with `boxes` and all else that its own file holds except values of images.
 
     Raises OSError when the disk is full.
     """
@@ -276,25 +274,25 @@ def lay_out(path: Path, year: YearFile, boxes: npt.NDArray[np.int32], kind: Filt
 
 
 def image_chunk(year: YearFile) -> tuple[int, ...]:
-    """Return the shape of a chunk that is one image of `year`."""
+    """The shape of a chunk that is one image of `year`."""
     return (1, *year.storage.shape[1:])
 
 
 def storage_at(path: Path) -> Storage:
-    """Return where the images lie in the file at `path`. Raises DataError when it is damaged."""
+    """Where the images lie in the file at `path`. Raises DataError when it is damaged."""
     with open_hdf5(path) as file:
         return storage_of(file[IMAGES])
 
 
 def boxes_at(path: Path) -> npt.NDArray[np.int32]:
-    """Return the boxes in the file at `path`. Raises DataError when it is damaged."""
+    """The boxes in the file at `path`. Raises DataError when it is damaged."""
     with open_hdf5(path) as file:
         rows: npt.NDArray[np.int32] = file[BOXES][()]
         return rows
 
 
 def write_planes(path: Path, block: FloatArray, addresses: Iterable[int]) -> None:
-    """Write each element of `block`, little-endian, at its byte address in the file at `path`, and wait for the disk.
+    """Write each element of `block`, little-endian, at its byte address in the file at `path`, and sync it.
 
     Raises OSError when the disk is full.
     """
@@ -311,8 +309,8 @@ def write_planes(path: Path, block: FloatArray, addresses: Iterable[int]) -> Non
 
 
 def compress(image: FloatArray) -> tuple[bytes, int]:
-    """Return the chunk of one image (16, height, width), shuffled and by LZF, and its mask of filters left out."""
-    # h5py's own filter, in a file that never leaves memory: the bytes are those that HDF5 would write.
+    """The chunk of one image (16, height, width), by shuffle and LZF, and the mask of filters that were left out."""
+    # By h5py's own filter, in a file that never leaves memory: the bytes are those that HDF5 would write.
     with h5py.File("chunk", "w", driver="core", backing_store=False) as memory:
         chunk = (1, *image.shape)
         dataset = memory.create_dataset("chunk", data=image[None], chunks=chunk, shuffle=True, compression="lzf")
@@ -336,7 +334,7 @@ def put_chunks(path: Path, chunks: Iterable[tuple[int, bytes, int]], stored_byte
 
 @contextmanager
 def _disk_errors() -> Iterator[None]:
-    """Raise the system's error where HDF5 wraps it in a text of its own."""
+    """Raise the system's own error where HDF5 wraps it."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -370,7 +368,7 @@ def _sync(path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class YearJob:
-    """What becomes of a year: its file in `folder` has `boxes`, and images in chunks of one, by the filter `kind`."""
+    """What becomes of a year: a file in `folder` with `boxes`, and images in chunks of one, by the filter `kind`."""
 
     year: YearFile
     folder: Path
@@ -379,47 +377,46 @@ class YearJob:
 
     @property
     def final(self) -> Path:
-        """The file, which exists once it is whole and was read back."""
+        """The final file, which exists once it is whole and was read back."""
         return self.folder / self.year.path.name
 
     @property
     def part(self) -> Path:
-        """The file until then."""
+        """The hidden file that is written until then."""
         return self.folder / f".{self.final.name}.part"
 
     @property
     def spool(self) -> Path:
-        """Folder of compressed images that wait to be put into the file."""
+        """The folder of compressed images that wait to be put into the file."""
         return self.folder / f".{self.final.name}.spool"
 
     @cached_property
     def journal(self) -> Journal:
-        """What is done."""
+        """What is done, for this source, these boxes and this filter."""
         purpose = {
             "size_bytes": self.year.identity.size_bytes,
             "mtime_ns": self.year.identity.mtime_ns,
             "boxes": boxes_digest(replace(self.year, boxes=self.boxes)).hex(),
             "filter": self.kind,
-            # Another version may cut a year into other ranges.
+            # Another version may cut a year into different ranges.
             "counts": [count for _, count in ranges(self.year)],
         }
         return Journal(self.journal_path, purpose)
 
     @property
     def journal_path(self) -> Path:
-        """The file of the journal."""
         return self.folder / f".{self.final.name}.journal"
 
     @property
     def resumable(self) -> bool:
-        """Whether all that the journal speaks of is there."""
+        """Whether all files that the journal names are there."""
         if not self.journal.exists:
             return False
         needed = [self.part] if self.kind == "none" else [self.spooled(first) for first in self.journal.done]
         return all(path.exists() for path in needed)
 
     def spooled(self, first: int) -> Path:
-        """The file of the compressed images from `first` on."""
+        """The file of the compressed images of the range that begins at `first`."""
         return self.spool / f"{first:06d}.lzf"
 
     @property
@@ -431,13 +428,13 @@ class YearJob:
 
 
 def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> YearFile:
-    """Write, verify and name the file of `job`, in `workers` processes; goes on where an earlier call was stopped.
+    """Write, verify and name the file of `job`, in `workers` processes; resumes where an earlier call was stopped.
 
-    `of` tells the progress bar which of how many years this is. Returns the new file.
+    `of` tells the progress bar which of how many years this is.
 
     Raises:
         DataError: the source cannot be read.
-        RunError: what was written is not what is read back.
+        RunError: what is read back is not what was written.
         OSError: the disk is full; what was written stays.
     """
     if not job.resumable:
@@ -457,7 +454,7 @@ def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> YearF
 
 
 def settle(job: YearJob) -> YearFile:
-    """Keep what is known of the finished file and its source, and remove what was needed to make it."""
+    """Keep contents and origin of the finished file, and remove what was needed to make it."""
     new = open_year(job.final)
     scans = job.journal.scans()
     if len(scans) == new.images:
@@ -527,7 +524,7 @@ def _write_range(task: _WriteTask) -> WrittenRange:
 
 
 def _assemble(job: YearJob) -> None:
-    """Put the compressed images into a file laid out afresh: one that was stopped halfway is of no use."""
+    """Put the compressed images into a file that is laid out anew: one that was stopped halfway is of no use."""
     lay_out(job.part, job.year, job.boxes, job.kind)
     stored_bytes = sum(size for written in job.journal.done.values() for size, _ in written.chunks)
 
@@ -541,11 +538,11 @@ def _assemble(job: YearJob) -> None:
 
 
 def _verified(job: YearJob, workers: int) -> Iterator[int]:
-    """Read the file back from the disk, and yield how many more images are those of the source."""
+    """Read the file back from the disk, compare it with the source, and yield how many more images agree."""
     expected = [scan.digest for scan in job.journal.scans()]
     descriptor = os.open(job.part, os.O_RDONLY)
     try:
-        # What is in memory proves nothing about the disk.
+        # Pages in memory prove nothing about the disk.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
@@ -564,7 +561,7 @@ def _verified(job: YearJob, workers: int) -> Iterator[int]:
 
 @contextmanager
 def _own_file(job: YearJob) -> Iterator[None]:
-    """Tell of damage in the file that is being made, which nobody can copy again."""
+    """Report damage in the file that is being made as a RunError: unlike a source, it cannot be copied again."""
     try:
         yield
     except UnreadableImagesError as error:
@@ -592,7 +589,7 @@ def _publish(job: YearJob) -> YearFile:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a repacking will write, and how long it will take, told before it starts.
+# What a repacking will write and how long it will take, told before it starts.
 
 
 _PROBE_BYTES = 2**26
@@ -604,8 +601,8 @@ _OVERHEAD_BYTES = 2**21
 class Estimate:
     """What the images that are left will take.
 
-    `needed_bytes` is the most that the new files and those that wait beside them occupy at once; `memory_bytes` what
-    all processes hold together.
+    `needed_bytes` is the most that the new files, and the compressed images that wait beside them, occupy at once;
+    `memory_bytes` is over all processes.
     """
 
     images: int
@@ -617,7 +614,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
-    """Return what `jobs` will take, from a sample that is read, compressed, written and read back.
+    """Estimate `jobs` from a sample that is read, compressed, written and read back.
 
     Raises DataError when the disk has no room for it, or the sample cannot be read.
     """
@@ -628,7 +625,7 @@ def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
     read_seconds = _read_seconds(jobs[0])
     ratio, compress_seconds = (1.0, 0.0) if kind == "none" else _compression(jobs[0])
     write_bytes = int(sum(job.images_left * job.year.image_bytes for job in jobs) * ratio) + _OVERHEAD_BYTES * len(jobs)
-    # Compressed images of one year wait beside the file that they are then put into.
+    # Compressed images of one year wait beside the file that they are put into.
     waiting_bytes = 0 if kind == "none" else int(max(job.year.images * job.year.image_bytes for job in jobs) * ratio)
     needed_bytes, free_bytes = write_bytes + waiting_bytes, _free_bytes(folder)
     if needed_bytes > free_bytes:
@@ -636,7 +633,7 @@ def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
             f"{folder}: repacking needs {size(needed_bytes)}, and {size(free_bytes)} are free: choose another folder, "
             "or fewer --years at a time"
         )
-    # Uncompressed bytes are written once and read once; compressed ones are put into their file as well.
+    # Uncompressed bytes are written once and read once; compressed ones are copied into their file as well.
     disk_seconds = _disk_seconds_per_byte(folder, write_bytes) * year.image_bytes * ratio * (1 if kind == "none" else 2)
     seconds = images * ((read_seconds + compress_seconds) / workers + disk_seconds)
     memory_bytes = workers * max(_held_bytes(job) for job in jobs)
@@ -644,7 +641,7 @@ def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
 
 
 def _held_bytes(job: YearJob) -> int:
-    """Bytes that one process holds: a block, or, to compress whole images, all that share chunks."""
+    """Bytes that one process holds: a block, or, to compress whole images, all images that share chunks."""
     year = job.year
     most = max(count for _, count in ranges(year))
     if job.kind != "none":
@@ -653,7 +650,7 @@ def _held_bytes(job: YearJob) -> int:
 
 
 def _read_seconds(job: YearJob) -> float:
-    """Seconds that a process takes to read an image and take its digest and statistics."""
+    """Seconds that a process takes to read an image and compute its digest and statistics."""
     year = job.year
     channels = chunk_channels(year)
     count = min(year.storage.window, year.images, max(1, MOST_BLOCK_BYTES // (channels * year.plane_bytes)))
@@ -663,7 +660,7 @@ def _read_seconds(job: YearJob) -> float:
 
 
 def _compression(job: YearJob) -> tuple[float, float]:
-    """Bytes stored / bytes of the values, and seconds to compress, of the first image."""
+    """Stored bytes / bytes of the values, and seconds to compress, of the first image."""
     image = read_images(job.year, 0, 1)[0]
     start_seconds = time.perf_counter()
     content, _ = compress(image)
@@ -671,7 +668,7 @@ def _compression(job: YearJob) -> tuple[float, float]:
 
 
 def _disk_seconds_per_byte(folder: Path, most_bytes: int) -> float:
-    """Seconds to write a byte to `folder`, wait for the disk, and read it back. Raises OSError when it is full."""
+    """Seconds to write a byte to `folder`, sync it and read it back. Raises OSError when the disk is full."""
     path = _existing(folder) / f".hpcai500-probe-{os.getpid()}"
     # Zeros would be free on a disk that compresses.
     content = os.urandom(2**20) * max(1, min(_PROBE_BYTES, most_bytes) // 2**20)
@@ -697,11 +694,11 @@ def _existing(folder: Path) -> Path:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a file that is there already is what a year becomes: by its form, and by all values of both.
+# Whether a file that is there already is what a year becomes: by its form, then by all values.
 
 
 def has_form(job: YearJob) -> bool:
-    """Whether the file of `job` is there, with the right boxes and layout. Raises DataError when another one is."""
+    """Whether the file of `job` is there, with its boxes and layout. Raises DataError when a different one is."""
     if not job.final.exists():
         return False
     if job.final.samefile(job.year.path):
@@ -722,10 +719,10 @@ def has_form(job: YearJob) -> bool:
 def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
     """Raise DataError unless the file that is there has the values of the source.
 
-    All are read and compared, unless it is known that this very file was made from this very source.
+    All values are read and compared, unless this very file is recorded as made from this very source.
     """
     there = open_year(job.final)
-    # Renamed, and then killed before that was noted.
+    # It was renamed, and the process was killed before that was recorded.
     renamed = not job.part.exists() and len(job.journal.scans()) == there.images
     if renamed or is_made_from(there, job.year):
         return
@@ -739,7 +736,7 @@ def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
 
 
 def _content(year: YearFile, boxes: npt.NDArray[np.int32], workers: int, progress: Tracker) -> YearContent:
-    """The content of `year`, were its boxes `boxes`."""
+    """The content of `year`, as if its boxes were `boxes`."""
     known = load_contents([year]).get(year.year)
     if known is not None and boxes is year.boxes:
         return known
@@ -758,16 +755,16 @@ def _another(job: YearJob) -> DataError:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rewrites climate years so that an image is one piece of its file, which is read as fast as the disk gives it.
+# A whole repacking: planned, estimated, run.
 
 
 @dataclass(frozen=True)
 class RepackReport:
-    """What was done: the years, the bytes of all their files, and fingerprints of the new set.
+    """What was done, and the fingerprints of the new set.
 
-    `written` were written now and read back; `kept` were there, and are what the source becomes.
-    `converted` are the years whose boxes were of the swapped variant. The fingerprint is that of the years at the
-    source, unless boxes were converted.
+    `written` years were written now and read back; `kept` ones were there already. `converted` years had boxes of the
+    swapped variant. The fingerprint is that of the source's years, unless boxes were converted. `stored_bytes` is over
+    all files.
     """
 
     root: Path
@@ -811,7 +808,6 @@ class Repacking:
         self._look()
 
     def _look(self) -> None:
-        """Tell the years that are there from those that are left."""
         jobs = [self._job(year) for year in self._years]
         self._there = [job for job in jobs if has_form(job)]
         self.jobs = [job for job in jobs if job not in self._there]
@@ -821,14 +817,14 @@ class Repacking:
         return YearJob(year, self._target, boxes, self._kind)
 
     def estimate(self) -> Estimate:
-        """Return what is left to do. Raises DataError when the disk has no room for it."""
+        """Estimate what is left to do. Raises DataError when the disk has no room for it."""
         with _written_to(self._target):
             return estimate(self.jobs, self._workers)
 
     def run(self) -> RepackReport:
-        """Repack what is left; may be killed at any time, and goes on when called again.
+        """Repack what is left; may be killed at any time, and resumes when called again.
 
-        Years that are there are kept once it is known that they have the values of the source.
+        Years that are there already are kept once it is known that they have the values of the source.
 
         Raises:
             DataError: the source cannot be read, or a year that is there has other values.
@@ -900,7 +896,7 @@ def _needs_converting(year: YearFile, asked: bool) -> bool:
 
 @contextmanager
 def _written_to(target: Path) -> Iterator[None]:
-    """Tell of a disk that takes no more in one line: what was written stays, and the next call goes on there."""
+    """Report a disk that takes no more in one line. What was written stays, and the next call resumes there."""
     try:
         yield
     except OSError as error:

@@ -36,11 +36,10 @@ from hpcai500.files import allocate, sync_folder
 from hpcai500.progress import Progress, Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
-# Writes a year's HDF5 file in parts that any number of processes fill, in one of three layouts.
+# A year's HDF5 file, written in parts that any number of processes fill, in one of three layouts.
 #
-# HDF5 lets one process at a time write to a file. Uncompressed images therefore go to their addresses without it,
-# into a file that is laid out before. Others are compressed into files of their own, whose chunks are copied as they
-# are.
+# HDF5 lets one process at a time write to a file. Uncompressed images are therefore written to their addresses without
+# HDF5, into a file that is laid out before. Compressed parts go into files of their own, whose chunks are then copied.
 
 
 SHIPPED = "shipped"
@@ -56,7 +55,7 @@ Draw = Callable[[int], tuple[Image, Boxes]]
 
 # What is written between two steps of a progress bar: one image of the shipped size.
 _PART_BYTES = 2**26
-# Uncompressed images begin at pages, where they can be mapped, or read past the page cache.
+# Uncompressed images begin at pages, so that they can be mapped, or read past the page cache.
 _PAGE_BYTES = 4096
 # More than HDF5 needs for its own tables, beyond a sixteenth of what is written.
 _METADATA_BYTES = 2**20
@@ -77,8 +76,8 @@ def image_bytes(height: int, width: int) -> int:
 class Part:
     """The `count` images from `first` on, of `image_shape`, of the year whose file is `path`.
 
-    `addresses` are the bytes in it where the images begin. In the layout `shipped` there are none: a part is what
-    shares chunks, which have the shape `chunk`.
+    `addresses` are the bytes in it where the images begin. The layout `shipped` has none: there, a part is the images
+    that share chunks of the shape `chunk`.
     """
 
     path: Path
@@ -91,7 +90,7 @@ class Part:
     def write(self, draw: Draw) -> Boxes:
         """Write the images that `draw` gives for their numbers, and return their boxes, shape (count, 15, 5).
 
-        Holds one image in memory, but all of them in the layout `shipped`. Raises OSError when the disk is full.
+        Holds one image in memory, in the layout `shipped` all of them. Raises OSError when the disk is full.
         """
         numbers = range(self.first, self.first + self.count)
         if not self.addresses:
@@ -113,7 +112,7 @@ class Part:
         return np.stack(found)
 
     def join(self) -> None:
-        """Copy what was compressed into the year's file; for one process at a time. Raises OSError as `write` does."""
+        """Copy compressed chunks into the year's file; one process at a time. Raises OSError as `write` does."""
         if not self.addresses:
             _copy_chunks(self._compressed, self.path, self.first)
             self._compressed.unlink()
@@ -146,7 +145,7 @@ def lay_out(path: Path, images: int, height: int, width: int, layout: str) -> li
 
 
 def finish(path: Path, boxes: Boxes, layout: str) -> None:
-    """Write the `boxes` of all images and wait for the disk. Raises OSError when it is full."""
+    """Write the `boxes` of all images and sync the file. Raises OSError when the disk is full."""
     _reserve(path, boxes.nbytes)
     with h5py.File(path, "r+", **_UNLOCKED) as file:
         compressed = {"compression": "gzip", "chunks": True} if layout == SHIPPED else {}
@@ -181,7 +180,7 @@ def _split(path: Path, shape: tuple[int, ...], most: int, addresses: list[int], 
 
 
 def _reserve(path: Path, more_bytes: int) -> None:
-    """Give `path` what HDF5 is about to add. On a full disk HDF5 can crash; this raises OSError."""
+    """Allocate what HDF5 is about to add: on a full disk HDF5 can crash, and this raises OSError."""
     allocate(path, path.stat().st_size + more_bytes + more_bytes // 16 + _METADATA_BYTES)
 
 
@@ -194,7 +193,7 @@ def _write_at(path: Path, address: int, image: Image) -> None:
 
 
 def _compress(path: Path, images: Image, chunk: tuple[int, ...]) -> None:
-    """Write each chunk's place, size and content; those that reach past an edge are filled up with zeros."""
+    """Write each chunk's place, size and content; chunks that reach past an edge are filled up with zeros."""
     with path.open("wb") as stream:
         for place in np.ndindex(*(-(-extent // side) for extent, side in zip(images.shape, chunk, strict=True))):
             start = [cell * side for cell, side in zip(place, chunk, strict=True)]
@@ -216,12 +215,10 @@ def _copy_chunks(source: Path, target: Path, first: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Writes a learnable synthetic set of years in ExtremeWeather's format.
-#
-# For machines without ExtremeWeather: smoke runs train on it through the same code as the reference run.
+# The whole set: its parameters, and the processes that draw and write it.
 
 
-# Raised when the same parameters begin to give other weather: sets of two versions must not mix.
+# To be raised when the same parameters begin to give other weather: sets of two versions must not mix.
 _GENERATOR_VERSION = 1
 _LARGEST_SIDE = 16384
 
@@ -230,15 +227,8 @@ _LARGEST_SIDE = 16384
 class SyntheticYears:
     """What a set is made of: these numbers alone decide every byte (of one version of NumPy, on one kind of processor).
 
-    Attributes:
-        first_year, last_year: the years, both included; each is one file.
-        images_per_year: images in each file.
-        height, width: grid of the globe; storms keep their proportions.
-        layout: how the file stores images, one of `year_writer.LAYOUTS`.
-        class_shares: of the storms, by class; any scale.
-        seed: another one gives other weather over another ground.
-
-    Raises DataError for values that cannot be made.
+    `last_year` is included; each year is one file. `layout` is how it stores images, one of LAYOUTS. `class_shares` are
+    of the storms, by class, in any scale. Raises DataError for values that cannot be made.
     """
 
     first_year: int = 1979
@@ -280,12 +270,11 @@ class SyntheticYears:
 
     @property
     def years(self) -> range:
-        """The years in their order."""
         return range(self.first_year, self.last_year + 1)
 
     @property
     def year_bytes(self) -> int:
-        """What the images of a year take, uncompressed; gzip takes a tenth off."""
+        """Bytes of a year's images, uncompressed; gzip takes a tenth off."""
         return self.images_per_year * image_bytes(self.height, self.width)
 
     def draw(self, year: int, number: int) -> tuple[Image, Boxes]:
@@ -325,7 +314,7 @@ def make_years(
 
 
 def _reason(error: OSError) -> str:
-    # HDF5's own text names its addresses and sizes, on lines of their own.
+    # HDF5's own text is several lines of addresses and sizes.
     return os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
 
 
@@ -381,6 +370,5 @@ class _Job:
     wanted: SyntheticYears
 
     def write(self, task: tuple[int, Part]) -> Boxes:
-        """Draw and write one part; return its boxes."""
         year, part = task
         return part.write(lambda number: self.wanted.draw(year, number))

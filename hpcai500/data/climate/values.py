@@ -1,4 +1,7 @@
-"""Values of whole years: read, digested, and summed up channel by channel."""
+"""Values of whole years: read in windows, digested, summed up channel by channel, and kept beside the data.
+
+Digests and statistics depend on values alone, not on the layout of a file or the number of processes.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,6 @@ from hpcai500.data.derived import derived_paths, map_in_order, write_derived
 from hpcai500.data.staging.reading import require_all_images, require_images
 from hpcai500.errors import DataError, UsageError
 from hpcai500.progress import Tracker, silent
-
-# ----------------------------------------------------------------------------------------------------
-# Values of whole years: read, digested, and summed up channel by channel.
-
 
 # ----------------------------------------------------------------------------------------------------
 # Which chunks of a file cannot be read, and why: HDF5 itself only says that some filter failed.
@@ -98,7 +97,7 @@ def _reason(dataset: h5py.Dataset, begin: tuple[int, ...], error: BaseException)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Values of images as the file holds them, read in windows: the ranges of images that share chunks.
+# Values of images as the file holds them, read in windows: ranges of images that share chunks.
 
 
 FloatArray = npt.NDArray[np.float32]
@@ -118,7 +117,7 @@ class UnreadableImagesError(DataError):
         self.faults = faults
 
     def __reduce__(self) -> tuple[type[UnreadableImagesError], tuple[tuple[Fault, ...]]]:
-        # Crosses from the process that reads to the one that reports.
+        # Pickled from the process that reads to the one that reports.
         return type(self), (self.faults,)
 
 
@@ -127,7 +126,7 @@ def read_images(
 ) -> FloatArray:
     """Read images `first` to `first + count` of `year`, as (count, channels, height, width) float32.
 
-    `channels` is a plain range of channels. `out`, of that shape, is filled and returned where given.
+    `channels` has no step. `out`, of that shape, is filled and returned where given.
 
     Raises:
         UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
@@ -138,7 +137,7 @@ def read_images(
     values = np.empty(shape, np.float32) if out is None else out
     assert values.shape == shape
     try:
-        # One thread: those who read much share the work between processes.
+        # One thread: callers that read much share the work between processes.
         with ClimateReader(
             [Located(year.path, year.storage)],
             channels=range(channels.start, channels.stop),
@@ -170,7 +169,7 @@ def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> Flo
 
 
 def _faults(year: YearFile, first: int, count: int, channels: slice) -> UnreadableImagesError | None:
-    """A reader stops at its first fault; HDF5's library is then asked for all damaged chunks of the range."""
+    """The core's reader stops at its first fault; HDF5's library finds all damaged chunks of the range."""
     with open_hdf5(year.path) as file:
         faults = tuple(find_faults(year.path, file, first, count, channels))
     return UnreadableImagesError(faults) if faults else None
@@ -199,15 +198,15 @@ def channel_blocks(year: YearFile, count: int) -> Iterator[slice]:
 
 
 def chunk_channels(year: YearFile) -> int:
-    """Return how many channels a chunk holds; 1 where the file is one piece."""
+    """How many channels a chunk holds; 1 where the file is one piece."""
     return year.storage.chunk[1] if year.storage.chunk else 1
 
 
 # ----------------------------------------------------------------------------------------------------
 # Moments of the 16 channels, accumulated over images and years without a second pass.
 #
-# Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances": mean and
-# sum of squared deviations of a union follow from those of its parts, in float64, without cancellation.
+# Mean and sum of squared deviations of a union follow from those of its parts, in float64, without cancellation (Chan,
+# Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances").
 
 
 Counts = npt.NDArray[np.int64]
@@ -219,14 +218,13 @@ _VALUES = ("mean", "m2", "minimum", "maximum")
 
 @dataclass(frozen=True, eq=False)
 class ChannelStatistics:
-    """What is known of each channel, as arrays of 16.
+    """Statistics of each channel, as arrays of 16.
 
     Attributes:
-        count: finite values; the moments are theirs.
-        nan, infinite: values that are not finite.
-        mean: of the finite values, in the channel's unit; 0 without any.
-        m2: sum of their squared deviations from the mean.
-        minimum, maximum: of the finite values; infinity and minus infinity without any.
+        count: finite values; mean, m2, minimum and maximum are over these.
+        mean: in the channel's unit; 0 without values.
+        m2: sum of squared deviations from the mean.
+        minimum, maximum: infinity and minus infinity without values.
     """
 
     count: Counts
@@ -238,7 +236,7 @@ class ChannelStatistics:
     maximum: Values
 
     def merged(self, other: ChannelStatistics) -> ChannelStatistics:
-        """Return the statistics of the values of both."""
+        """The statistics of the values of both."""
         count = self.count + other.count
         share = other.count / np.maximum(count, 1)
         difference = other.mean - self.mean
@@ -263,23 +261,22 @@ class ChannelStatistics:
         return self.minimum >= self.maximum
 
     def document(self) -> dict[str, list[int] | list[float]]:
-        """Return plain lists that JSON keeps to the bit."""
+        """Plain lists that JSON keeps to the bit."""
         return {name: getattr(self, name).tolist() for name in (*_COUNTS, *_VALUES)}
 
 
 def none() -> ChannelStatistics:
-    """Return the statistics of no values."""
     zeros, reals = np.zeros(len(CHANNELS), np.int64), np.zeros(len(CHANNELS))
     return ChannelStatistics(zeros, zeros, zeros, reals, reals, reals + math.inf, reals - math.inf)
 
 
 def combined(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
-    """Return the statistics of the values of all `parts`, in their order."""
+    """The statistics of the values of all `parts`, in their order."""
     return reduce(ChannelStatistics.merged, parts, none())
 
 
 def from_document(document: Any) -> ChannelStatistics:
-    """Return what `document()` described. Raises KeyError, TypeError or ValueError for anything that no values have."""
+    """The inverse of `document()`. Raises KeyError, TypeError or ValueError for statistics that no values can have."""
     arrays: dict[str, Any] = {name: _numbers(document[name], int, np.int64) for name in _COUNTS}
     arrays |= {name: _numbers(document[name], (int, float), np.float64) for name in _VALUES}
     statistics = ChannelStatistics(**arrays)
@@ -308,8 +305,8 @@ def _possible(found: ChannelStatistics) -> bool:
 
 
 def of_planes(planes: FloatArray) -> ChannelStatistics:
-    """Return the statistics of `planes` (channels, height, width), an element each: 16, or a block of them."""
-    # A NaN that signals, and infinity minus infinity, are what is looked for.
+    """The statistics of `planes` (channels, height, width), an element each: 16, or a block of them."""
+    # Signalling NaNs, and infinity minus infinity, are expected here.
     with np.errstate(invalid="ignore"):
         rows = [_of_plane(plane) for plane in planes]
     columns: dict[str, Any] = dict(zip((*_COUNTS, *_VALUES), map(np.array, zip(*rows, strict=True)), strict=True))
@@ -317,7 +314,7 @@ def of_planes(planes: FloatArray) -> ChannelStatistics:
 
 
 def joined(blocks: Sequence[ChannelStatistics]) -> ChannelStatistics:
-    """Return the statistics of an image from those of its `blocks` of channels, in their order."""
+    """The statistics of an image from those of its `blocks` of channels, in their order."""
     columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in (*_COUNTS, *_VALUES)}
     return ChannelStatistics(**columns)
 
@@ -325,7 +322,7 @@ def joined(blocks: Sequence[ChannelStatistics]) -> ChannelStatistics:
 def _of_plane(plane: FloatArray) -> tuple[int, int, int, float, float, float, float]:
     values = plane.astype(np.float64).ravel()
     nan = infinite = 0
-    # Finite float32 values cannot overflow a float64 sum; one that is not finite makes the sum so.
+    # Finite float32 values cannot overflow a float64 sum, and any other value makes the sum not finite.
     if not math.isfinite(values.sum()):
         nan = int(np.isnan(values).sum())
         values = values[np.isfinite(values)]
@@ -335,7 +332,7 @@ def _of_plane(plane: FloatArray) -> tuple[int, int, int, float, float, float, fl
     low, high = float(values.min()), float(values.max())
     mean = float(values.sum()) / values.size
     values -= mean
-    # What the rounding of the mean left over.
+    # Corrects for the rounding of the mean.
     rest = float(values.sum())
     np.square(values, out=values)
     m2 = max(float(values.sum()) - rest * rest / values.size, 0.0)
@@ -366,7 +363,7 @@ class RangeScan:
 
 
 class Accumulator:
-    """Scans of `count` images, whose channels come in blocks, in order."""
+    """Scans `count` images, whose channels come in blocks, in order."""
 
     def __init__(self, count: int) -> None:
         self._digests = [hashlib.sha256() for _ in range(count)]
@@ -379,7 +376,7 @@ class Accumulator:
             blocks.append(of_planes(planes))
 
     def scans(self) -> tuple[ImageScan, ...]:
-        """Return the scans, once all 16 channels were added."""
+        """The scans, once all 16 channels were added."""
         return tuple(
             ImageScan(digest.digest(), joined(blocks))
             for digest, blocks in zip(self._digests, self._blocks, strict=True)
@@ -387,9 +384,9 @@ class Accumulator:
 
 
 def digest_images(year: YearFile, first: int, count: int) -> tuple[bytes, ...]:
-    """Return the digests of images `first` to `first + count` of `year`, as HDF5's own library reads them.
+    """The digests of images `first` to `first + count` of `year`, as HDF5's own library reads them.
 
-    What was written is judged by another reader than the one that read its source. Raises UnreadableImagesError.
+    So what was written is checked by another reader than the one that read its source. Raises UnreadableImagesError.
     """
     digests = [hashlib.sha256() for _ in range(count)]
     for channels in channel_blocks(year, count):
@@ -399,14 +396,14 @@ def digest_images(year: YearFile, first: int, count: int) -> tuple[bytes, ...]:
 
 
 def processes(workers: int | None) -> int:
-    """Return how many processes share the work: `workers`, or one a core of this job. Raises UsageError below one."""
+    """How many processes share the work: `workers`, or one a core of this job. Raises UsageError below one."""
     if workers is not None and workers < 1:
         raise UsageError(f"cannot work with {workers} processes: --workers must be at least 1")
     return workers if workers is not None else len(os.sched_getaffinity(0))
 
 
 def scan_years(years: Sequence[YearFile], workers: int) -> Iterator[RangeScan]:
-    """Scan all images of `years`, in order, in `workers` processes; each holds at most a block (`raw_images`)."""
+    """Scan all images of `years`, in order, in `workers` processes, each of which holds at most a block."""
     tasks = [(year, first, count) for year in years for first, count in ranges(year)]
     yield from map_in_order(_scan_range, tasks, min(workers, max(len(tasks), 1)), what="reads images")
 
@@ -426,9 +423,9 @@ def _scan_range(task: tuple[YearFile, int, int]) -> RangeScan:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the values of a year are: their digest and statistics, measured once and kept beside the data.
+# Digest and statistics of a year, measured once and kept beside the data.
 #
-# Kept results hold as long as a file keeps its size, its modification time and its boxes.
+# They hold as long as the file keeps its size, its modification time and its boxes.
 
 
 FILE = ".hpcai500-climate.json"
@@ -445,7 +442,7 @@ class YearContent:
 
 
 def content_of(year: YearFile, images: Iterable[ImageScan]) -> YearContent:
-    """Return the content of `year` from the scans of all its images, in order."""
+    """The content of `year` from the scans of all its images, in order."""
     scans = tuple(images)
     assert len(scans) == year.images
     digest = hashlib.sha256(f"{_FORMAT} {year.year} {year.images} {year.height} {year.width}\n".encode())
@@ -456,18 +453,18 @@ def content_of(year: YearFile, images: Iterable[ImageScan]) -> YearContent:
 
 
 def content_fingerprint(contents: Mapping[int, YearContent]) -> str:
-    """Return the SHA-256 (hex) over the years (keys) and their contents, ascending."""
+    """SHA-256 (hex) over the years (keys) and their contents, ascending."""
     lines = [_FORMAT, *(f"{year} {contents[year].digest}" for year in sorted(contents))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def boxes_digest(year: YearFile) -> bytes:
-    """Return the SHA-256 of the year's boxes as they lie in the file."""
+    """SHA-256 of the year's boxes as they lie in the file."""
     return hashlib.sha256(np.ascontiguousarray(year.boxes, "<i4").data).digest()
 
 
 def load_contents(years: Iterable[YearFile]) -> dict[int, YearContent]:
-    """Return the contents that are known of `years`, by year."""
+    """The contents that are kept for `years`, by year; others are absent."""
     found: dict[int, YearContent] = {}
     for year in years:
         for path in derived_paths(year.path.parent, FILE):
@@ -477,13 +474,13 @@ def load_contents(years: Iterable[YearFile]) -> dict[int, YearContent]:
                     found[year.year] = _content(entry, year)
                     break
             except _DAMAGED:
-                # A damaged file is one that knows nothing.
+                # A damaged file counts as empty.
                 continue
     return found
 
 
 def store_contents(root: Path, years: Iterable[YearFile], contents: Mapping[int, YearContent]) -> None:
-    """Keep `contents` of `years` (files in `root`) for later runs, beside what is known of other years.
+    """Keep `contents` of `years` (files in `root`) for later runs, beside what is kept for other years.
 
     A file that has changed since it was opened is left out.
     """
@@ -527,7 +524,7 @@ def _key(year: YearFile) -> dict[str, Any]:
 
 
 def non_finite_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Return which of `channels` (all, where None) hold NaN or infinite values, a phrase each."""
+    """Which of `channels` (all, where None) hold NaN or infinite values, a phrase each."""
     bad = whole.nan + whole.infinite
     return tuple(
         f"channel {channel} {CHANNELS[channel]}: {bad[channel]} values are NaN or infinite"
@@ -536,10 +533,7 @@ def non_finite_channels(whole: ChannelStatistics, channels: Sequence[int] | None
 
 
 def constant_channels(whole: ChannelStatistics, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Return which of `channels` (all, where None) have one value only, a phrase each.
-
-    No division by their deviation can normalise them.
-    """
+    """Which of `channels` (all, where None) have one value only, so that they cannot be normalised; a phrase each."""
     constant = whole.constant & (whole.count > 0)
     return tuple(
         f"channel {channel} {CHANNELS[channel]}: all values are {whole.minimum[channel]:g}"
@@ -548,7 +542,7 @@ def constant_channels(whole: ChannelStatistics, channels: Sequence[int] | None =
 
 
 def require_varied(statistics: ChannelStatistics, channels: Sequence[int] | None, where: str) -> None:
-    """Raise DataError, which begins with `where`, unless each of `channels` (all, where None) has two values."""
+    """Raise DataError, beginning with `where`, unless each of `channels` (all, where None) has two different values."""
     if reasons := constant_channels(statistics, channels):
         raise DataError(
             f"{where}: {reasons[0]}, so that nothing can be normalised by its deviation; leave it out of the recipe's "
@@ -561,7 +555,7 @@ def _those(marked: npt.NDArray[np.bool_], channels: Sequence[int] | None) -> lis
 
 
 def load(years: Sequence[YearFile]) -> dict[int, ChannelStatistics]:
-    """Return the statistics that are kept for `years`, by year; others are absent."""
+    """The statistics that are kept for `years`, by year; others are absent."""
     return {year: content.statistics for year, content in load_contents(years).items()}
 
 
@@ -575,8 +569,7 @@ def measure(
 ) -> dict[int, YearContent]:
     """Read all images of `years` in `workers` processes (default: one a core of this job), and keep what is found.
 
-    Memory: a block of images (`raw_images.ranges`) a process. The result depends on values only: not on layout or
-    workers.
+    A process holds one block of images (`ranges`). An interrupted measurement resumes with the year it was at.
 
     Raises:
         UnreadableImagesError: chunks cannot be read.
@@ -595,7 +588,7 @@ def measure(
             if len(scans) == by_year[part.year].images:
                 contents[part.year] = content_of(by_year[part.year], scans)
                 scans.clear()
-                # An interrupted measurement goes on where it was.
+                # Kept year by year, so that an interrupted measurement can resume.
                 store([by_year[part.year]], contents)
     return contents
 
@@ -607,7 +600,7 @@ def load_or_measure(
     workers: int | None = None,
     progress: Tracker = silent,
 ) -> tuple[ChannelStatistics, ...]:
-    """Return the statistics of each of `years`; those of which nothing is kept are measured, all channels of them.
+    """The statistics of each of `years`; what is not kept is measured, for all channels.
 
     Raises:
         DataError: one of `channels` (all, where None) holds NaN or infinite values, or chunks cannot be read.

@@ -1,4 +1,7 @@
-"""Synthetic years: red noise on a globe, cyclones, rivers, what only looks like them, and the files that hold it."""
+"""Synthetic weather for climate images: red noise on a globe, cyclones, rivers, and patterns that only look like them.
+
+An image depends on (seed, year, number), the grid and the shares of classes alone.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,7 @@ import numpy.typing as npt
 from hpcai500.data.climate.years import BOX_COLUMNS, CHANNELS, MOST_BOXES
 
 # ----------------------------------------------------------------------------------------------------
-# Synthetic years: red noise on a globe, cyclones, rivers, what only looks like them, and the files that hold it.
-
-
-# ----------------------------------------------------------------------------------------------------
-# The grid of the globe, and random fields on it with the red spectrum of the atmosphere: large patterns are strong.
+# The grid of the globe, and random fields with the red spectrum of the atmosphere: large patterns are strong.
 
 
 Plane = npt.NDArray[np.float32]
@@ -39,12 +38,12 @@ class Grid:
         return degrees.astype(np.float32)[:, None]
 
     def row_of(self, latitude: float) -> float:
-        """The place of a `latitude` in degrees north, in rows: row j reaches from j to j + 1."""
+        """The row of a `latitude` in degrees north, as a fraction: row j reaches from j to j + 1."""
         return (latitude + 90.0) / 180.0 * self.height
 
 
 def red_noise(random: np.random.Generator, grid: Grid, knee: float, steepness: float) -> Plane:
-    """Return a Gaussian field of mean 0 and expected variance 1, periodic in both directions; shape (height, width).
+    """A Gaussian field of mean 0 and expected variance 1, periodic in both directions; shape (height, width).
 
     Its amplitude spectrum is flat below `knee` waves around 180 degrees and falls as wavenumber^-steepness above, at
     any size of the grid.
@@ -59,10 +58,10 @@ def red_noise(random: np.random.Generator, grid: Grid, knee: float, steepness: f
 
 @lru_cache(maxsize=16)
 def _amplitude(grid: Grid, knee: float, steepness: float) -> Plane:
-    """Half-plane of spectral amplitudes that gives a field of variance 1 from standard normal parts."""
+    """Half-plane of spectral amplitudes that give a field of variance 1 from standard normal parts."""
     rows = np.fft.fftfreq(grid.height, 1.0 / grid.height)[:, None]
-    # A wave around the globe is twice as long as one from pole to pole; the shipped pixels are 1.5 times wider than
-    # 2:1, and storms are round in pixels, so fields are as well.
+    # A wave around the globe is twice as long as one from pole to pole, but shipped pixels are not 2:1. Storms are
+    # round in pixels, so fields are as well.
     columns = np.fft.rfftfreq(grid.width, 1.0 / grid.width)[None, :] * (SHIPPED_HEIGHT / SHIPPED_WIDTH)
     amplitude = (rows**2 + columns**2 + knee**2) ** (-steepness / 2)
     amplitude[0, 0] = 0.0
@@ -78,7 +77,7 @@ def _amplitude(grid: Grid, knee: float, steepness: float) -> Plane:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The part of the grid that one pattern of the weather covers, with coordinates of its own.
+# The part of the grid that one pattern of the weather covers, with its own coordinates.
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Patch:
     Attributes:
         east, north: distance of each pixel's middle from the middle of the extent, in its half-widths and
             half-heights; shapes (1, columns) and (rows, 1).
-        poleward: `north`, turned round in the southern hemisphere.
+        poleward: `north`, with the sign turned in the southern hemisphere.
         hemisphere: 1 in the north, -1 in the south.
     """
 
@@ -135,9 +134,9 @@ class Patch:
 
 
 def pixel_size(grid: Grid) -> tuple[float, float]:
-    """Rows and columns for one pixel of the shipped grid.
+    """Rows and columns of this grid for one pixel of the shipped grid.
 
-    On grids below a ninth of the shipped one storms are larger than on the globe: of fewer pixels, nothing is left.
+    Not below a ninth: on smaller grids storms are larger than on the globe, as nothing is left of fewer pixels.
     """
     return max(grid.height / SHIPPED_HEIGHT, 1 / 9), max(grid.width / SHIPPED_WIDTH, 1 / 9)
 
@@ -146,7 +145,7 @@ def pixel_size(grid: Grid) -> tuple[float, float]:
 # The weather of one image as a few fields, from which the 16 channels follow; and the weather without storms.
 
 
-# So far below the first drop that noise makes no drizzle of a dry place.
+# Far enough below the first drop that noise makes no drizzle in a dry place.
 _DRY = np.float32(-0.3)
 
 
@@ -159,7 +158,7 @@ class Atmosphere:
         east, north: wind at 850 hPa (U850, V850).
         surface, middle, upper: temperature at the surface, at 500 hPa and at 200 hPa (TS, T500, T200).
         moisture: total precipitable water (TMQ).
-        rain: PRECT above none; below 0 it is dry.
+        rain: PRECT; 0 is no rain, and below 0 it is dry.
         height: of the 200 hPa surface (Z200).
     """
 
@@ -203,7 +202,7 @@ def calm_weather(random: np.random.Generator, grid: Grid) -> Atmosphere:
 
 @dataclass(frozen=True, eq=False)
 class _Zones:
-    """What only depends on latitude; shape (height, 1)."""
+    """What depends on latitude alone; shape (height, 1)."""
 
     cosine: Plane
     warmth: Plane
@@ -231,9 +230,9 @@ def _zones(grid: Grid) -> _Zones:
 
 
 def _along_slopes(pressure: Plane, zones: _Zones) -> tuple[Plane, Plane]:
-    """The wind, (east, north), that keeps low `pressure` on its left in the north, on its right in the south.
+    """The geostrophic wind (east, north): low `pressure` is on its left in the north, on its right in the south.
 
-    Geostrophic, with the Coriolis parameter kept from 0 at the equator.
+    The Coriolis parameter is kept from 0 at the equator.
     """
     height, width = pressure.shape
     strength = zones.turning * np.float32(0.045)
@@ -248,17 +247,17 @@ def _along_slopes(pressure: Plane, zones: _Zones) -> tuple[Plane, Plane]:
 
 @dataclass(frozen=True)
 class Kind:
-    """How the cyclones of one class look. Pairs are the least and the most; latitudes are of either hemisphere.
+    """How the cyclones of one class look. Pairs are the least and the most.
 
     Attributes:
-        latitudes: of the middle, in degrees.
+        latitudes: of the middle, in degrees, of either hemisphere.
         half_sizes: half the height of the box, in pixels of the shipped grid.
-        elongation: width of the box by its height.
+        elongation: width of the box / its height.
         depth: of the low, in standard deviations of PSL.
         wind: strongest wind for each unit of depth.
         sharpness: the low falls off as (1 - r^2)^sharpness.
         middle, upper, height: of the core at 500 and 200 hPa for each unit of depth: above 0 is warm, and high.
-        front: contrast of temperature between the sector ahead and that behind, for each unit of depth.
+        front: temperature contrast between the sectors ahead and behind, for each unit of depth.
         moisture: gained for each unit of depth.
         rain: the heaviest, whatever the depth.
         rainfall: the form of the rain.
@@ -360,7 +359,7 @@ class Cyclone:
     depth: float
 
     def blow(self, weather: Atmosphere, grid: Grid) -> None:
-        """Add it to `weather`. It ends at its extent, so that its box is where it is seen."""
+        """Add it to `weather`. It ends at its extent, so its box is where it can be seen."""
         kind, patch, depth = self.kind, Patch(self.extent, grid), np.float32(self.depth)
         fade = patch.fade()
         core = depth * fade**kind.sharpness
@@ -381,7 +380,7 @@ class Cyclone:
 def _circling(patch: Patch, fade: Plane, kind: Kind) -> tuple[Plane, Plane]:
     """The wind (east, north) for a depth of 1: along the isobars, cyclonic, and a little inwards.
 
-    As in balance with the low, it is proportional to its slope, r (1 - r^2)^(s - 1), which is steepest where
+    In balance with the low, it is proportional to the low's slope, r (1 - r^2)^(s - 1), which is steepest where
     r^2 = 1 / (2 s - 1).
     """
     s = kind.sharpness
@@ -395,7 +394,7 @@ def _circling(patch: Patch, fade: Plane, kind: Kind) -> tuple[Plane, Plane]:
 
 
 def form_cyclone(random: np.random.Generator, grid: Grid, kind: Kind) -> Cyclone:
-    """Draw a cyclone of `kind` somewhere in its latitudes, whole, and not across the seam of the grid."""
+    """Draw a cyclone of `kind` at a random place in its latitudes, whole, and not across the seam of the grid."""
     rows, columns = pixel_size(grid)
     half_size = random.uniform(*kind.half_sizes)
     half_height, half_width = half_size * rows, half_size * random.uniform(*kind.elongation) * columns
@@ -406,7 +405,7 @@ def form_cyclone(random: np.random.Generator, grid: Grid, kind: Kind) -> Cyclone
 
 
 # ----------------------------------------------------------------------------------------------------
-# Weather that looks like a storm in one channel and is none: it has no box.
+# Distractors: weather that looks like a storm in one channel and is none, and so has no box.
 
 
 def _patch(
@@ -416,7 +415,7 @@ def _patch(
     half_heights: tuple[float, float],
     elongation: tuple[float, float],
 ) -> Patch:
-    """A place anywhere around the globe, also across the seam; sizes in pixels of the shipped grid."""
+    """A random place around the globe, also across the seam; sizes in pixels of the shipped grid."""
     rows, columns = pixel_size(grid)
     half_height = random.uniform(*half_heights)
     latitude = random.uniform(*latitudes) * random.choice([-1.0, 1.0])
@@ -458,14 +457,14 @@ def add_cold_pool(random: np.random.Generator, weather: Atmosphere, grid: Grid) 
 
 
 def add_moist_band(random: np.random.Generator, weather: Atmosphere, grid: Grid) -> None:
-    """A straight band of moist air along a parallel, at rest: no river."""
+    """A straight band of moist air along a parallel, at rest: not a river."""
     patch = _patch(random, grid, (10, 45), (15, 30), (4.0, 7.0))
     core = patch.fade() * np.float32(random.uniform(0.8, 1.6))
     patch.add(weather.moisture, core)
 
 
 def add_high(random: np.random.Generator, weather: Atmosphere, grid: Grid) -> None:
-    """A high that the wind circles the other way round."""
+    """A high, which the wind circles the other way round."""
     patch = _patch(random, grid, (15, 60), (40, 100), (0.9, 1.6))
     fade = patch.fade()
     high = np.float32(random.uniform(0.5, 1.5))
@@ -475,7 +474,7 @@ def add_high(random: np.random.Generator, weather: Atmosphere, grid: Grid) -> No
 
 
 def add_wave(random: np.random.Generator, weather: Atmosphere, grid: Grid) -> None:
-    """A wave in the wind, to and fro across the parallels, which does not close to a circle."""
+    """A wave in the wind, to and fro across the parallels, that does not close to a circle."""
     patch = _patch(random, grid, (6, 60), (30, 70), (1.5, 3.0))
     across = (
         np.float32(random.uniform(0.6, 1.5) * random.choice([-1.0, 1.0]))
@@ -503,7 +502,7 @@ _LATITUDES = (30.0, 46.0)
 
 @dataclass(frozen=True)
 class Course:
-    """The line of a river about its middle, in pixels of the shipped grid, x eastwards and y polewards.
+    """The centre line of a river, in pixels of the shipped grid about its middle, x eastwards and y polewards.
 
     A chord of `length` at the angle `slope` to the parallels, bowed by `bow` lengths to its right: first eastwards,
     then polewards. `half_width` is the distance from the line to the edges.
@@ -528,7 +527,7 @@ class Course:
         aside = -self.bow * self.length * (1 - along**2)
         x = ahead * np.cos(self.slope) - aside * np.sin(self.slope)
         y = ahead * np.sin(self.slope) + aside * np.cos(self.slope)
-        # The edges lie a half-width to either side of the chord's direction, not of the bowed line's: `across` does.
+        # As in `across`, the edges lie a half-width to either side of the chord's direction, not of the bowed line's.
         dx, dy = self.half_width * np.sin(self.slope), self.half_width * np.cos(self.slope)
         return float(x.min() - dx), float(y.min() - dy), float(x.max() + dx), float(y.max() + dy)
 
@@ -551,13 +550,12 @@ class River:
         patch.add(weather.rain, 1.1 * band * (1.2 + along))
         patch.add(weather.middle, 0.12 * band)
         patch.add(weather.surface, 0.12 * band)
-        # The wind follows the bow: its slope to the chord is the derivative of the bow.
+        # The wind follows the bow, whose derivative is its slope to the chord.
         turned = self.course.slope + np.arctan(4 * self.course.bow * along)
         patch.add(weather.east, 1.6 * band * np.cos(turned))
         patch.add(weather.north, 1.6 * patch.hemisphere * band * np.sin(turned))
 
     def _place(self, patch: Patch, grid: Grid) -> tuple[Plane, Plane]:
-        """The pixels of `patch` in the coordinates of the course."""
         rows, columns = pixel_size(grid)
         left, low, right, high = self.course.bounds()
         x = patch.east * np.float32(self.extent.half_width / columns) + np.float32((left + right) / 2)
@@ -610,7 +608,7 @@ _UNEXPLAINED = 0.15
 
 @lru_cache(maxsize=4)
 def terrain(seed: int, grid: Grid) -> Plane:
-    """Mountains and plains, the same in every image of the set `seed`: by how much they lower PS, about its mean."""
+    """How much mountains lower PS, about the mean: the same in every image of the set `seed`."""
     random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
     heights = np.maximum(red_noise(random, grid, knee=3.0, steepness=2.0) - np.float32(0.4), 0)
     about_mean: Plane = heights - heights.mean()
@@ -618,10 +616,10 @@ def terrain(seed: int, grid: Grid) -> Plane:
 
 
 def channels_of(weather: Atmosphere, ground: Plane, grid: Grid, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Return the image (16, height, width) of `weather` over the terrain `ground`, in the units of `SCALES`.
+    """The image (16, height, width) of `weather` over the terrain `ground`, in the units of `SCALES`.
 
-    Friction turns the wind near the ground towards low pressure. The shares of pressure in PS and Z1000 are those of
-    the units: 1 hPa of PSL is about 1 hPa of PS and 8 m of Z1000.
+    Friction turns the wind near the ground towards low pressure. The shares of pressure in PS and Z1000 follow from
+    their units: 1 hPa of PSL is about 1 hPa of PS and 8 m of Z1000.
     """
     w = weather
     no_rain = np.float32(SCALES["PRECT"][0] / SCALES["PRECT"][1])
@@ -649,7 +647,7 @@ def channels_of(weather: Atmosphere, ground: Plane, grid: Grid, random: np.rando
     shifts = random.integers((grid.height, grid.width), size=(len(CHANNELS), 2))
     for channel, (name, shift) in enumerate(zip(CHANNELS, shifts, strict=True)):
         mean, deviation = SCALES[name]
-        # One field shifted anew for each channel is as good as another field, and cheaper.
+        # One noise field, shifted for each channel, is as good as another field, and cheaper.
         anomaly = anomalies[name] + np.roll(noise, shift, axis=(0, 1))
         np.multiply(anomaly, np.float32(deviation), out=image[channel])
         image[channel] += np.float32(mean)
@@ -663,10 +661,10 @@ def channels_of(weather: Atmosphere, ground: Plane, grid: Grid, random: np.rando
 
 
 SMALLEST_HEIGHT, SMALLEST_WIDTH = 64, 96
-# The published year has 5.1 boxes an image; of those drawn here a few find no place.
+# The published year has 5.1 boxes an image, and a few of those drawn here find no place.
 _STORMS_AN_IMAGE = 5.25
 _DISTRACTORS_AN_IMAGE = 7.0
-# Of the smaller of two boxes, how much the other may cover.
+# Share of the smaller of two boxes that the other may cover.
 _MOST_OVERLAP = 0.15
 _TRIES = 60
 
@@ -677,10 +675,10 @@ _CYCLONES = {0: DEPRESSION, 1: TROPICAL, 2: EXTRATROPICAL}
 def draw_scene(
     seed: int, year: int, number: int, grid: Grid, class_shares: Sequence[float]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Draw image `number` of `year`, which depends on nothing but the arguments.
+    """Draw image `number` of `year`, which depends on the arguments alone.
 
-    Returns the image (16, height, width) in the units of `channels.SCALES`, and the boxes (15, 5): rows ymin xmin
-    ymax xmax class with exclusive maxima, -1 where unused.
+    Returns the image (16, height, width) in the units of `SCALES`, and the boxes (15, 5): rows ymin xmin ymax xmax
+    class with exclusive maxima, -1 where unused.
     """
     random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(year, number))))
     storms = place_storms(random, grid, class_shares)
@@ -696,12 +694,12 @@ def draw_scene(
 
 
 def place_storms(random: np.random.Generator, grid: Grid, class_shares: Sequence[float]) -> list[tuple[int, Storm]]:
-    """Draw classes by their shares and a place for each storm; those for which there is no room are left out."""
+    """Draw classes by their shares and a place for each storm; storms that find no room are left out."""
     shares = np.asarray(class_shares, np.float64)
     wanted = min(int(random.poisson(_STORMS_AN_IMAGE)), MOST_BOXES)
     labels = random.choice(len(shares), size=wanted, p=shares / shares.sum())
     placed: list[tuple[int, Storm]] = []
-    # The large ones first: they would not find room later, and the shares of the classes would change.
+    # The large ones first: later they would find no room, and the shares of the classes would change.
     for label in sorted(labels.tolist(), reverse=True):
         for _ in range(_TRIES):
             storm = form_river(random, grid) if label not in _CYCLONES else form_cyclone(random, grid, _CYCLONES[label])
@@ -712,7 +710,7 @@ def place_storms(random: np.random.Generator, grid: Grid, class_shares: Sequence
 
 
 def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> float:
-    """The common area, as a part of the smaller of two boxes."""
+    """The common area, as a share of the smaller box."""
     height = min(one[2], other[2]) - max(one[0], other[0])
     width = min(one[3], other[3]) - max(one[1], other[1])
     smaller = min((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))

@@ -1,4 +1,7 @@
-"""What the core's reader could not read, in one line for people."""
+"""Files of ExtremeWeather: their format, their boxes, the variants in circulation, and where their values lie on disk.
+
+Errors are one line for people that says what is wrong with the file, not what failed in the library.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +44,17 @@ _FILE = re.compile(r"climo_(\d{4})\.h5")
 
 
 def file_name(year: int) -> str:
-    """The name of the file of `year`."""
     return f"climo_{year:04d}.h5"
 
 
 def year_of(name: str) -> int | None:
-    """The year that a file name stands for; None for other files."""
+    """The year in a file's name; None for other files."""
     match = _FILE.fullmatch(name)
     return int(match[1]) if match else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# HDF5 files opened with errors that say what is wrong with the file instead of what failed in the library.
+# HDF5 files, with errors that say what is wrong with the file instead of what failed in the library.
 
 
 # What h5py was seen to raise on damaged metadata.
@@ -63,11 +65,7 @@ _MOST_CHARACTERS = 160
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
-    """Open the file at `path` for reading.
-
-    Raises:
-        DataError: it is missing, unreadable, truncated, or no HDF5 file.
-    """
+    """Open the file at `path` for reading. Raises DataError when it is missing, unreadable, truncated, or not HDF5."""
     try:
         # Locks fail on many read-only and parallel file systems, and nobody writes into a set.
         file = h5py.File(path, "r", locking=False)
@@ -84,7 +82,7 @@ def leads_nowhere(file: h5py.File, name: str) -> bool:
 
 
 def plain(error: BaseException) -> str:
-    """Return what an exception of h5py says, in one short line."""
+    """What an exception of h5py says, in one short line."""
     text = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
     inner = re.search(r"\((.*)\)", text)
     return (inner[1] if inner else text or type(error).__name__)[:_MOST_CHARACTERS]
@@ -110,7 +108,7 @@ _QUANTILES = (0.05, 0.5, 0.95)
 
 
 class RowKind(IntEnum):
-    """What a row of `boxes` is; the first that applies. Rows of the first two kinds below UNUSED can be trained on."""
+    """What a row of `boxes` is; the first that applies. GOOD and CLIPPED rows can be trained on."""
 
     UNUSED = 0
     GOOD = 1
@@ -131,7 +129,7 @@ MEANING = {
 
 
 def row_kinds(boxes: Boxes, height: int, width: int) -> npt.NDArray[np.int8]:
-    """Return the RowKind of each row of `boxes` (images, rows, 5) on a grid of height x width, as (images, rows).
+    """The RowKind of each row of `boxes` (images, rows, 5) on a grid of height x width, as (images, rows).
 
     Edges are pixel borders: a box that fills the image is 0 0 height width.
     """
@@ -149,13 +147,13 @@ def row_kinds(boxes: Boxes, height: int, width: int) -> npt.NDArray[np.int8]:
 
 
 def usable(boxes: Boxes, height: int, width: int) -> npt.NDArray[np.bool_]:
-    """Return which rows of `boxes` (images, rows, 5) can be trained on, once cut at the image's edges."""
+    """Which rows of `boxes` (images, rows, 5) can be trained on, once cut at the image's edges."""
     kinds = row_kinds(boxes, height, width)
     return np.isin(kinds, (RowKind.GOOD, RowKind.CLIPPED))
 
 
 def class_counts(boxes: Boxes, kinds: npt.NDArray[np.int8]) -> tuple[int, ...]:
-    """Return how many rows name each class, whether or not their coordinates can be used, as publications count."""
+    """How many rows name each class, whether or not their coordinates can be used, as publications count."""
     named = ~np.isin(kinds, (RowKind.UNUSED, RowKind.PARTLY_UNUSED, RowKind.UNKNOWN_CLASS))
     return tuple(np.bincount(boxes[named][:, 4], minlength=len(CLASSES)).tolist())
 
@@ -176,7 +174,7 @@ class OddRows:
 
 
 def odd_rows(boxes: Boxes, kinds: npt.NDArray[np.int8]) -> tuple[OddRows, ...]:
-    """Return what there is of each kind but UNUSED and GOOD."""
+    """The rows of each kind but UNUSED and GOOD."""
     found = []
     for kind in MEANING:
         places = np.argwhere(kinds == kind)
@@ -195,7 +193,7 @@ class BoxSizes:
 
 
 def box_sizes(rows: Boxes) -> tuple[BoxSizes, ...]:
-    """Return the extent of the boxes of each class, over `rows` (boxes, 5) that are all used."""
+    """The sizes of each class's boxes among `rows` (boxes, 5), which must all be used."""
     return tuple(_sizes(rows[rows[:, 4] == label]) for label in range(len(CLASSES)))
 
 
@@ -213,20 +211,20 @@ def _sizes(rows: Boxes) -> BoxSizes:
 #     shipped   ymin xmin ymax xmax class, classes 0 to 3
 #     swapped   xmin ymin xmax ymax class, classes 1 to 4
 #
-# Nothing in a file names its variant. What tells are coordinates that fit one axis only, and the classes that occur. A
-# file whose two pieces of evidence contradict each other is ambiguous: it is neither used nor converted.
+# Nothing in a file names its variant. The evidence is coordinates that fit one axis only, and the classes that occur.
+# A file whose two pieces of evidence contradict each other is ambiguous: it is neither used nor converted.
 
 
 Name = Literal["shipped", "swapped", "ambiguous"]
 _Side = Literal["shipped", "swapped"] | None
 
-# A third of the boxes of a real year end beyond 768 of 1152 columns; a few rows may be plain mistakes.
+# A third of the boxes of a real year end beyond 768 of 1152 columns; a few rows may be mistakes.
 _LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Which variant the boxes of a file are of, and what says so, in a sentence."""
+    """Which variant the boxes of a file are of, and the evidence in a sentence."""
 
     name: Name
     evidence: str
@@ -235,7 +233,7 @@ class Variant:
 def variant_of(boxes: npt.NDArray[np.int32], height: int, width: int) -> Variant:
     """Tell which variant `boxes` (images, rows, 5) on a grid of height x width are of.
 
-    Boxes that tell nothing are taken as shipped.
+    Boxes without any evidence are taken as shipped.
     """
     rows = boxes[(boxes != -1).all(axis=-1)]
     axes, of_axes = _by_coordinates(rows, height, width)
@@ -296,8 +294,7 @@ class Storage:
     """Where the values of a dataset are.
 
     Attributes:
-        shape: extent of the dataset.
-        dtype: type of its values, as NumPy names it.
+        dtype: as NumPy names it.
         kind: one piece, or chunks of equal shape.
         offset: address of the first value; None for chunks, and for a dataset that was never written.
         chunk: shape of a chunk; None for one piece.
@@ -347,8 +344,8 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
     """Describe where `dataset` lies.
 
     Raises:
-        DataError: it is stored in a way that has no addresses (compact, external, virtual), by an unknown filter, or
-            parts of it that were never written stand for another value than 0.
+        DataError: its storage has no addresses (compact, external, virtual) or an unknown filter, or parts that were
+            never written stand for another value than 0.
     """
     properties = dataset.id.get_create_plist()
     name = f"{dataset.file.filename}: dataset {dataset.name.lstrip('/')}"
@@ -390,7 +387,7 @@ def storage_of(dataset: h5py.Dataset) -> Storage:
 
 
 def may_be_of(storage: Storage, dataset: h5py.Dataset) -> bool:
-    """Whether `storage`, found out earlier, agrees with all that `dataset` says of itself without a walk of its chunks.
+    """Whether `storage`, found earlier, agrees with all that `dataset` says of itself without a walk of its chunks.
 
     Raises DataError for an unknown filter.
     """
@@ -466,12 +463,11 @@ class YearFile:
     """A year of images and boxes.
 
     Attributes:
-        path, year: the file, and the year in its name.
         images: how many there are.
         height, width: of the grid, in pixels.
         storage: where the values of `images` are in the file.
         boxes: (images, 15, 5) int32, read-only, as the file holds them.
-        variant: shipped or swapped (`variant.py`), and what says so.
+        variant: shipped or swapped, and the evidence.
         identity: size and time of the file when it was opened.
     """
 
@@ -487,7 +483,6 @@ class YearFile:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Height and width."""
         return self.height, self.width
 
     @property
@@ -497,7 +492,7 @@ class YearFile:
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of one image in memory."""
+        """Bytes of one image, in memory."""
         return _CHANNELS * self.plane_bytes
 
 
@@ -508,8 +503,8 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
     out about the storage of the same file; it is ignored where it contradicts the file.
 
     Raises:
-        DataError: the file is missing, damaged, misnamed, or a dataset of it is missing, of another shape or type, or
-            a link into another file.
+        DataError: the file is missing, damaged or misnamed, or a dataset is missing, of another shape or type, or a
+            link into another file.
     """
     year = year_of(path.name)
     if year is None:
@@ -531,9 +526,9 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """Return size and modification time of the file at `path`; of a staged one, those of its original.
+    """Size and modification time of the file at `path`; of a staged one, those of its original.
 
-    Raises DataError when there is none.
+    Raises DataError when there is no such file.
     """
     try:
         status = path.stat()
@@ -553,7 +548,7 @@ def _dataset(file: h5py.File, path: Path, name: str) -> Any:
     if not isinstance(dataset, h5py.Dataset):
         raise DataError(f"{path}: {name} is a group, where a dataset is expected")
     if dataset.file.filename != file.filename:
-        # Its addresses count in the other file: read from this one, they would be other values.
+        # Its addresses count in the other file: in this one they would lead to other values.
         raise DataError(
             f"{path}: dataset {name}: a link into another file, {dataset.file.filename}; copy both datasets into one "
             f"new file, each by `h5copy -i {path} -o NEW.h5 -s {name} -d {name}`, and put that in its place"
@@ -571,11 +566,11 @@ def _dataset(file: h5py.File, path: Path, name: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the core's reader could not read, in one line for people.
+# Errors of the core's reader, in one line for people.
 
 
 def unreadable(error: ClimateError, path: Path, channels: int) -> DataError:
-    """Return what to raise for `error`, which befell the file at `path`, whose images have so many `channels`."""
+    """The DataError for `error` in the file at `path`, whose images were read with `channels` channels."""
     where = f"{path}: dataset {IMAGES}"
     if error.image is not None and error.channel is not None:
         names = CHANNELS if channels == len(CHANNELS) else range(channels)

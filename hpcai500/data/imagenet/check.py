@@ -1,4 +1,7 @@
-"""Reads every file of an image set and says whether it can be trained on."""
+"""Checks an image set: reads and decodes every file, and says whether it can be trained on.
+
+The report is shown to people, and as the JSON document of `data check ic --json`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
 
 # ----------------------------------------------------------------------------------------------------
-# Decides whether one file can be trained on, by decoding all of it as a run would.
+# One file: whether it can be trained on, by decoding all of it as a run would.
 
 
 _KIND_OF_COMPONENTS = {1: "grey", 3: "colour", 4: "cmyk"}
@@ -51,7 +54,7 @@ class FileCheck:
     """What one file turned out to be. `reason` is empty for a good one; `sha256` is None when it cannot be read.
 
     `kind` is "grey", "colour" or "cmyk" for a JPEG, "other" for another format, "unknown" for a broken file. `seek` is
-    what a seek index says of this one file.
+    what a seek index says of this file.
     """
 
     path: str
@@ -67,7 +70,7 @@ class FileCheck:
 def check_file(root: Path, path: str, index: SeekIndex | None = None) -> FileCheck:
     """Read and fully decode `root / path`, and compare what a seek `index` says of it.
 
-    Raises nothing for a bad file: the result says what is wrong with it.
+    A bad file raises nothing: the result says what is wrong with it.
     """
     try:
         content = read_image(root / path)
@@ -90,7 +93,7 @@ def _check(path: str, content: bytes) -> FileCheck:
 
 
 def _decode(content: bytes) -> tuple[str, int, int]:
-    """Return kind, pixels and warnings; raise ValueError with the reason when a run could not use the file."""
+    """Kind, pixels and warnings. Raises ValueError, with the reason, when a run could not use the file."""
     try:
         width, height, warnings = check_jpeg(content)
     except JpegError as error:
@@ -104,7 +107,7 @@ def _decode(content: bytes) -> tuple[str, int, int]:
 
 
 def _compare(index: SeekIndex, content: bytes) -> SeekCounts:
-    """Whether the index says what is so: the points of a file are computed anew."""
+    """Whether the index is right about a file, whose points are computed anew."""
     try:
         found = index.find(content)
     except ValueError:
@@ -116,7 +119,7 @@ def _compare(index: SeekIndex, content: bytes) -> SeekCounts:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reads every file of an image set and says whether it can be trained on.
+# The whole set.
 
 
 # Upper bounds, included; larger ones are counted under None.
@@ -144,7 +147,7 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class SeekCheck:
-    """A seek index, and how many files it has true points of, does not know, or says of what is not so."""
+    """A seek index, and how many files it is right about, does not know, or is wrong about."""
 
     path: Path
     counts: SeekCounts
@@ -154,10 +157,10 @@ class SeekCheck:
 class CheckReport:
     """What a check of all files found.
 
-    `broken` files cannot be decoded: a run that meets one ends. `damaged` ones decode with warnings, `odd` ones are no
-    JPEG but work, only slower. `seek_index` is what a seek index turned out to be, None where there is none that can be
-    used. `kinds` counts "grey", "colour", "cmyk" (JPEG) and "other". Histograms map an upper
-    bound (pixels, bytes; None: beyond the last) to files. `content_fingerprint` is None when a file is broken.
+    `broken` files cannot be decoded: a run that meets one ends. `damaged` ones decode with warnings; `odd` ones are no
+    JPEG, and only slower. `seek_index` is None where no seek index can be used. `kinds` counts "grey", "colour", "cmyk"
+    (JPEG) and "other". Histograms map an upper bound (pixels, bytes; None: beyond the last) to files.
+    `content_fingerprint` is None when a file is broken.
     """
 
     root: Path
@@ -180,7 +183,6 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every file can be trained on."""
         return not self.broken
 
     @property
@@ -215,7 +217,7 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
 
 
 def _check_in_order(index: ImageIndex, seek_index: FoundIndex | None, workers: int) -> Iterator[list[FileCheck]]:
-    """Yield the checks of all files in the index's order; a bounded window of tasks keeps memory flat."""
+    """Yield the checks of all files in the index's order; a bounded window of tasks limits memory."""
 
     def check_files(paths: tuple[str, ...]) -> list[FileCheck]:
         return [check_file(index.root, path, seek_index.index if seek_index else None) for path in paths]
@@ -295,15 +297,15 @@ def _counts(split: Split, classes: int) -> list[int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A check of an image set, shown to people and to programs.
+# The report, for people and for programs.
 
 
-# Files and classes listed for people; --json lists all.
+# Most files and classes that are shown; --json lists all.
 _LISTED = 20
 
 
 def as_document(report: CheckReport) -> dict[str, Any]:
-    """Return the report as `data check --json` prints it. Bytes, seconds and rates are plain numbers."""
+    """The report as `data check --json` prints it. Bytes, seconds and rates are plain numbers."""
 
     def histogram(counts: dict[int | None, int]) -> list[dict[str, int | None]]:
         return [{"up_to": bound, "files": files} for bound, files in counts.items()]

@@ -1,6 +1,6 @@
 """Input by NVIDIA's DALI: on a CPU around our own decoder, on a CUDA device with DALI's.
 
-Nothing is imported here: DALI takes its time, and only a run that asks for it should need it.
+DALI takes long to import: that waits until a run asks for it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Input by NVIDIA's DALI: on a CPU around our own decoder, on a CUDA device with DALI's.
-#
-# Nothing is imported here: DALI takes its time, and only a run that asks for it should need it.
-
-
-# ----------------------------------------------------------------------------------------------------
 # DALI with our operators in it, or the reason why not.
 
 
@@ -57,7 +51,7 @@ def load_operators() -> None:
 
 
 def installed_dali() -> str | None:
-    """Version of the DALI that is imported; None where there is none."""
+    """Version of the installed DALI, which is imported; None where there is none."""
     try:
         version: str = import_module("nvidia.dali").__version__
     except ModuleNotFoundError:
@@ -77,17 +71,17 @@ def check_versions(plugin: DaliPlugin | None, dali: str | None) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says: DALI adds the stack of its own calls."""
+    """The first line of an error's text: DALI adds the stack of its own calls."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an image becomes, as both loaders take it.
+# How a crop is made of an image, as both loaders take it.
 
 
 class CropSettings(TypedDict, total=False):
-    """The settings of `hpcai500._core.DecodeSpec` that a recipe has; `size` and `mode` must be among them."""
+    """The settings of `hpcai500._core.DecodeSpec` that a recipe has; `size` and `mode` are required."""
 
     size: int
     mode: CropMode
@@ -101,16 +95,16 @@ class CropSettings(TypedDict, total=False):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a pipeline is fed with: the files of each batch, in our order, and the keys of what is drawn for them.
+# What a pipeline is fed with: the files of each batch, in our order, and the keys of their random draws.
 
 
 Fed = tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int64]]
 
 
 class Feed:
-    """A source for DALI's `external_source`: one batch a call, of an epoch that was begun; then the epoch has ended.
+    """A source for DALI's `external_source`: gives one batch a call until the epoch that was begun has ended.
 
-    `queued` are the batches that the pipeline was given and has not handed out.
+    `queued` are the batches that the pipeline was given and has not yet handed out.
     """
 
     def __init__(self, split: Split, root: Path) -> None:
@@ -135,7 +129,7 @@ class Feed:
         ids = np.ascontiguousarray(next(self._waiting), dtype=np.int64)
         self.queued.append(ids)
         keys = np.empty((len(ids), 3), np.int64)
-        # The bits of the unsigned seed.
+        # The seed's 64 bits, as a signed number.
         keys[:, 0], keys[:, 1], keys[:, 2] = ids, self._epoch, np.uint64(self._seed).astype(np.int64)
         return [self._path(sample) for sample in ids], keys
 
@@ -144,11 +138,11 @@ class Feed:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The two pipelines: ours on a CPU, and one for a device whose decoder reads regions of an image.
+# The two pipelines: ours on a CPU, and one for a device, whose decoder reads regions of an image.
 
 
 _LAYOUTS = {"nchw": "CHW", "nhwc": "HWC"}
-# Edges of DALI's graph, which has a type of its own for them.
+# Edges of DALI's graph, which have a type of their own.
 Node = Any
 
 
@@ -160,7 +154,7 @@ class Engine:
         batch_size: images of a batch, at most.
         threads: of DALI, on the host.
         depth: batches that are made ahead.
-        device_id: number of the CUDA device; None for a pipeline that needs none.
+        device_id: number of the CUDA device; None for a pipeline on the host.
     """
 
     batch_size: int
@@ -196,19 +190,19 @@ def device_pipeline(
 ) -> Pipeline:
     """Our operator draws the crops, and DALI's decoder, resize and normalisation make them on the device.
 
-    `decoder="cpu"` is the same graph on a host: for tests of it, where no device is. Outputs: images (float32 where
-    `spec` asks for bfloat16, which DALI does not have), status of the headers.
+    `decoder="cpu"` is the same graph on a host, for tests. Outputs: images (float32 where `spec` asks for bfloat16,
+    which DALI lacks), status of the headers.
     """
 
     def graph(files: Node, keys: Node) -> tuple[Node, ...]:
         from nvidia.dali import fn, types
 
         files, anchor, shape, begin, end, flip, status = fn.hpcai500.draw_crop(files, keys, **_crop_arguments(spec))
-        # As our decoder: EXIF's orientation is left alone.
+        # As in our decoder, EXIF's orientation is ignored.
         images = fn.decoders.image_slice(
             files, anchor, shape, device=decoder, axis_names="HW", adjust_orientation=False, output_type=types.RGB
         )
-        # Not rounded to levels between resize and normalisation, as in our decoder.
+        # As in our decoder, values are not rounded to levels between resize and normalisation.
         images = fn.resize(
             images,
             size=[spec.size, spec.size],
@@ -244,7 +238,7 @@ def _pipeline(feed: Feed, engine: Engine, graph: Callable[[Node, Node], tuple[No
     )
     with pipeline:
         paths, keys = fn.external_source(source=feed, num_outputs=2, dtype=[types.UINT8, types.INT64], ndim=1)
-        # A file that shrinks while it is mapped would end the process.
+        # A file that shrinks while it is mapped would kill the process.
         files = fn.io.file.read(paths, dont_use_mmap=True)
         pipeline.set_outputs(*graph(files, keys))
     return pipeline
@@ -262,7 +256,7 @@ def _crop_arguments(spec: DecodeSpec) -> dict[str, Any]:
 
 
 def _texts(numbers: tuple[float, ...]) -> list[str]:
-    # Our operators take numbers as text: DALI would round them to 24 bits.
+    # Our operators take numbers as text: DALI would round them to float32.
     return [repr(number) for number in numbers]
 
 
@@ -280,7 +274,7 @@ class Handover(Protocol):
         """`made`, a list of DALI's tensors of one shape, as one tensor of the type that was asked for."""
 
     def let_go(self) -> None:
-        """Give back what DALI made, once nobody reads it."""
+        """Give back what DALI made, once nobody reads it any more."""
 
 
 class HostHandover:
@@ -290,7 +284,7 @@ class HostHandover:
         self._dtype = dtype
 
     def take(self, made: Any) -> torch.Tensor:
-        """As `Handover.take`. DALI knows no bfloat16: our operator gives its bits."""
+        """As `Handover.take`. DALI lacks bfloat16: our operator gives its bits."""
         images: torch.Tensor = from_dlpack(made.as_tensor())
         return images.view(self._dtype) if self._dtype == torch.bfloat16 else images
 
@@ -301,8 +295,8 @@ class HostHandover:
 class DeviceHandover:
     """On a CUDA device: a copy on torch's current stream into memory of torch's.
 
-    DALI's memory may be used again as soon as DALI has it back, whatever a stream of torch's still reads: it is held
-    until that stream has passed the copy. The copy comes behind the step before, which the host does not wait for: at
+    DALI may use its memory again as soon as it has it back, whatever torch's stream still reads. So it is held until
+    that stream has passed the copy. The copy is queued behind the step before, which the host does not wait for. At
     most two batches are held, so that DALI keeps buffers to fill.
     """
 
@@ -312,7 +306,7 @@ class DeviceHandover:
         self._held: deque[tuple[Any, torch.cuda.Event]] = deque()
 
     def take(self, made: Any) -> torch.Tensor:
-        """As `Handover.take`. DALI knows no bfloat16: its operators give float32."""
+        """As `Handover.take`. DALI lacks bfloat16: its operators give float32."""
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
         self._keep(_MOST_HELD - 1)
@@ -336,7 +330,7 @@ class DeviceHandover:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What our own loader says of files that a DALI pipeline could not make images of.
+# What our own loader makes of files that a DALI pipeline failed on.
 
 
 # Images at a time: ImageNet has a handful of odd files, and slots cost memory.
@@ -344,7 +338,7 @@ _BATCH = 8
 
 
 class NativeImages:
-    """The native loader, made when it is first needed: it mends files that only Pillow decodes, and names bad ones."""
+    """The native loader, made when it is first needed: it decodes files that only Pillow reads, and names bad ones."""
 
     def __init__(self, split: Split, root: Path, threads: int, settings: CropSettings) -> None:
         self._make: Callable[[], JpegBatches] = lambda: JpegBatches(
@@ -353,26 +347,25 @@ class NativeImages:
         self._loader: JpegBatches | None = None
 
     def images(self, ids: SampleIds, *, seed: int, epoch: int) -> tuple[torch.Tensor, int]:
-        """Images of the samples `ids`, and the warnings. Raises DataError, naming the file, where one has none."""
+        """Images of the samples `ids`, and the number of warnings. Raises DataError, naming the file, for a bad one."""
         self._loader = self._loader or self._make()
         parts = np.split(ids, range(_BATCH, len(ids), _BATCH))
         made = [(batch.images.clone(), batch.warnings) for batch in self._loader.epoch(parts, seed=seed, epoch=epoch)]
         return torch.cat([images for images, _ in made]), sum(warnings for _, warnings in made)
 
     def close(self) -> None:
-        """Stop its threads, if it has any."""
         if self._loader is not None:
             self._loader.close()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Batches of training images by DALI, seen as those of the native loader are.
+# Batches of training images by DALI, with the interface of the native loader.
 
 
 class DaliBatches:
-    """Images of one split, made ahead of the consumer by a DALI pipeline; as `JpegBatches`, which it stands in for.
+    """Images of one split, made ahead of the consumer by a DALI pipeline; a replacement of `JpegBatches`.
 
-    On a CPU, images are those of the native loader, bit for bit. On a CUDA device they lie there already, crops and
+    On a CPU, images are those of the native loader, bit for bit. On a CUDA device they are already there; crops and
     flips are the same, and pixels are those of DALI's decoder and filter (docs/input.md). `depth` batches are made
     while the consumer has another.
 
@@ -410,7 +403,7 @@ class DaliBatches:
 
         Reading begins when the first batch is asked for. The consumer may stop early; an epoch that is still open
         ends when another begins. Raises DataError, naming the file and the reason, for one that cannot be decoded,
-        and RunError for what else DALI fails of.
+        and RunError for any other failure of DALI.
         """
         if self._closed:
             raise ValueError("the input pipeline is closed")
@@ -439,7 +432,7 @@ class DaliBatches:
         try:
             pipeline.build()
         except RuntimeError as error:
-            # The operator opens the index once more, which may have gone meanwhile.
+            # The operator opens the index again, and it may have gone meanwhile.
             self._seek_index = None
             pipeline = _built(self._host_pipeline(None))
             index.tell(f"could not be used by DALI ({_reason(error)})")
@@ -449,7 +442,7 @@ class DaliBatches:
         return host_pipeline(self._feed, self._spec, self._engine, index.path.absolute() if index else None)
 
     def _run(self, batches: Sequence[SampleIds], seed: int, epoch: int) -> Generator[ImageBatch, None, None]:
-        # After a failure a pipeline is good for nothing.
+        # A pipeline that has failed cannot be used again.
         self._pipeline = pipeline = self._pipeline or self._build()
         self._feed.begin(batches, seed, epoch)
         try:
@@ -471,7 +464,7 @@ class DaliBatches:
             raise self._explained(error, seed, epoch) from error
         ids = self._feed.queued.popleft()
         status = np.asarray(said.as_tensor())
-        # Where this waits, it is for the device: no lack of data.
+        # Waiting here is for the device, not for data.
         images = self._handover.take(made)
         taken_at = time.perf_counter()
         if self._spec.layout == "nhwc":
@@ -488,7 +481,7 @@ class DaliBatches:
         )
 
     def _seek_counts(self, status: npt.NDArray[np.int32]) -> SeekCounts:
-        """What the third number of each status says, which is there where an index is used."""
+        """Counts from the third number of each status, which exists where an index is used."""
         if self._seek_index is None:
             return SeekCounts()
         used, _, unknown, false = np.bincount(status[:, 2], minlength=4).tolist()
@@ -497,7 +490,7 @@ class DaliBatches:
         return counts
 
     def _mend(self, images: torch.Tensor, ids: SampleIds, places: npt.NDArray[np.int64], seed: int, epoch: int) -> int:
-        """Put the native loader's images where there are none; returns warnings. DataError where it has none either."""
+        """Put the native loader's images where there are none; returns warnings. Raises DataError as it does."""
         if not places.size:
             return 0
         mended, warnings = self._native.images(ids[places], seed=seed, epoch=epoch)
@@ -505,13 +498,13 @@ class DaliBatches:
         return warnings
 
     def _explained(self, error: RuntimeError, seed: int, epoch: int) -> RunError:
-        """Why DALI failed: DataError, raised, where it is a file that the native loader cannot read either."""
+        """The error for a failure of DALI. Raises DataError for a file that the native loader cannot read either."""
         for ids in self._feed.queued:
             self._native.images(ids, seed=seed, epoch=epoch)
         return RunError(f"DALI could not make a batch: {_reason(error)}; see whether accelerator.loader=native can")
 
     def _finish(self) -> None:
-        """Let go of what was made and not asked for, so that another epoch can begin."""
+        """Discard what was made and not asked for, so that another epoch can begin."""
         self._feed.end()
         if self._pipeline is not None and not self._closed and not _drained(self._pipeline):
             self._pipeline = None
@@ -529,12 +522,12 @@ def _built(pipeline: Pipeline) -> Pipeline:
 
 
 def _reason(error: RuntimeError) -> str:
-    """What went wrong, in one line: of an operator, DALI first says at length where it was defined."""
+    """What went wrong, in one line: for an operator, DALI first says at length where it was defined."""
     return first_line(RuntimeError(str(error).rpartition("\nencountered:")[2]))
 
 
 def _drained(pipeline: Pipeline) -> bool:
-    """Take what is still being made, up to the end of the epoch; False where that fails, which nobody asked about."""
+    """Discard what is still being made, up to the end of the epoch; False where that fails."""
     while True:
         try:
             pipeline.schedule_run()

@@ -1,4 +1,9 @@
-"""Reads image files as the native loader does (csrc/core/file_reader.cpp): regular ones, of a bounded size."""
+"""The index of an image set: its files, their sizes and labels, and the fingerprints that name the set.
+
+A set has the folder layout that ImageNet ships in: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`. A class's label is its
+rank among the sorted folder names of `train`. Listing 1.28 M files takes minutes on a parallel file system, so the
+index is kept between runs; a run then checks one modification time per class folder.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +61,7 @@ class ImageIndex:
     """What a set consists of, without its pixels.
 
     `fingerprint` is a SHA-256 (hex) over classes, paths and sizes: equal for copies of a set wherever they lie.
-    `ignored_files` counts entries that are no images by their name.
+    `ignored_files` counts entries whose names are not those of images.
     """
 
     root: Path
@@ -68,7 +73,6 @@ class ImageIndex:
 
     @property
     def splits(self) -> tuple[Split, Split]:
-        """Both splits, train first."""
         return self.train, self.val
 
     @functools.cached_property
@@ -79,7 +83,7 @@ class ImageIndex:
 
 
 def make_split(name: str, paths: tuple[str, ...], sizes_bytes: SampleIds, labels: SampleIds) -> Split:
-    """Assemble a split whose arrays nobody can change by accident. Raises ValueError when lengths differ."""
+    """Make a split with read-only arrays. Raises ValueError when lengths differ."""
     if not len(paths) == len(sizes_bytes) == len(labels):
         raise ValueError(f"{name}: {len(paths)} paths, {len(sizes_bytes)} sizes, {len(labels)} labels")
     sizes_bytes.setflags(write=False)
@@ -88,7 +92,7 @@ def make_split(name: str, paths: tuple[str, ...], sizes_bytes: SampleIds, labels
 
 
 def build_index(root: Path, classes: tuple[str, ...], train: Split, val: Split, ignored_files: int) -> ImageIndex:
-    """Assemble an index and compute its fingerprint."""
+    """Make an index and compute its fingerprint."""
     digest = hashlib.sha256(pack_names([f"hpcai500 image index {INDEX_FORMAT}", str(len(classes)), *classes]))
     for split in (train, val):
         digest.update(pack_names([split.name, str(len(split))]))
@@ -98,17 +102,17 @@ def build_index(root: Path, classes: tuple[str, ...], train: Split, val: Split, 
 
 
 def pack_names(names: Iterable[str]) -> bytes:
-    """Join file names to bytes that only they give: NUL cannot occur in a name, and names need not be UTF-8."""
+    """Join file names to bytes without ambiguity: NUL cannot occur in a name. Names need not be UTF-8."""
     return "".join(f"{name}\0" for name in names).encode("utf-8", "surrogateescape")
 
 
 def unpack_names(packed: bytes) -> list[str]:
-    """Return what `pack_names` joined."""
+    """The inverse of `pack_names`."""
     return packed.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lists class folders in parallel: one `scandir` each, sizes included.
+# Listing of class folders, in parallel: one `scandir` each, sizes included.
 
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
@@ -135,7 +139,7 @@ class ClassFolder:
 
 
 def list_classes(split: Path) -> list[str]:
-    """Return the sorted names of the class folders in `split`. Raises DataError when it cannot be read."""
+    """The sorted names of the class folders in `split`. Raises DataError when it cannot be read."""
     try:
         with os.scandir(split) as entries:
             return sorted(entry.name for entry in entries if not _hidden(entry.name) and entry.is_dir())
@@ -144,13 +148,13 @@ def list_classes(split: Path) -> list[str]:
 
 
 def holds_images(folder: Path) -> bool:
-    """Tell whether images lie directly in `folder`."""
+    """Whether images lie directly in `folder`."""
     with os.scandir(folder) as entries:
         return any(_is_image_name(entry.name) for entry in entries)
 
 
 def scan_classes(root: Path, paths: Sequence[str], progress: Tracker) -> list[ClassFolder]:
-    """List the class folders `paths` (relative to `root`) and return them in that order.
+    """List the class folders `paths` (relative to `root`), in that order.
 
     Raises DataError, naming the folder or file, when one cannot be read.
     """
@@ -174,7 +178,7 @@ def _scan_class(root: Path, path: str) -> ClassFolder:
         mtime_ns = folder.stat().st_mtime_ns
         with os.scandir(folder) as entries:
             for entry in entries:
-                # An image name that is a dangling link is an error, not a file to pass over: stat() raises.
+                # A dangling link with an image's name is an error: stat() raises.
                 if not _is_image_name(entry.name) or entry.is_dir():
                     ignored_files += 1
                 else:
@@ -199,10 +203,9 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The index of an image set, kept between runs.
+# The index, kept between runs.
 #
-# A cache is worth nothing when it lies: it is used only if format and folder times still match, and a damaged one is
-# rebuilt without a word.
+# The cache is used only if its format and the folders' times still match; a damaged one is rebuilt without a warning.
 
 
 INDEX_FILE = ".hpcai500-index.npz"
@@ -227,7 +230,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def load(root: Path) -> ImageIndex | None:
-    """Return the cached index of the set at `root`, or None when there is none that still holds."""
+    """The cached index of the set at `root`; None when there is none, or it no longer holds."""
     for path in derived_paths(root, INDEX_FILE):
         try:
             index = _read(root, path)
@@ -241,8 +244,8 @@ def load(root: Path) -> ImageIndex | None:
 def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
     """Cache `index`, valid while the folders (relative to its root) keep these modification times in ns.
 
-    A set that changed a moment ago is not cached yet: a change within the same tick of the file system's clock would
-    go unnoticed for ever.
+    A set that changed a moment ago is not cached yet: another change within the same tick of the file system's clock
+    would never be noticed.
     """
     if max(folder_times_ns.values()) > time.time_ns() - _SETTLED_NS:
         return
@@ -250,7 +253,7 @@ def store(index: ImageIndex, folder_times_ns: dict[str, int]) -> None:
 
 
 def pack_index(index: ImageIndex, folder_times_ns: Mapping[str, int]) -> bytes:
-    """What `unpack_index` makes an index of, with the times at which folders were listed."""
+    """The bytes from which `unpack_index` makes an index, with the times at which folders were listed."""
     stream = io.BytesIO()
     arrays = {
         "format": np.array([INDEX_FORMAT]),
@@ -324,7 +327,7 @@ def _as_array(names: Iterable[str]) -> ByteArray:
 
 
 def staged_index(root: Path) -> ImageIndex | None:
-    """The index of the set that is staged in `root`; None where `root` is no staged folder.
+    """The index of the set that is staged in `root`; None where `root` is not a staged folder.
 
     Raises:
         DataError: climate years are staged there, or the index is damaged.
@@ -341,22 +344,21 @@ def staged_index(root: Path) -> ImageIndex | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Finds an image set in the folder layout that ImageNet ships in: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`.
-#
-# A class's label is its rank among the sorted folder names of `train`. Listing 1.28 M files takes minutes on a parallel
-# file system, so the index is cached (see `index_cache`); a run then checks one modification time per class folder.
+# Finding a set: from a staged folder, from the cache, or by listing it.
 
 
 LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
 
 
 def load_index(root: Path | str, *, refresh: bool = False, progress: Tracker = silent) -> ImageIndex:
-    """Return the index of the set at `root`, from the cache where that is still valid.
+    """The index of the set at `root`, from the cache where that is still valid.
 
     The cache is valid while no class folder changed its modification time; a file that is overwritten in place is
-    noticed only by `refresh=True`, which lists everything again. A staged folder has the index of the whole set,
-    however much of it is there. Raises DataError (one line) when the layout is not as expected, a class is empty, `val`
-    has a class that `train` has not, or a folder cannot be read.
+    noticed only with `refresh=True`, which lists everything again. A staged folder has the index of the whole set,
+    however much of it is there.
+
+    Raises DataError when the layout is not as expected, a class is empty, `val` has a class that `train` has not, or a
+    folder cannot be read.
     """
     root = Path(root)
     if (staged := staged_index(root)) is not None:
@@ -455,7 +457,7 @@ class ContentDigest:
         self._digest.update(pack_names([path]) + sha256)
 
     def hexdigest(self) -> str:
-        """Return the fingerprint of all files added so far."""
+        """The fingerprint of all files added so far."""
         return self._digest.hexdigest()
 
 
@@ -466,9 +468,9 @@ def store_content_fingerprint(index: ImageIndex, fingerprint: str) -> None:
 
 
 def load_content_fingerprint(index: ImageIndex) -> str | None:
-    """Return the fingerprint that the last complete check of exactly these files found, or None.
+    """The fingerprint that the last complete check of exactly these files found, or None.
 
-    Paths and sizes must be those of the check. A file overwritten since with as many bytes is not noticed: only
+    Paths and sizes must be those of the check. A file that was overwritten with as many bytes is not noticed: only
     another check reads all of them.
     """
     for path in derived_paths(index.root, CONTENT):
@@ -482,15 +484,15 @@ def load_content_fingerprint(index: ImageIndex) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reads image files as the native loader does (csrc/core/file_reader.cpp): regular ones, of a bounded size.
+# Reading image files as the native loader does (csrc/core/file_reader.cpp): regular ones, of a bounded size.
 
 
-# Folder::most_bytes: a path to a video or a disk ends here, and not in the memory limit.
+# Folder::most_bytes: a path to a video or a disk fails here, not at the memory limit.
 MOST_BYTES = 2**30
 
 
 def read_image(path: Path) -> bytes:
-    """The whole file. Raises OSError, whose `strerror` says why, where it cannot be read, is no file, or too large."""
+    """The whole file. Raises OSError, whose `strerror` says why, if it is unreadable, not regular, or too large."""
     # Opening a pipe without a writer would wait for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -501,7 +503,7 @@ def read_image(path: Path) -> bytes:
             reason = f"the file has {status.st_size} bytes; the limit for an image is {MOST_BYTES}"
             raise OSError(errno.EFBIG, reason)
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            # No further than that, as a file that grows meanwhile has no end.
+            # No more than its size was, as a file that grows meanwhile has no end.
             return stream.read(status.st_size)
     finally:
         os.close(descriptor)

@@ -1,4 +1,8 @@
-"""Batches of training images: the core's ring of native threads, seen as an iterator of torch tensors."""
+"""Batches of training images: the core's ring of native threads, seen as an iterator of torch tensors.
+
+Files that the core's JPEG decoder does not take are decoded by Pillow. A few batches can also be held in memory and
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +32,21 @@ from hpcai500.data.staging.reading import not_staged
 from hpcai500.errors import DataError
 
 # ----------------------------------------------------------------------------------------------------
-# Image files that the core's JPEG decoder leaves to Pillow: ImageNet itself holds a PNG named .JPEG.
+# Files that the core's JPEG decoder leaves to Pillow: ImageNet itself holds a PNG named .JPEG.
 
 
 Pixels = npt.NDArray[np.uint8]
 
 
 def decode_odd(content: bytes) -> Pixels:
-    """Decode any image file that Pillow reads; return its pixels as uint8 of shape (height, width, 3), RGB.
+    """Decode any image file that Pillow reads to uint8 of shape (height, width, 3), RGB.
 
     Grey becomes RGB, transparency is dropped, 16-bit grey keeps its upper 8 bits. Raises ValueError with the reason
-    when the file is no image, truncated, damaged, or so large that Pillow suspects an attack.
+    when the file is not an image, truncated, damaged, or so large that Pillow suspects an attack.
     """
     try:
         with warnings.catch_warnings():
-            # A palette's transparency, a half-suspicious size: Pillow's advice to programmers, not a defect of data.
+            # Pillow's advice to programmers (a palette's transparency, a large size) is no defect of the data.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content)) as image:
                 return _rgb(image)
@@ -55,15 +59,15 @@ def decode_odd(content: bytes) -> Pixels:
 
 def _rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I"):
-        # Pillow's own conversion of 16-bit grey clips at 255: a white image.
+        # Pillow's own conversion of 16-bit grey clips at 255, which gives a white image.
         grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
-    # A copy: asarray of an image is read-only, and what crops it may want to own it.
+    # A copy, as asarray of an image is read-only and cropping may need to own it.
     return np.array(image.convert("RGB"), dtype=np.uint8)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Batches of training images: the core's ring of native threads, seen as an iterator of torch tensors.
+# The loader.
 
 
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
@@ -75,10 +79,10 @@ CropMode = Literal["random", "centre"]
 class ImageBatch:
     """One batch on the host.
 
-    `images` has shape (N, 3, size, size), in channels_last order for the layout "nhwc"; `labels` (N,) is int64.
-    `samples` are the N ids that were asked for. `warnings` counts images that decoded with complaints. `wait_seconds`
-    is how long the consumer was kept waiting for decoded images; `seek` what a seek index was good for.
-    `images` is a view of a slot that is refilled once the next batch is asked for: use it, or copy it, before.
+    `images` has shape (N, 3, size, size), in channels_last order for the layout "nhwc". It is a view of a slot that is
+    refilled once the next batch is asked for: use it, or copy it, before. `labels` (N,) is int64; `samples` are the N
+    ids that were asked for. `warnings` counts images that decoded with warnings. `wait_seconds` is how long the
+    consumer was kept waiting for decoded images; `seek` counts images by their use of a seek index.
     """
 
     images: torch.Tensor
@@ -96,7 +100,7 @@ class Batches(Protocol):
         """Yield one `ImageBatch` for each array of sample ids, in that order."""
 
     def close(self) -> None:
-        """Give threads and memory back."""
+        """Free threads and memory."""
 
 
 class JpegBatches:
@@ -250,7 +254,7 @@ class JpegBatches:
         )
 
     def _mend(self, finished: Batch, seed: int, epoch: int) -> None:
-        """Fill the places of files that only Pillow can decode; raise DataError for the first other failure."""
+        """Fill the places of files that only Pillow can decode. Raises DataError for the first other failure."""
         for failure in finished.failures:
             if failure.kind != "unsupported":
                 raise self._undecodable(failure.sample, failure.reason)
@@ -265,7 +269,7 @@ class JpegBatches:
             place = self._arrays[finished.slot][failure.position]
             crop_pixels(pixels, self._spec, place, seed=seed, epoch=epoch, sample=failure.sample)
 
-        # A few odd files in ImageNet, but also whole sets of PNG.
+        # ImageNet has a few odd files, but a set may be PNG throughout.
         with ThreadPoolExecutor(min(self._threads, len(finished.failures))) as pool:
             list(pool.map(decode, finished.failures))
 
@@ -280,7 +284,7 @@ class JpegBatches:
 
 
 class MemoryBatches:
-    """Holds a few decoded batches, where they are, and repeats them: what an engine does when its input costs nothing.
+    """Holds copies of a few decoded batches, wherever they are, and repeats them: training without the cost of input.
 
     Batches of an epoch carry the sample ids that were asked for, with the images and labels of the held ones.
     """
@@ -301,7 +305,6 @@ class MemoryBatches:
             yield ImageBatch(images[: len(ids)], labels[: len(ids)], ids, 0)
 
     def close(self) -> None:
-        """Forget the batches."""
         self._held = []
 
 
@@ -311,11 +314,11 @@ def _copy(images: torch.Tensor) -> torch.Tensor:
 
 
 def _as_array(slot: torch.Tensor) -> npt.NDArray[Any]:
-    # NumPy has no bfloat16: the core takes its bits.
+    # NumPy lacks bfloat16: the core takes its bits.
     array: npt.NDArray[Any] = (slot.view(torch.uint16) if slot.dtype == torch.bfloat16 else slot).numpy()
     return array
 
 
 def _as_system_has_it(path: str) -> str:
-    # The core takes bytes for text. A name need not be UTF-8, and then it is no text that C++ could be given.
+    # The core takes bytes for text. A name need not be UTF-8, and then no str could be given to C++.
     return cast(str, os.fsencode(path))

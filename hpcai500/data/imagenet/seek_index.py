@@ -1,7 +1,7 @@
 """The seek index of an image set: where decoding can begin within each file, so that a crop costs what it shows.
 
-`hpcai500 data index ic DIR` makes it, and both loaders use it where it is. It changes no pixel, and nothing of what the
-set is: its file lies beside the classes' folders, and no listing, fingerprint or record has it.
+`hpcai500 data index ic DIR` makes it, and both loaders use it where it exists. It changes no pixel and is no part of
+the set: its file lies beside the classes' folders, and no listing, fingerprint or record includes it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from hpcai500.progress import Tracker, silent
 from hpcai500.streams import say
 
 # ----------------------------------------------------------------------------------------------------
-# The seek index of an image set: where decoding can begin within each file, so that a crop costs what it shows.
-#
-# `hpcai500 data index ic DIR` makes it, and both loaders use it where it is. It changes no pixel, and nothing of what
-# the set is: its file lies beside the classes' folders, and no listing, fingerprint or record has it.
+# Finding the index, and what decoding by it came to.
 
 
 SEEK_INDEX = ".hpcai500-seek-index"
@@ -40,9 +37,9 @@ _told: set[str] = set()
 
 @dataclass(frozen=True)
 class SeekCounts:
-    """Images that were decoded with seek points; that the index did not know; of which it said what is not so.
+    """Images decoded with seek points; those that the index does not know; and those about which it is wrong.
 
-    The others are of kinds that have no points, or there is no index.
+    Images that are not counted are of kinds without points, or there is no index.
     """
 
     used: int = 0
@@ -65,7 +62,7 @@ class FoundIndex:
     index: SeekIndex
 
     def notice(self, counts: SeekCounts, images: int) -> None:
-        """Tell, once in a process, that the index does not fit the set: of a batch of `images` it missed some."""
+        """Warn, once in a process, that the index does not fit the set: of a batch of `images` it missed some."""
         said = []
         if counts.unknown:
             said.append(f"does not know {counts.unknown}")
@@ -75,14 +72,14 @@ class FoundIndex:
             self.tell(f"{' and '.join(said)} of the {images} images of a batch")
 
     def tell(self, reason: str) -> None:
-        """Tell, once in a process, that images are decoded without the index."""
+        """Warn, once in a process, that images are decoded without the index."""
         _tell_once(self.path, reason, _SLOWER, _anew(self.root))
 
 
 def find_seek_index(root: Path, *, otherwise: str = _SLOWER) -> FoundIndex | None:
-    """The index of the set at `root`, the newer one where there are one in the set and one in the user's cache.
+    """The index of the set at `root`: the newer of the one in the set and the one in the user's cache.
 
-    Of one that cannot be used there is one warning on stderr, which says `otherwise` where there is no other.
+    For one that cannot be used there is one warning on stderr, which says `otherwise` where there is no other.
     """
     found, unusable = None, []
     for path in _newest_first(root):
@@ -105,7 +102,7 @@ def find_seek_index(root: Path, *, otherwise: str = _SLOWER) -> FoundIndex | Non
 def _newest_first(root: Path) -> list[Path]:
     times_ns = {}
     for path in derived_paths(root, SEEK_INDEX):
-        # There need be none; and what this user cannot see is none.
+        # It may be missing, and one that this user cannot see counts as missing.
         with contextlib.suppress(OSError):
             times_ns[path] = path.stat().st_mtime_ns
     return sorted(times_ns, key=times_ns.__getitem__, reverse=True)
@@ -116,7 +113,7 @@ def _anew(root: Path) -> str:
 
 
 def _tell_once(path: Path, reason: str, consequence: str, remedy: str) -> None:
-    """Once in a process, and by one process of a node."""
+    """Warn once in a process, and from one process of a node."""
     if str(path) in _told:
         return
     _told.add(str(path))
@@ -125,14 +122,14 @@ def _tell_once(path: Path, reason: str, consequence: str, remedy: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What kind of file it is that our own decoder leaves to libjpeg-turbo or to Pillow.
+# Why our own decoder leaves a file to libjpeg-turbo or to Pillow.
 
 
 _COLOURS = ("grey", "YCbCr")
 _SAMPLINGS = ("1x1", "1x1,1x1,1x1", "2x1,1x1,1x1", "2x2,1x1,1x1")
-# Markers (T.81, table B.1), and what of a frame's only its marker tells.
+# Markers (T.81, table B.1), and what only the marker of a frame tells about it.
 _FILL, _START_OF_SCAN = 0xFF, 0xDA
-# Headers are shorter; a file may be 1 GiB of fill bytes.
+# Headers are shorter, but a file may be 1 GiB of fill bytes.
 _MOST_HEADER_BYTES = 2**20
 _FRAMES = {
     0xC0: "",
@@ -145,7 +142,7 @@ _FRAMES = {
 
 
 def why_not_ours(content: bytes) -> str:
-    """Why our own decoder does not take a file whole: its kind, or, of a kind that it takes, "damaged" where
+    """Why our own decoder does not take a file whole: its kind, or, for a kind that it takes, "damaged" where
     libjpeg-turbo says so, too.
     """
     if kind := _kind_by_header(content):
@@ -178,7 +175,7 @@ def _kind_by_header(content: bytes) -> str:
 
 
 def _segments(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each marker up to the first scan's, and what follows its length."""
+    """Each marker up to the first scan's, with its payload."""
     at = 2 if content.startswith(b"\xff\xd8") else len(content)
     while at + 4 <= len(content) and content[at] == 0xFF:
         marker, length = content[at + 1], int.from_bytes(content[at + 2 : at + 4], "big")
@@ -192,7 +189,7 @@ def _segments(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Makes the seek index of an image set: reads every file once, and writes the index whole or not at all.
+# Making the index: every file is read once, and the index is written whole or not at all.
 
 
 _FILES_PER_TASK = 16
@@ -206,14 +203,11 @@ class SeekIndexReport:
     """What was made.
 
     Attributes:
-        path: of the index.
-        files: of the set that could be read.
+        files: that could be read.
         with_points: files that can be decoded from within.
         without_points: how many cannot, by reason.
-        unreadable: files that could not be read: path relative to the root, and reason.
+        unreadable: path relative to the root, and reason.
         data_bytes: of all files that were read.
-        index_bytes: of the index.
-        seconds: for reading, decoding and writing.
     """
 
     path: Path
@@ -227,7 +221,7 @@ class SeekIndexReport:
 
     @property
     def share(self) -> float:
-        """Bytes of the index to one of the data."""
+        """Bytes of the index / bytes of the data."""
         return self.index_bytes / max(self.data_bytes, 1)
 
 
@@ -236,8 +230,8 @@ def make_seek_index(
 ) -> SeekIndexReport:
     """Read every file of the set at `root`, in `threads` threads (default: one a core), and write its seek index.
 
-    The index lies in the set, or, `in_cache`, in the user's cache. One that is there is replaced when the new one is
-    whole; it stays as it is where this fails or is interrupted. Of a staged folder, what is there is read. Same files
+    The index lies in the set or, with `in_cache`, in the user's cache. An existing one is replaced when the new one is
+    whole, and stays as it is if this fails or is interrupted. Of a staged folder, what is there is read. The same files
     make the same index.
 
     Raises DataError where there is no data set, none of its files can be read, or the index cannot be written.
@@ -280,7 +274,7 @@ def _unwritable(path: Path, root: Path, in_cache: bool, error: OSError) -> DataE
         fix = f"remove the folder that is in its place, {again}"
     else:
         fix = f"check the disk and the mount, {again}"
-    # The core's errors name a file that nobody has asked for.
+    # The core's errors name a temporary file, which would mean nothing to the user.
     return DataError(f"cannot write the seek index {path}: {os.strerror(code)}; {fix}")
 
 
@@ -329,7 +323,7 @@ class _File:
 
 
 def _files_in_order(index: ImageIndex, threads: int) -> Iterator[list[_File]]:
-    """All files in the set's order; a bounded window of tasks keeps memory flat."""
+    """All files in the set's order; a bounded window of tasks limits memory."""
 
     def examine_all(paths: tuple[str, ...]) -> list[_File]:
         return [_examine(index.root, path) for path in paths]

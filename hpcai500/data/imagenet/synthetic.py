@@ -22,7 +22,7 @@ from hpcai500.files import write_unsynced
 from hpcai500.progress import Progress, Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
-# Draws one synthetic image: a textured shape, turned and coloured at random, on 1/f noise.
+# One synthetic image: a textured shape, turned and coloured at random, on 1/f noise.
 #
 # A class is a pair of shape and texture. Neither colour, place, size nor angle says anything about the class, so a
 # model has to learn form and pattern, as it does on photographs.
@@ -44,7 +44,7 @@ class ObjectFrame:
     radius: float
 
     def waves(self, x: Plane, waves_per_side: float) -> Plane:
-        """Return a square wave of -1 and 1 along `x`."""
+        """A square wave of -1 and 1 along `x`."""
         wave: Plane = np.sign(np.sin(np.float32(2 * np.pi * waves_per_side) * x))
         return wave
 
@@ -126,7 +126,7 @@ TEXTURES: dict[str, Callable[[ObjectFrame, np.random.Generator], Plane]] = {
 }
 
 # The 4 x 5 pairs that a small network tells apart within a smoke run come first; squares (much like discs at 64
-# pixels), twins and shades only enter larger sets.
+# pixels), twins and shades occur in larger sets only.
 _EASY_SHAPES, _EASY_TEXTURES = list(SHAPES)[:4], list(TEXTURES)[:5]
 CLASSES: tuple[tuple[str, str], ...] = tuple(
     sorted(
@@ -137,16 +137,13 @@ CLASSES: tuple[tuple[str, str], ...] = tuple(
 
 
 def class_name(label: int) -> str:
-    """Return the folder name of class `label`; names sort as labels do."""
+    """The folder name of class `label`; names sort as labels do."""
     shape, texture = CLASSES[label]
     return f"{label:02d}-{shape}-{texture}"
 
 
 def draw_jpeg(label: int, random: np.random.Generator, smallest_side: int, largest_side: int) -> bytes:
-    """Return a JPEG file of class `label`: sides, quality and chroma subsampling at random.
-
-    Sides are in pixels, both bounds included.
-    """
+    """A JPEG file of class `label`; random sides (pixels, both bounds included), quality and chroma subsampling."""
     rows, columns = (int(side) for side in random.integers(smallest_side, largest_side, size=2, endpoint=True))
     pixels = _draw(label, random, rows, columns)
     quality = int(random.integers(60, 95, endpoint=True))
@@ -163,7 +160,7 @@ def _draw(label: int, random: np.random.Generator, rows: int, columns: int) -> n
     pattern = TEXTURES[texture](frame, random)[..., None]
     noise = _pink_noise(random, rows, columns)[..., None]
     background = random.uniform(0.2, 0.8, 3).astype(np.float32)
-    # Away from the background in every channel, and folded back into [0, 1]: the object always stands out.
+    # Away from the background in every channel, and wrapped into [0, 1]: the object always stands out.
     foreground = (background + (random.uniform(0.3, 0.6, 3) * random.choice([-1.0, 1.0], 3))) % 1.0
     object_pixels = foreground.astype(np.float32) + np.float32(0.22) * pattern + np.float32(0.3) * noise
     image = np.where(inside, object_pixels, background + noise)
@@ -193,12 +190,10 @@ def _pink_noise(random: np.random.Generator, rows: int, columns: int, deviation:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Writes a learnable synthetic image set as real JPEG files in ImageNet's layout.
-#
-# For machines without ImageNet: smoke runs train on it through the same code as the reference run.
+# The whole set: its parameters, and the processes that draw and write it.
 
 
-# Raised when the same parameters begin to give other pictures: sets of two versions must not mix.
+# To be raised when the same parameters begin to give other pictures: sets of two versions must not mix.
 _GENERATOR_VERSION = 1
 _IMAGES_PER_TASK = 25
 _SMALLEST_SIDE, _LARGEST_SIDE = 16, 4096
@@ -321,7 +316,6 @@ class _Job:
     wanted: SyntheticSet
 
     def write(self, files: list[_File]) -> int:
-        """Draw and write `files`; return how many they are."""
         for file in files:
             key = np.random.SeedSequence([self.wanted.seed, SPLIT_NAMES.index(file.split), file.label, file.number])
             random = np.random.Generator(np.random.PCG64(key))

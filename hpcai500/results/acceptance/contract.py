@@ -24,7 +24,7 @@ from hpcai500.text import PREFIXES, duration, scaled, short
 from hpcai500.toml_source import Source, explain, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
-# What a contract can be about: each metric by its name, its unit, which way is better, and where it is measured.
+# Metrics: what a contract can be about.
 
 
 Better = Literal["higher", "lower"]
@@ -40,12 +40,11 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: as a contract names it.
-        unit: what its numbers are in, in records and JSON.
+        unit: of its numbers in records and JSON.
         better: which way a system is better.
         kind: `run`: each run has one; `variation`: one number over all runs; `micro`: of `hpcai500 micro`;
             `efficiency`: from runs on several numbers of nodes.
-        remedy: what to do where nothing is known of it.
+        remedy: what to do where it is unknown.
     """
 
     name: str
@@ -115,7 +114,7 @@ METRICS: dict[str, Metric] = {
         *(_micro(*one) for one in _MICRO.items()),
     )
 }
-# Mean watts are no aim of their own: with more speed they grow. What is judged is energy, and what was had for a watt.
+# Mean watts are left out, as they grow with speed: energy, and what a watt gives, are compared instead.
 COMPARED = tuple(
     METRICS[name]
     for name in (
@@ -126,7 +125,7 @@ COMPARED = tuple(
 
 
 def find_metric(name: str) -> Metric:
-    """The metric that is called `name`.
+    """Return the metric that is called `name`.
 
     Raises:
         ValueError: there is none; the message names those that there are.
@@ -143,7 +142,7 @@ def find_metric(name: str) -> Metric:
 
 
 def value_of(metric: Metric) -> Callable[[Result], float | None]:
-    """What gives the metric of a run, or of the variation the metric that varies, from a result."""
+    """Return what takes the metric from a result; of a variation, the metric that varies."""
     name = metric.name.removeprefix(VARIATION)
     if name == QUALITY:
         return lambda result: result.quality.achieved
@@ -151,11 +150,11 @@ def value_of(metric: Metric) -> Callable[[Result], float | None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Units that a contract may name: those of the metrics, and their multiples by name.
+# Units that a contract may name: those of the metrics, and their multiples.
 
 
 _MULTIPLES = {prefix: factor for factor, prefix in PREFIXES}
-# Unit of a metric -> every name that a contract may give instead, and how many of the metric's own it is.
+# By unit of a metric: other names that a contract may use, each with its size in the metric's unit.
 _NAMES: dict[str, dict[str, float]] = {
     "FLOPS": {f"{prefix}FLOPS": factor for prefix, factor in _MULTIPLES.items()},
     "FLOPS/W": {f"{prefix}FLOPS/W": factor for prefix, factor in _MULTIPLES.items()},
@@ -170,7 +169,7 @@ _NAMES: dict[str, dict[str, float]] = {
 
 
 def unit_names(base: str) -> list[str]:
-    """Every name that a contract may give a unit by, the metric's own first."""
+    """All names that a contract may give a unit by, the metric's own first."""
     return [base, *_NAMES[base]]
 
 
@@ -180,7 +179,7 @@ def unit_factor(name: str, base: str) -> float | None:
 
 
 def shown(value: float, base: str, unit: str | None = None) -> str:
-    """`value`, which is in `base`, for people: in the `unit` of the contract, or scaled to what is easily read."""
+    """Format `value`, which is in `base`, in the contract's `unit`, or scaled to what is easily read."""
     if unit is not None:
         factor = unit_factor(unit, base)
         assert factor is not None
@@ -195,7 +194,7 @@ def shown(value: float, base: str, unit: str | None = None) -> str:
 
 
 def plain(value: float) -> str:
-    """Four digits, or all before the point: `58,900`, `1.472`."""
+    """Four significant digits, or all before the point: `58,900`, `1.472`."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:,.4g}"
 
 
@@ -204,21 +203,21 @@ def _behind(unit: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is wrong with a contract file, each mistake once, and its criteria counted as people count.
+# Mistakes in a contract file: each is reported once, and criteria are counted from 1.
 
 
 _MOST_NAME = 60
 
 
 def mistakes(model: type[BaseModel], source: Source, tables: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """A line for each mistake in `tables`, which stand in `source` and are not those of `model`."""
+    """Return a line for each mistake that `model` found in `tables`, which were read from `source`."""
     details = error.errors(include_url=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
     return [_line(model, source, tables, detail) for detail in details if not _is_misspelt(detail, unknown, details)]
 
 
 def _is_misspelt(detail: ErrorDetails, unknown: Sequence[tuple[Any, ...]], details: Sequence[ErrorDetails]) -> bool:
-    """Whether a key is missing only because it is there by a wrong name, which is told beside it."""
+    """Whether a key is missing only because it is misspelt, which is reported beside it."""
     if detail["type"] != "missing":
         return False
     *table, key = detail["loc"]
@@ -236,23 +235,23 @@ def _line(model: type[BaseModel], source: Source, tables: Mapping[str, Any], det
 
 
 def _places(location: Sequence[str | int]) -> Iterator[tuple[str, int]]:
-    """The table of an array that is meant, by name and number (from 0)."""
+    """Yield the table of an array that is meant, by name and number (from 0)."""
     if len(location) > 1 and isinstance(location[0], str) and isinstance(location[1], int):
         yield location[0], location[1]
 
 
 def _named(tables: Mapping[str, Any], table: str, place: int) -> str:
-    """What people know it by: the metric of one of the criteria."""
+    """What people know a criterion by: its metric, in parentheses."""
     metric = tables[table][place].get("metric") if isinstance(tables[table][place], dict) else None
     return f" ({short(metric, _MOST_NAME)})" if isinstance(metric, str) and metric.isprintable() else ""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Contract files: what a system must reach to be accepted. `recipes/acceptance/example.toml` explains every field.
+# The schema of contract files.
 
 
 DEFAULT_STATISTIC: Statistic = "mean"
-# Nothing that is measured is further from 1 than these, and arithmetic stays exact.
+# No measured value lies outside of this range, within which arithmetic stays exact.
 _LEAST, _MOST = 1e-12, 1e30
 _MOST_CRITERIA = 1000
 # A limit below half or above twice the reference is no limit.
@@ -379,19 +378,18 @@ class CriterionTable(_Table):
 
     @property
     def subject(self) -> Metric:
-        """What is measured."""
         return find_metric(self.metric)
 
     @property
     def factor(self) -> float:
-        """How many of the metric's own unit one of the contract's is."""
+        """Size of the contract's unit in the metric's own unit."""
         factor = unit_factor(self.unit, self.subject.unit)
         assert factor is not None
         return factor
 
     @property
     def limits(self) -> Limits:
-        """What is accepted, in the metric's own unit; no parallel efficiency above 1.05 but where `upper` says so."""
+        """What is accepted, in the metric's own unit; parallel efficiency up to 1.05 unless `upper` is given."""
         reference, upper = self.reference * self.factor, self.upper
         if upper is None and self.subject.kind == "efficiency":
             upper = MOST_EFFICIENCY / reference - 1
@@ -404,7 +402,7 @@ class CriterionTable(_Table):
 
     @property
     def name(self) -> str:
-        """What people and harnesses call it."""
+        """Its name for people and harnesses: `ic: vflops (mean, 16 nodes)`."""
         qualities: list[str] = []
         if self.over_runs and self.subject.kind == "run":
             qualities.append("every run" if self.over_runs == "every" else self.over_runs)
@@ -423,7 +421,7 @@ class CriterionTable(_Table):
 
     @model_validator(mode="after")
     def _can_be_missed(self) -> CriterionTable:
-        """A contract that nobody can miss says nothing."""
+        """Refuse a criterion that no system could miss."""
         needed = "lower" if self.subject.better == "higher" else "upper"
         if getattr(self, needed) is None:
             raise ValueError(f"{self.metric}: {self.subject.better} is better, so give {needed} = 0.0, or a tolerance")
@@ -479,7 +477,7 @@ class Spec(_Table):
 
 @dataclass(frozen=True)
 class Contract:
-    """A contract file: where it lies, the hash of its bytes, what it says."""
+    """A contract file: its path, the hash of its bytes, and what it says."""
 
     path: Path
     sha256: str
@@ -487,7 +485,7 @@ class Contract:
 
     @property
     def signers(self) -> Path | None:
-        """The file of keys that it vouches for; its path is relative to the contract."""
+        """The file of keys that the contract vouches for; its path is relative to the contract."""
         return self.path.parent / self.spec.require.signers if self.spec.require.signers else None
 
 
@@ -497,7 +495,7 @@ def contracts_folder() -> Path:
 
 
 def find_contract(name: Path) -> Path:
-    """The file of `name`: a path, or the short name of a contract file that comes with hpcai500 (`smoke`).
+    """Find the file of `name`: a path, or the short name of a contract that comes with hpcai500 (`smoke`).
 
     Raises:
         UsageError: neither exists.
@@ -512,10 +510,10 @@ def find_contract(name: Path) -> Path:
 
 
 def load_contract(path: Path) -> Contract:
-    """The contract in the file `path`.
+    """Read the contract file `path`.
 
     Raises:
-        UsageError: with file, line, table, key and the allowed values, a line for each mistake.
+        UsageError: a line for each mistake, with file, line, table, key and the allowed values.
     """
     source = read_source(path, UsageError)
     tables = parse_tables(source, UsageError)

@@ -1,7 +1,7 @@
-"""The runs that a system is judged by: their records, scored again from their events, and what is wrong with others.
+"""The evidence that a system is judged by: runs, scored again from their events, and what must hold of all of them.
 
-Level and rank of a submission are those that its verification found. Of a bare record the recipe alone tells them, and
-only where its code is the one that is installed here.
+Submissions are verified first; their level and rank are those that verification found. Of a bare record the recipe
+alone tells them, and only where its code is the one that is installed here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Submission files as what is judged: each is verified first, and its campaign is read only where that holds.
+# Submissions: each is verified first, and its campaign is read only if nothing failed.
 
 
 _SEVERITIES: dict[Severity, str] = {
@@ -51,7 +51,7 @@ _SEVERITIES: dict[Severity, str] = {
 
 @dataclass(frozen=True)
 class Trust:
-    """What a submission is held against.
+    """What a submission is checked against.
 
     Attributes:
         signers: OpenSSH file of keys that are vouched for.
@@ -64,13 +64,11 @@ class Trust:
 
 @dataclass(frozen=True)
 class Verified:
-    """A submission that holds.
+    """A submission that verification did not refuse.
 
     Attributes:
-        path: the ZIP file.
-        campaign: folder where its campaign lies open.
+        campaign: folder of its extracted campaign.
         manifest_sha256: hash of the manifest, which holds those of all other files.
-        verification: all that was found.
         not_checked: what nobody has looked at, a sentence each.
     """
 
@@ -82,7 +80,6 @@ class Verified:
 
     @property
     def counts(self) -> dict[Severity, int]:
-        """How many findings there are of each severity."""
         found = Counter(finding.severity for finding in self.verification.findings)
         return {severity: found[severity] for severity in _SEVERITIES}
 
@@ -93,12 +90,10 @@ class Verified:
 
     @property
     def sentence(self) -> str:
-        """For people."""
         told = ", ".join(f"{self.counts[severity]} {words}" for severity, words in _SEVERITIES.items())
         return f"{self.path}: {self.verification.verdict} ({told}); signed by {self.verification.signer}"
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         manifest = self.verification.manifest
         return {
             "path": str(self.path),
@@ -114,12 +109,12 @@ class Verified:
 
 
 def is_submission(path: Path) -> bool:
-    """Whether `path` is a file that says that it is a submission."""
+    """Whether `path` is a file that claims to be a submission, by its name or its content."""
     return path.is_file() and (path.suffix.lower() == ".zip" or zipfile.is_zipfile(path))
 
 
 def open_verified(path: Path, folder: Path, trust: Trust, tracker: Tracker = silent) -> Verified:
-    """Verify the submission in the file `path`, and lay its campaign open in `folder`, which is made.
+    """Verify the submission in the file `path`, and copy its campaign to the new folder `folder`.
 
     Raises:
         WrongAnswerError: it is refused; with the first thing that does not hold.
@@ -140,7 +135,7 @@ def open_verified(path: Path, folder: Path, trust: Trust, tracker: Tracker = sil
 
 
 class _Collector:
-    """Goes along with the checks while the files lie open: what is judged is, byte for byte, what was verified."""
+    """A check that copies the campaign: what is judged is, byte for byte, what was verified."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -166,15 +161,12 @@ def _not_checked(trust: Trust, accounting: bool) -> Iterator[str]:
 
 
 def paths_shown(submissions: Sequence[Verified]) -> dict[Path, Path]:
-    """By the folder where a campaign lies open, the file that it is of: the folder is gone when anybody reads of it."""
+    """Map the folder of each extracted campaign, which is gone when messages are read, to its submission file."""
     return {one.campaign: one.path for one in submissions}
 
 
 # ----------------------------------------------------------------------------------------------------
-# The runs that a system is judged by: their records, scored again from their events, and what is wrong with others.
-#
-# Level and rank of a submission are those that its verification found. Of a bare record the recipe alone tells them,
-# and only where its code is the one that is installed here.
+# Runs: of records, series, campaigns and submissions.
 
 
 _NONE = "of no level"
@@ -182,14 +174,12 @@ _NONE = "of no level"
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run.
+    """One finished run, with its `result` computed from its events.
 
     Attributes:
-        record: its record.
-        result: its numbers, from its events.
-        head: hash of its last event, which stands for all of them.
-        level: lowest level that allows what was changed; None where none does, or where nobody can tell.
-        level_told: the same in words, with the command that says why, or why nobody can tell.
+        head: hash of its last event, which covers all of them.
+        level: lowest level that allows what was changed; None where none does, or where it is unknown.
+        level_told: the same in words, with the command that says why, or why it is unknown.
         reasons: why it may not be ranked; none if it may be.
     """
 
@@ -202,13 +192,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What people call it."""
         return str(self.record.path)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A record or a campaign that is changed, broken or not complete: what it says is no evidence."""
+    """A record or a campaign that is changed, broken or incomplete, and so no evidence."""
 
     path: Path
     problem: str
@@ -216,7 +205,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All runs that were given, the campaigns and submissions that they are of, and what cannot be used."""
+    """All runs that were given, their campaigns and submissions, and what cannot be used."""
 
     runs: tuple[Run, ...]
     faults: tuple[Fault, ...]
@@ -225,11 +214,10 @@ class Evidence:
 
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:
-        """Names of the benchmarks of the runs."""
         return tuple(dict.fromkeys(run.result.benchmark for run in self.runs))
 
     def on_nodes(self, benchmark: str | None, nodes: int | None) -> tuple[Run, ...]:
-        """Runs of `benchmark` on so many nodes; None stands for any benchmark, and for the largest number of nodes."""
+        """Runs of `benchmark` on `nodes` nodes; None stands for any benchmark, and for the largest number of nodes."""
         runs = [run for run in self.runs if benchmark in (None, run.result.benchmark)]
         wanted = nodes or max((run.result.nodes for run in runs), default=0)
         return tuple(run for run in runs if run.result.nodes == wanted)
@@ -239,18 +227,16 @@ class Evidence:
         return any(run.record.path.parent == one.campaign for one in self.submissions)
 
     def alike(self) -> Iterator[tuple[Run, ...]]:
-        """The runs by what they have in common: the benchmark and the number of ranks."""
+        """Yield the runs in groups of one benchmark and one number of ranks."""
         kinds = dict.fromkeys((run.result.benchmark, run.result.world_size) for run in self.runs)
         for kind in kinds:
             yield tuple(run for run in self.runs if (run.result.benchmark, run.result.world_size) == kind)
 
 
 def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -> Evidence:
-    """The runs in `paths`: records, folders of series, campaigns.
+    """Read the runs in `paths`: records, folders of series, campaigns.
 
-    Args:
-        paths: where they lie.
-        submissions: those whose campaigns, laid open, are among `paths`.
+    `submissions` are those whose extracted campaigns are among `paths`. What is broken becomes a fault.
 
     Raises:
         UsageError: a path is none of these, or a run is named twice.
@@ -263,7 +249,7 @@ def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -
             records += _records_of(path, campaigns)
         except (RecordError, WrongAnswerError) as error:
             faults.append(Fault(path, _told(path, error)))
-    # Refuses copies, which would count as runs.
+    # Refuses copies of a record, which would count as further runs.
     expand(records)
     vouched = {campaign.record(attempt): attempt.head for campaign in campaigns for attempt in campaign.done()}
     opened, ours = {one.campaign: one for one in submissions}, package_code_hash()
@@ -277,16 +263,16 @@ def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -
 
 
 def not_rankable(evidence: Evidence) -> tuple[str, ...]:
-    """Why the runs, or the campaigns that they are of, may not be ranked: a sentence each, none if they may be.
+    """Return why the runs or their campaigns may not be ranked, a sentence each; none if they may be.
 
-    Of a submission what verification found counts; of another campaign its standing, in which those of its runs are;
-    of a run of no campaign its own result. Code that nobody has compared is against whatever is of no submission.
+    For a submission, what verification found counts; for another campaign its standing, which includes that of its
+    runs; for a run of no campaign its own result. Code that nobody has compared counts against all but submissions.
     """
     return tuple(dict.fromkeys([*_against_runs(evidence), *_against_campaigns(evidence)]))
 
 
 def _against_runs(evidence: Evidence) -> Iterator[str]:
-    """What is against runs of no campaign; what is against all of them is said once."""
+    """Reasons against runs of no campaign; one that holds for all of them comes once."""
     folders = {campaign.path for campaign in evidence.campaigns}
     alone = [run for run in evidence.runs if run.record.path.parent not in folders]
     told: dict[str, list[Run]] = {}
@@ -308,7 +294,7 @@ def _against_campaigns(evidence: Evidence) -> Iterator[str]:
             runs = (run for run in evidence.runs if run.record.path.parent == campaign.path)
             code = (reason for run in runs for reason in run.reasons if reason not in run.result.reasons)
             reasons = (*standing(campaign).reasons, *code)
-        # What is against all runs weighs more than that one is missing.
+        # A reason against all runs weighs more than a missing run.
         ordered = sorted(reasons, key=lambda reason: not reason.startswith("all "))
         yield from (f"{campaign.path}: {reason}" for reason in ordered)
 
@@ -354,12 +340,12 @@ def _ending(path: Path) -> str:
 
 
 def _told(path: Path, error: Exception) -> str:
-    """The message without the name of what it is about, which stands before it."""
+    """Return the message without `path`, which is shown before it."""
     return str(error).removeprefix(f"{path}: ").replace(f"{path}/", "")
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was judged: which work, on which data, by which recipe, on what, so that nobody signs for another thing.
+# Subjects: which work was judged, on which data and machine, so that nobody signs for something else.
 
 
 _MOST_NAME = 80
@@ -371,25 +357,15 @@ class Subject:
     """Runs of one kind. Unknown is None.
 
     Attributes:
-        benchmark: its name.
-        edition: of the rules.
         dataset: its name in the recipe.
         input: `real` or `synthetic` files, or `memory` where nothing was read.
-        training_samples: that the data set has.
-        evaluation_samples: that the data set has.
-        fingerprint: of the data set.
         recipe_hash: of the resolved recipe, with the seed of the first trial of a campaign, or of the first run.
-        metric: of quality.
-        target: that the recipe aims at.
-        edition_target: that the edition fixes.
+        target: quality that the recipe aims at.
+        edition_target: quality that the edition fixes.
         achieved: quality of each run.
         precision: that the recipe asks for.
-        accelerators: of all nodes, by name.
-        ranks: of each run.
-        nodes: of each run.
-        runs: how many.
-        campaign: identity of the campaign, which can be registered before its first run; None outside of one.
-        path: of the campaign.
+        accelerators: number by name, over all nodes.
+        campaign: identity, which can be registered before the first run; None outside of a campaign.
     """
 
     benchmark: str
@@ -414,7 +390,7 @@ class Subject:
 
     @property
     def sentence(self) -> str:
-        """For people, but for the hashes."""
+        """One line for people, without the hashes."""
         samples = f"{_counted(self.training_samples)} + {_counted(self.evaluation_samples)} samples"
         devices = ", ".join(f"{number} x {name}" for name, number in self.accelerators) or "no accelerator"
         return (
@@ -434,7 +410,6 @@ class Subject:
         return f"{short(self.metric, 30)} {' to '.join(ends)}, target {self.target:g}{fixed}"
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         plain = {name: getattr(self, name) for name in self.__annotations__}
         return plain | {
             "achieved": list(self.achieved),
@@ -450,7 +425,7 @@ def edition_target(edition: str, benchmark: str) -> float | None:
 
 
 def subjects(evidence: Evidence) -> tuple[Subject, ...]:
-    """What was judged, by campaign and by what the runs have in common."""
+    """Group the runs: those of one subject differ only in seed and achieved quality."""
     campaigns = {campaign.path: campaign for campaign in evidence.campaigns}
     found: dict[str, Subject] = {}
     for run in evidence.runs:
@@ -508,7 +483,7 @@ def _counted(number: int | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What must hold of every run before its speed is worth a word: whole records, right answers, the rules.
+# Requirements: what must hold of every run, whatever its speed.
 
 
 # The strictest first.
@@ -520,10 +495,7 @@ class Requirement:
     """One demand, what was found, and whether it is kept.
 
     Attributes:
-        name: of the demand.
-        required: what is demanded.
-        found: what the records say.
-        verdict: `missing` where more runs would do; it counts as a failure of speed, not of answers.
+        verdict: `missing` where more runs would help; it counts as a failure of speed, not of answers.
         detail: the first thing that breaks it, and what to do.
     """
 
@@ -534,7 +506,6 @@ class Requirement:
     detail: str = ""
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {**asdict(self), "detail": self.detail or None}
 
 
@@ -545,13 +516,12 @@ def judge_requirements(
     trust: Trust | None = None,
     sources: Sequence[GivenFile] = (),
 ) -> list[Requirement]:
-    """Each demand of a contract; whole records, right answers and runs that belong together are always demanded.
+    """Judge each demand; whole records, right answers and runs that belong together are always demanded.
 
     Args:
         require: what the contract demands.
-        evidence: the runs.
-        reasons: why they are not rankable (`not_rankable`).
-        trust: what the submissions were held against.
+        reasons: why the runs are not rankable (`not_rankable`).
+        trust: what the submissions were checked against.
         sources: files of figures that were measured outside of the runs.
     """
     found = [_requirements_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
@@ -575,7 +545,7 @@ def judge_requirements(
 
 
 def _of_all(name: str, required: str, broken: Sequence[str], runs: int) -> Requirement:
-    """A demand that each run keeps or breaks by itself."""
+    """A demand that each run keeps or breaks by itself; `broken` has a line for each that breaks it."""
     kept = runs - len(broken)
     verdict: Literal["pass", "fail"] = "fail" if broken or not runs else "pass"
     return Requirement(name, required, f"{kept} of {count(runs, 'run')}", verdict, short(broken[0]) if broken else "")
@@ -592,7 +562,7 @@ def _requirements_whole(evidence: Evidence) -> Requirement:
 
 
 def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
-    """The recipe's own target is anybody's to choose, so it counts only where the contract goes without the rules."""
+    """Anybody can choose a recipe's target, so it counts only where the contract does without the rules."""
     broken = []
     for run in runs:
         quality = run.result.quality
@@ -607,7 +577,7 @@ def _quality(runs: Sequence[Run], *, by_edition: bool) -> Requirement:
 
 
 def _verified(evidence: Evidence) -> Requirement:
-    """Whatever is no submission was signed by nobody."""
+    """Whatever is of no submission was signed by nobody."""
     broken = [
         f"{run.name}: of no submission: give the file that `hpcai500 submit` wrote"
         for run in evidence.runs
@@ -624,7 +594,7 @@ def _signed(sources: Sequence[GivenFile]) -> Requirement:
 
 
 def _registered(identity: str, evidence: Evidence) -> Requirement:
-    """Verification has compared those of submissions, also where names of hosts were replaced in them."""
+    """Verification has compared the identities of submissions, also where names of hosts were replaced."""
     good = {one.campaign for one in evidence.submissions}
     good |= {campaign.path for campaign in evidence.campaigns if campaign.identity == identity}
     own = {campaign.path: campaign.identity for campaign in evidence.campaigns}
@@ -674,7 +644,6 @@ def _nodes(nodes: int, runs: Sequence[Run]) -> Requirement:
 
 
 def _runs(least: int, nodes: int | None, evidence: Evidence) -> Requirement:
-    """So many runs of each benchmark on the nodes that are judged."""
     found = {benchmark: len(evidence.on_nodes(benchmark, nodes)) for benchmark in evidence.benchmarks}
     fewest = min(found.values(), default=0)
     detail = ""
@@ -687,21 +656,20 @@ def _runs(least: int, nodes: int | None, evidence: Evidence) -> Requirement:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Names of files in place of the scratch folders that they were read in, which mean nothing to anyone.
+# Renaming: scratch folders, which mean nothing to a reader, become the submission files.
 
 
 Places = Mapping[Path, Path]
 
 
 def renamed_text(text: str, places: Places) -> str:
-    """`text` with each folder of `places` by its other name."""
+    """Return `text` with each folder of `places` replaced by its other name."""
     for folder, name in places.items():
         text = text.replace(str(folder), str(name))
     return text
 
 
 def renamed_path(path: Path, places: Places) -> Path:
-    """`path`, which may be in one of the folders."""
     for folder, name in places.items():
         if path.is_relative_to(folder):
             return name / path.relative_to(folder)
@@ -709,7 +677,7 @@ def renamed_path(path: Path, places: Places) -> Path:
 
 
 def renamed(value: Any, places: Places) -> Any:
-    """`value` with the names of texts and paths in it, through tuples and data classes; other things stay as they are.
+    """Rename texts and paths in `value`, through tuples and dataclasses; other things stay as they are.
 
     What records say is in mappings and lists, and is not touched.
     """

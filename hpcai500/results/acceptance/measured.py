@@ -1,4 +1,8 @@
-"""Which node of a system is the slowest, and what is different about it."""
+"""What was measured of each contracted value, and whether it is kept.
+
+Numbers come from runs, from files of `hpcai500 micro`, and from a file of `hpcai500 scale --json`; all are in the
+metric's own unit. New runs can also be compared with older ones of the same work, and the slowest node is found.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,6 @@ class Ceiling:
     """One measurement of one file.
 
     Attributes:
-        source: the file.
         value: in the metric's unit.
         interval: its 95 % confidence interval, where the file has one.
         nodes: that were measured; None where the file does not say.
@@ -47,21 +50,20 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class CeilingFile:
-    """A file of `hpcai500 micro`, and who stands for it."""
+    """A file of `hpcai500 micro`, and who vouches for it."""
 
     source: GivenFile
     document: Mapping[str, Any]
 
     @property
     def path(self) -> Path:
-        """As it was named."""
         return self.source.path
 
     def ceiling(self, metric: Metric) -> Ceiling | None:
-        """What it says of `metric`; None if that was not measured.
+        """Return what it says of `metric`; None if that was not measured.
 
         Raises:
-            UsageError: what it says is no measurement in the metric's unit.
+            UsageError: it is no measurement in the metric's unit.
         """
         if metric.name not in self.document:
             return None
@@ -77,7 +79,7 @@ class CeilingFile:
         )
 
     def slow_ranks(self) -> Iterator[str]:
-        """The slowest rank of each measurement of several ranks, by host, with its share of the median rank."""
+        """Yield the slowest rank of each measurement of several ranks, with its share of the median rank."""
         for name, entry in self.document.items():
             rates = [rate for one in _list(table(entry).get("per_rank")) if (rate := number(one))]
             slowest = table(table(entry).get("slowest"))
@@ -88,7 +90,7 @@ class CeilingFile:
 
 
 def read_ceilings(paths: Sequence[Path], signers: Path | None = None) -> tuple[CeilingFile, ...]:
-    """The files of `hpcai500 micro` at `paths`.
+    """Read the files of `hpcai500 micro` at `paths`.
 
     Raises:
         RecordError: one is no JSON.
@@ -120,7 +122,7 @@ def _list(value: Any) -> list[Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Parallel efficiency on so many nodes: from runs on several numbers of nodes, or from `hpcai500 scale --json`.
+# Parallel efficiency, from runs on several numbers of nodes or from `hpcai500 scale --json`.
 
 
 _ROUNDING = 1e-9
@@ -130,13 +132,12 @@ Points = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """One value for each run on the number of nodes that was asked for, and what they are compared with.
+    """Parallel efficiency of each run on the number of nodes that was asked for.
 
     Attributes:
-        values: parallel efficiency of each, as a fraction.
+        values: fractions.
         sources: the runs, or the file.
         base_processes: the number of processes that they are compared with.
-        note: what the reader must know of the source.
         word: why the values are only somebody's word; empty where they come from judged runs, or where the signer of
             the file is vouched for.
     """
@@ -155,8 +156,8 @@ def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None
     mean, without the highest and the lowest of three or more.
 
     Raises:
-        UsageError: the runs do not belong into one table.
-        RecordError, WrongAnswerError: a record does not hold together.
+        UsageError: the runs do not belong in one table.
+        RecordError, WrongAnswerError: a record is inconsistent.
     """
     there = [run for run in runs if run.result.nodes == nodes]
     if not there:
@@ -173,15 +174,15 @@ def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None
 
 
 def efficiencies_of_file(source: GivenFile, nodes: int, judged: Sequence[Run]) -> Efficiencies | None:
-    """What the file of `hpcai500 scale --json` says, computed again where its records are found; None if it has it not.
+    """Return what a file of `hpcai500 scale --json` says; None if it lacks `nodes`.
 
-    Nodes, processes and efficiency are those of the records. They prove something where each record is one of the
-    `judged` runs, whose copy is then read; else the figures are the word of whoever stands for the file.
+    Nodes, processes and efficiency are computed again where the records are found. They are evidence where each record
+    is one of the `judged` runs, whose copy is then read; else they are the word of whoever vouches for the file.
 
     Raises:
         RecordError: it is no JSON.
         UsageError: it is something else, or a prediction.
-        WrongAnswerError: it says something else than its records.
+        WrongAnswerError: it contradicts its records.
     """
     path = source.path
     points = _points(source)
@@ -221,10 +222,10 @@ def _is_point(point: Mapping[str, Any]) -> bool:
 
 
 def _doubt(path: Path, points: Points, judged: Sequence[Run]) -> str:
-    """Why the records of the points prove nothing; empty where each is one of the judged runs.
+    """Return why the records of the points prove nothing; empty where each is one of the judged runs.
 
     Raises:
-        WrongAnswerError: a point says something else than its record.
+        WrongAnswerError: a point contradicts its record.
     """
     by_head = {run.head: run.record.path for run in judged}
     found = [_found(path, point.get("record")) for point in points]
@@ -253,7 +254,7 @@ def _check(path: Path, point: Mapping[str, Any], expected: Mapping[str, float]) 
 
 
 def _head(folder: Path) -> str:
-    """Hash of the last event of the record, which stands for all of them; of no run where it cannot be read."""
+    """Return the hash of the record's last event, which covers all of them; empty where it cannot be read."""
     try:
         return last_hash((folder / "events.jsonl").read_bytes())
     except OSError:
@@ -261,7 +262,7 @@ def _head(folder: Path) -> str:
 
 
 def _found(path: Path, name: object) -> Path | None:
-    """The record that a point names, as it is named or beside the file."""
+    """Find the record that a point names: by its path as it is, or beside the file."""
     if not isinstance(name, str) or "\0" in name:
         return None
     needed = ("DONE", "events.jsonl")
@@ -270,7 +271,7 @@ def _found(path: Path, name: object) -> Path | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was measured of a contracted value: a number for each run, or what to do to get one.
+# The numbers for one criterion, or what to do to get them.
 
 
 @dataclass(frozen=True)
@@ -278,9 +279,8 @@ class Sources:
     """Where numbers come from.
 
     Attributes:
-        evidence: the runs.
         ceilings: files of `hpcai500 micro`.
-        scaling: a file of `hpcai500 scale --json`, and who stands for it.
+        scaling: a file of `hpcai500 scale --json`.
         nodes: that the contract is about, where it says so.
         verified: whether only runs of verified submissions count.
     """
@@ -297,11 +297,9 @@ class Measured:
     """The numbers for one criterion.
 
     Attributes:
-        values: in the metric's own unit: of each run, or the only one.
-        sources: where each comes from.
+        values: of each run, or the only one.
         nodes: of the runs; None where none was found, or the source does not say.
         interval: a 95 % confidence interval that the source itself tells.
-        note: what the reader must know of them.
         missing: why there are none, and what to do; None where all are known.
     """
 
@@ -314,7 +312,7 @@ class Measured:
 
 
 def measure(criterion: CriterionTable, sources: Sources) -> Measured:
-    """What `sources` say of the metric of `criterion`.
+    """Return what `sources` say of the metric of `criterion`.
 
     Raises:
         UsageError: a file is not what it should be, or it is open which benchmark is meant.
@@ -341,7 +339,7 @@ def measure(criterion: CriterionTable, sources: Sources) -> Measured:
 
 
 def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
-    """The metric of each of `runs`; one that does not know it makes it missing, because unknown is never good."""
+    """Return the metric of each of `runs`; it is missing if one of them does not know it: unknown is never good."""
     found = [value_of(metric)(run.result) for run in runs]
     nodes = runs[0].result.nodes
     known = tuple(value for value in found if value is not None)
@@ -412,7 +410,7 @@ def _against(found: Efficiencies) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Each contracted value with what was measured of it, and whether it is kept.
+# The verdict on each contracted value.
 
 
 Verdict = Literal["pass", "fail", "missing"]
@@ -427,20 +425,13 @@ class Judged:
     """One criterion and its verdict. Numbers are in the metric's own unit; unknown is None.
 
     Attributes:
-        name: what it is called.
-        metric: what was measured.
-        limits: what is accepted.
         unit: that the contract is written in.
         statistic: how the values of the runs became one; None where there is only one.
-        measured: the number that is held against the limits.
-        margin: how far it is from the nearest limit, as a fraction of the reference; below 0 outside.
-        interval: 95 % confidence interval of it.
-        values: of each run.
-        sources: of each value.
-        nodes: of the runs.
+        measured: the number that is compared with the limits.
+        margin: distance from the nearest limit, as a fraction of the reference; negative outside of the limits.
+        interval: 95 % confidence interval of `measured`.
+        values: of each run, with their `sources`.
         verdict: `missing` where something is unknown; it counts as a failure.
-        note: what the reader must know.
-        clause: of the contract.
     """
 
     name: str
@@ -460,11 +451,11 @@ class Judged:
 
     @property
     def is_of_answers(self) -> bool:
-        """Whether it is about what the runs computed, and not how fast."""
+        """Whether it is about what the runs computed, and not about their speed."""
         return self.metric.name == QUALITY
 
     def document(self) -> dict[str, Any]:
-        """For programs: plain numbers in the metric's own unit."""
+        """Return it for JSON: plain numbers in the metric's own unit."""
         return {
             "name": self.name,
             "metric": self.metric.name,
@@ -488,11 +479,11 @@ class Judged:
 
 
 def judge_criteria(criteria: Sequence[CriterionTable], sources: Sources) -> list[Judged]:
-    """Each of `criteria` held against what `sources` say.
+    """Judge each of `criteria` by what `sources` say.
 
     Raises:
         UsageError: a file is not what it should be, or it is open which benchmark is meant.
-        WrongAnswerError: a file says something else than its records.
+        WrongAnswerError: a file contradicts its records.
     """
     return [
         judge(one.name, one.subject, one.limits, one.over_runs, measure(one, sources), unit=one.unit, clause=one.clause)
@@ -510,7 +501,7 @@ def judge(
     unit: str | None = None,
     clause: str = "",
 ) -> Judged:
-    """One criterion. The number decides; the interval is evidence, and is told where it holds a limit."""
+    """Judge one criterion by its number alone; the interval is evidence, with a note where it holds a limit."""
     if measured.missing:
         return Judged(
             name, metric, limits, unit, statistic, None, None, None, (), (), measured.nodes, "missing",
@@ -542,18 +533,18 @@ def judge(
 
 
 # ----------------------------------------------------------------------------------------------------
-# New runs against older ones of the same work: after an upgrade, nothing may be much worse than it was.
+# Comparison with older runs of the same work: after an upgrade, nothing may be much worse.
 
 
 DEFAULT_RATIO = 0.90
 
 
 def judge_against(old: Path, evidence: Evidence, ratio: float) -> list[Judged]:
-    """Every metric that the old runs know: the new mean must be at least `ratio` times as good as the old one.
+    """Judge every metric that the old runs know: the new mean must be at least `ratio` times as good as the old one.
 
     Raises:
         UsageError: there is no old run, it did other work, or it is one of those that are judged.
-        WrongAnswerError: an old record is changed or not complete.
+        WrongAnswerError: an old record is changed or incomplete.
     """
     before = read_evidence([old])
     if before.faults:
@@ -568,13 +559,13 @@ def judge_against(old: Path, evidence: Evidence, ratio: float) -> list[Judged]:
     if problem := next(_other_work(before.runs, runs or evidence.runs), None):
         raise UsageError(f"--baseline {old}: not the same work: {problem}")
     if not runs:
-        # There is no whole record at all, which is said elsewhere.
+        # There is no complete record at all, which the requirement `records` says.
         return []
     return [judged for metric in COMPARED if (judged := _judge(metric, before.runs, runs, ratio))]
 
 
 def _judge(metric: Metric, before: Sequence[Run], runs: Sequence[Run], ratio: float) -> Judged | None:
-    """None where the old runs do not know the metric: nothing can be held against it."""
+    """Return None where the old runs do not know the metric."""
     old = of_each(metric, before)
     reference = None if old.missing else summarise(old.values).mean
     if not reference or reference < 0:
@@ -585,7 +576,7 @@ def _judge(metric: Metric, before: Sequence[Run], runs: Sequence[Run], ratio: fl
 
 
 def _other_work(before: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
-    """In what the first new run that differs is not comparable with the old ones."""
+    """Yield in what runs differ from the first old one, so that they are not comparable."""
     old = before[0]
     for new in (*before[1:], *runs):
         for what, of in _WORK.items():
@@ -611,20 +602,20 @@ _WORK: dict[str, Callable[[Run], Any]] = {
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which node of a system is the slowest, and what is different about it.
+# The slowest node, and what is different about it.
 
 
-# Within a hundredth of the median, nodes are alike for all that matters.
+# Nodes within a hundredth of the median count as alike.
 _ALIKE = 0.01
 _MOST_DIFFERENCES = 4
 
 
 @dataclass(frozen=True)
 class WorstNode:
-    """The slowest node over all runs, and what the records know of it besides.
+    """The slowest node over all runs, and what else the records say of it.
 
     Attributes:
-        slowest: which, and by how much; None where no run of several nodes or ranks told.
+        slowest: None where no run of several nodes or ranks tells.
         of: what was compared: `node`, or `rank` where there is only one node.
         differences: fields in which it is unlike most nodes, a sentence each.
         ceilings: what the slowest ranks reached in products and copies, a sentence each.
@@ -637,7 +628,6 @@ class WorstNode:
 
     @property
     def sentence(self) -> str:
-        """In one line."""
         found = self.slowest
         if found is None:
             return "unknown: no run of several nodes or ranks tells the time that each needs for itself"
@@ -652,7 +642,6 @@ class WorstNode:
         )
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "of": self.of,
             **(asdict(self.slowest) if self.slowest else dict.fromkeys(SlowestNode.__annotations__)),
@@ -662,7 +651,7 @@ class WorstNode:
 
 
 def worst_node(runs: Sequence[Run], files: Sequence[CeilingFile] = ()) -> WorstNode:
-    """The node, or rank of the only node, that needs the longest for itself: waiting for input and computing."""
+    """Find the node, or rank of the only node, that needs longest for itself: waiting for input and computing."""
     of = "node" if any(run.result.nodes > 1 for run in runs) else "rank"
     slowest = slowest_node([own for run in runs if (own := _own_seconds(run.record, of))])
     name = slowest.name if slowest and of == "node" else None
@@ -672,7 +661,7 @@ def worst_node(runs: Sequence[Run], files: Sequence[CeilingFile] = ()) -> WorstN
 
 
 def _own_seconds(record: Record, of: str) -> dict[str, float]:
-    """Seconds of a step by node or rank: of a node's ranks the slowest, by which all others wait."""
+    """Seconds of a step by node or rank; a node's is that of its slowest rank, for which all others wait."""
     own: dict[str, float] = {}
     for rank, seconds in _of_ranks(record):
         host = short(rank.get("host", "?"), 200)
@@ -682,7 +671,7 @@ def _own_seconds(record: Record, of: str) -> dict[str, float]:
 
 
 def _of_ranks(record: Record) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """Each rank with the median over its steps, of `communication`; else with the mean, of `steps`."""
+    """Yield each rank with its median step of the event `communication`, else with its mean step of `steps`."""
     timed = [(rank, number(rank.get("own_seconds"))) for rank in _ranks(record, "communication")]
     if timed and all(seconds is not None for _, seconds in timed):
         yield from ((rank, seconds) for rank, seconds in timed if seconds is not None)
@@ -699,7 +688,7 @@ def _ranks(record: Record, key: str) -> list[Mapping[str, Any]]:
 
 
 def _differences(runs: Sequence[Run], host: str) -> Iterator[str]:
-    """What of `host` is unlike most nodes in the newest run that has it."""
+    """Yield what of `host` is unlike most nodes, in the newest run that has it."""
     for run in reversed(runs):
         nodes = tables(run.record.system.get("nodes"))
         if any(str(node.get("host")) == host for node in nodes):
@@ -709,7 +698,7 @@ def _differences(runs: Sequence[Run], host: str) -> Iterator[str]:
 
 
 def _ceilings(runs: Sequence[Run], files: Sequence[CeilingFile]) -> Iterator[str]:
-    """The slowest rank of the matrix products of all runs, and of the files of `hpcai500 micro`."""
+    """Yield the slowest rank of the matrix products of all runs, and of the files of `hpcai500 micro`."""
     found = [share for run in runs if (share := _share_of_mean(run.record))]
     if found:
         least, host = min(found)
@@ -720,7 +709,7 @@ def _ceilings(runs: Sequence[Run], files: Sequence[CeilingFile]) -> Iterator[str
 
 
 def _share_of_mean(record: Record) -> tuple[float, str] | None:
-    """What the slowest rank reached in the event `ceilings`, as a share of the mean rank, and its host."""
+    """Return what the slowest rank reached in the event `ceilings`, as a share of the mean rank, and its host."""
     last = next(iterate(reversed(record.events), "ceilings"), None)
     value = table(last["value"]) if last else {}
     together, slowest, ranks = (number(value.get(key)) for key in ("flops", "slowest_flops", "ranks"))

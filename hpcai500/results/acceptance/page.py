@@ -26,12 +26,12 @@ from hpcai500.results.report.drawing import Axis, drawing, element, label
 from hpcai500.text import UNKNOWN, count, short, table, tables
 
 # ----------------------------------------------------------------------------------------------------
-# Every criterion as a row: what is accepted, what was measured, its interval, in per cent of what is contracted.
+# The drawing: a row for each criterion, in per cent of the contracted value.
 
 
 WIDTH = 400.0
 _ROW, _FOOT, _TOP, _RIGHT = 22.0, 38.0, 6.0, 16.0
-# As wide as most letters are on a phone, where they are larger.
+# Width of a letter on a phone, where letters are larger.
 _LETTER, _MOST_LETTERS = 8.2, 20
 # What lies further from the contract is drawn at the edge, with its number.
 _LEAST, _MOST = 75.0, 125.0
@@ -41,7 +41,7 @@ _MOST_DOTS = 60
 
 
 def margins(criteria: Sequence[Judged]) -> Markup:
-    """The drawing of those that were measured."""
+    """Draw the criteria that were measured."""
     rows = [one for one in criteria if one.measured is not None]
     left = 10 + _LETTER * min(_MOST_LETTERS, max((len(one.name) for one in rows), default=0))
     height = _TOP + _ROW * len(rows) + _FOOT
@@ -51,7 +51,7 @@ def margins(criteria: Sequence[Judged]) -> Markup:
 
 
 def _axis(rows: Sequence[Judged]) -> Axis:
-    """From the lowest to the highest of all that is drawn, within reason."""
+    """From the lowest to the highest of all that is drawn, between `_LEAST` and `_MOST`."""
     shown = [100.0]
     for one in rows:
         ends = (*one.values, *(one.interval or ()), one.limits.lowest, one.limits.highest)
@@ -110,7 +110,7 @@ def _row(one: Judged, middle: float, axis: Axis, left: float, right: float) -> I
 
 
 # ----------------------------------------------------------------------------------------------------
-# The verdict as a page that is fit to sign: one file, one or two sheets of A4.
+# The page.
 
 
 _MOST_ROWS, _MOST_DRAWN, _MOST_VALUES, _MOST_SUBJECTS = 100, 30, 20, 8
@@ -120,7 +120,7 @@ _NOBODY = (PartyTable(role="Customer", name="…"), PartyTable(role="Vendor", na
 
 
 def acceptance_page(acceptance: Acceptance) -> str:
-    """The page."""
+    """Render the page as HTML."""
     contract = acceptance.request.contract
     return render(
         "acceptance.html.j2",
@@ -165,7 +165,7 @@ def _facts(acceptance: Acceptance) -> Iterator[tuple[str, str]]:
 
 
 def _machine(run: Run) -> str:
-    """`2 nodes: AMD EPYC 9654, 8 x NVIDIA H100`."""
+    """`2 nodes, each with AMD EPYC 9654, 8 x NVIDIA H100; 16 ranks`."""
     node = next(iter(tables(run.record.system.get("nodes"))), {})
     devices = Counter(short(device.get("name"), 80) for device in tables(node.get("accelerators")))
     parts = [short(table(node.get("cpu")).get("Model name") or "processor unknown", 80)]
@@ -200,7 +200,7 @@ def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
 
 
 def _unbroken(text: str) -> str:
-    """A number and its unit on one line."""
+    """Keep a number and its unit on one line."""
     return text.replace(", ", "\0").replace(" ", "\N{NO-BREAK SPACE}").replace("\0", ", ")
 
 

@@ -1,4 +1,7 @@
-"""`hpcai500 accept`: the verdict on a system, with all that it rests on."""
+"""`hpcai500 accept`: the verdict on a system, with all that it rests on.
+
+It is judged by a contract, by older runs, or by both, and shown as text, as lines for test harnesses, and as JUnit XML.
+"""
 
 from __future__ import annotations
 
@@ -46,22 +49,18 @@ from hpcai500.results.acceptance.measured import (
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.text import UNKNOWN, aligned, count, legible, short
 
-# ----------------------------------------------------------------------------------------------------
-# `hpcai500 accept`: the verdict on a system, with all that it rests on.
-
 
 @dataclass(frozen=True)
 class Request:
-    """What is judged by what; one of `contract` and `baseline` at least.
+    """What is judged, and by what: by `contract` or `baseline` at least.
 
     Attributes:
-        contract: the contract, if there is one.
         records: of the system: records, folders of series, campaigns, submission files.
         micro: files of `hpcai500 micro`.
         scaling: a file of `hpcai500 scale --json`.
         baseline: older runs of the same work.
-        ratio: of what the old runs reached, how much the new ones must.
-        trust: what submission files, and files of figures, are held against, beyond what the contract says.
+        ratio: how much of what the old runs reached the new ones must reach.
+        trust: what submissions and files of figures are checked against, beyond what the contract says.
     """
 
     contract: Contract | None
@@ -78,15 +77,8 @@ class Acceptance:
     """Requirements and criteria, each with its verdict, and the runs that they rest on.
 
     Attributes:
-        request: what was judged by what.
-        evidence: the runs.
-        subjects: what they did, on what.
         sources: files of figures that were measured outside of the runs.
-        not_rankable: why they are no results of HPC AI500; none if they are.
-        requirements: what must hold of every run.
-        criteria: what was contracted.
-        worst: the slowest node.
-        made: when it was judged.
+        not_rankable: why the runs are no results of HPC AI500; none if they are.
     """
 
     request: Request
@@ -111,12 +103,11 @@ class Acceptance:
 
     @property
     def verdict(self) -> Literal["PASS", "FAIL"]:
-        """For harnesses."""
         return "PASS" if self.exit_code == ExitCode.PASS else "FAIL"
 
     @property
     def loud(self) -> str:
-        """That these are no results of HPC AI500; empty where they are, or where that is a requirement anyway."""
+        """That the runs are no results of HPC AI500; empty where they are, or where that is a requirement anyway."""
         reasons = self.not_rankable
         if not reasons or any(one.name == "rankable" for one in self.requirements):
             return ""
@@ -125,7 +116,7 @@ class Acceptance:
 
     @property
     def sentence(self) -> str:
-        """Why, in one line."""
+        """The verdict and its reasons in one line."""
         broken = [one.name for one in self.requirements if one.verdict != "pass"]
         counts = Counter(one.verdict for one in self.criteria)
         parts = [f"{counts['pass']} of {len(self.criteria)} criteria are kept"]
@@ -137,11 +128,9 @@ class Acceptance:
 
     @property
     def title(self) -> str:
-        """Of the contract, or what was done."""
         return self.request.contract.spec.title if self.request.contract else "Comparison with older runs"
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         contract = self.request.contract
         spec = contract.spec if contract else None
         return {
@@ -196,17 +185,11 @@ class Acceptance:
 
 
 def accept(request: Request, now: datetime | None = None, tracker: Tracker = silent) -> Acceptance:
-    """Hold the runs of `request` against its contract, its baseline, or both.
-
-    Args:
-        request: what is judged by what.
-        now: when that is; by default, now.
-        tracker: shows how far the verification of a submission is.
+    """Judge the runs of `request` by its contract, its baseline, or both; `now` is the time of the verdict.
 
     Raises:
-        UsageError: something is not what it should be: a path, a file, a run that is named twice.
-        WrongAnswerError: a submission or a signature is refused; a file or an old record says something else than its
-            evidence.
+        UsageError: a path, a file or an option is not what it should be, or a run is named twice.
+        WrongAnswerError: a submission or a signature is refused; a file or an old record contradicts its evidence.
         EnvironmentLacksError: no submission can be verified here.
     """
     if request.contract is None and request.baseline is None:
@@ -236,10 +219,10 @@ def accept(request: Request, now: datetime | None = None, tracker: Tracker = sil
 
 
 def _trust(request: Request) -> Trust:
-    """What the command line adds to the contract; it never replaces what was agreed.
+    """Add what the command line says to the contract; it never replaces what was agreed.
 
     Raises:
-        UsageError: it says something else.
+        UsageError: the two contradict each other.
     """
     if request.contract is None:
         return request.trust
@@ -255,10 +238,10 @@ def _trust(request: Request) -> Trust:
 def _accept(
     request: Request, records: Sequence[Path], submissions: tuple[Verified, ...], trust: Trust, now: datetime
 ) -> Acceptance:
-    """The verdict on `records`, of which some may be campaigns of `submissions` that lie open."""
+    """Judge `records`, some of which may be extracted campaigns of `submissions`."""
     evidence = read_evidence(records, submissions)
     spec = request.contract.spec if request.contract else None
-    # Without a contract nobody has demanded the rules; that they are not kept is said all the same.
+    # Without a contract nobody has demanded the rules; `loud` still says where they are not kept.
     require = spec.require if spec else RequireTable(rankable=False)
     reasons = not_rankable(evidence)
     files = read_ceilings(request.micro, trust.signers)
@@ -292,13 +275,13 @@ _HALF = 6
 _WIDEST = 0.10
 _WORDS = {"pass": "pass", "fail": "FAIL", "missing": "MISSING"}
 _HEADINGS = ("criterion", "contracted", "measured", "margin", "95 % interval", "worse | better", "verdict")
-# A run each is evidence for `every`; of many, the first ones and the worst.
+# Values of single runs, shown for the statistic `every`.
 _MOST_VALUES = 12
 _MOST_RECORDS = 20
 
 
 def acceptance_lines(acceptance: Acceptance) -> Iterator[str]:
-    """Everything, the verdict last."""
+    """Yield all of the verdict, its last line being the result for harnesses."""
     yield from _head(acceptance)
     yield ""
     yield "requirements"
@@ -322,7 +305,7 @@ def acceptance_lines(acceptance: Acceptance) -> Iterator[str]:
 
 
 def figure_of_merit_lines(criteria: Sequence[Judged]) -> Iterator[str]:
-    """`HPCAI500 FOM accept_<criterion>=<measured> <unit>` and its margin, of each that was measured."""
+    """Yield `HPCAI500 FOM accept_<criterion>=<measured> <unit>` and its margin, of each that was measured."""
     for one in criteria:
         if one.measured is not None and one.margin is not None:
             name = f"accept_{re.sub(r'[^a-z0-9]+', '_', one.name.lower()).strip('_')}"
@@ -331,7 +314,7 @@ def figure_of_merit_lines(criteria: Sequence[Judged]) -> Iterator[str]:
 
 
 def contracted(one: Judged) -> str:
-    """`>= 950 TFLOPS`, or `9.5 to 10.5 s`: what is accepted."""
+    """What is accepted: `≥ 950 TFLOPS`, or `9.5 to 10.5 s`."""
     lowest, highest = one.limits.lowest, one.limits.highest
     if lowest is not None and highest is not None:
         return _span(one, lowest, highest)
@@ -355,11 +338,11 @@ def _span(one: Judged, low: float, high: float) -> str:
 
 
 def margin_text(one: Judged) -> str:
-    """`+5.3 %`, with a sign always."""
+    """`+5.3 %`, always with a sign."""
     if one.margin is None:
         return "-"
     percent = one.margin * 100
-    # Beside the limit, every digit tells on which side.
+    # Close to the limit, two digits always tell on which side.
     return f"{percent:+.1f} %" if abs(percent) >= 0.05 else f"{percent:+.2g} %"
 
 
@@ -370,12 +353,12 @@ def reference_text(one: Judged) -> str:
 
 
 def measured_text(one: Judged) -> str:
-    """In the contract's unit."""
+    """The measured value in the contract's unit."""
     return UNKNOWN if one.measured is None else shown(one.measured, one.metric.unit, one.unit)
 
 
 def bar(one: Judged) -> str:
-    """The limit in the middle, the measured value as far to the right of it as it is better, to the left as worse."""
+    """A bar with the limit in the middle; the measured value is right of it if better, left if worse."""
     if one.margin is None:
         return ""
     cells = ["·"] * (2 * _HALF + 1)
@@ -383,7 +366,7 @@ def bar(one: Judged) -> str:
     place = round(min(1.0, max(-1.0, one.margin / _WIDEST)) * _HALF)
     beyond = abs(one.margin) > _WIDEST
     sign = ("»" if one.margin > 0 else "«") if beyond else "●"
-    # Beside the limit there is still a side.
+    # A limit that is missed by little is still shown as missed.
     if place == 0 and one.margin < 0:
         place = -1
     cells[_HALF + place] = sign
@@ -423,7 +406,7 @@ def _head(acceptance: Acceptance) -> Iterator[str]:
 
 
 def attempts_text(campaign: Campaign) -> str:
-    """`13 attempts: 10 done, 3 failed`: nothing that was begun is left out."""
+    """`13 attempts: 10 done, 3 failed`: every attempt that was begun counts."""
     states = Counter(attempt.status for attempt in campaign.attempts)
     said = ", ".join(f"{number} {status}" for status, number in states.most_common())
     return f"{count(len(campaign.attempts), 'attempt')}: {said}" if said else "no attempt"
@@ -462,13 +445,13 @@ def _values(one: Judged) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The verdict as JUnit XML, which Jenkins and GitLab show: a test case for each requirement and each criterion.
+# JUnit XML, which Jenkins and GitLab show: a test case for each requirement and each criterion.
 
 
 def junit_xml(acceptance: Acceptance) -> bytes:
-    """The document, in UTF-8; `legible` leaves nothing that XML 1.0 cannot hold.
+    """Return the document in UTF-8; `legible` leaves nothing that XML 1.0 cannot hold.
 
-    A test case fails where a criterion is missed, and also where it is missing: skipped tests would pass for good ones.
+    A test case fails where a criterion is missed, and also where it is missing: a skipped test would count as good.
     """
     requirements, criteria = acceptance.requirements, acceptance.criteria
     made = acceptance.made.strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,4 +1,8 @@
-"""From what was verified to what can be ranked: the numbers of one submission, or why it has no place."""
+"""From files that claim to be submissions to what can be ranked: the numbers of each, or why it has no place.
+
+Each file is verified; whatever one of them does, the next one is looked at. Names that strangers chose are shown in one
+line, with everything that cannot be printed spelt out.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,13 @@ from hpcai500.streams import spelt_out
 from hpcai500.text import short, table
 
 # ----------------------------------------------------------------------------------------------------
-# Names that strangers chose, as a ranking shows them: one line, nothing hidden, nothing that overflows.
+# Names that strangers chose: one line, nothing hidden, nothing that overflows.
 #
 # Characters that cannot be printed, such as those that turn the direction of writing, are spelt out: a committee shall
 # see that they are there.
 
 
-# More signs than these on one letter serve to paint over the lines above and below.
+# More combining marks on one letter serve to paint over the lines above and below.
 _MOST_MARKS = 2
 _MOST_LETTERS = 120
 _MOST_READ = 2000
@@ -42,7 +46,7 @@ def shown(text: object, letters: int = _MOST_LETTERS) -> str:
 
 
 def day(text: object) -> date | None:
-    """The day (UTC) of a time that is written as ISO 8601 wants it; None where it is not."""
+    """The day (UTC) of a time in ISO 8601; None where it is none."""
     try:
         moment = datetime.fromisoformat(str(text).strip())
         return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
@@ -60,7 +64,7 @@ def _without_towers(text: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files that claim to be submissions, each verified; whatever one of them does, the next one is looked at.
+# Verification of each file.
 
 
 _MOST_NAME = 40
@@ -72,12 +76,11 @@ class Facts:
     """What a ranking shows of a submission beyond its verification.
 
     Attributes:
-        manifest_sha256: hash of the manifest, which holds those of all other files: it names the submission.
+        manifest_sha256: names the submission, as the manifest holds the hashes of all other files.
         precision: of the recipe (layer 4).
         compression: of gradients between ranks (layer 3); None where there is none.
-        report: the page about its runs; None where none was asked for, or there is none.
-        report_problem: why there is none although one was asked for.
-        runs: what its done runs tell that no others do, by their names.
+        report: the page about its runs; None where none was asked for, or none could be made (`report_problem`).
+        runs: for each done run, by its name, the facts that identify it.
     """
 
     manifest_sha256: str
@@ -90,13 +93,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Examined:
-    """One file.
+    """One file: `verification` is None where it could not be verified, for the reason `problem`.
 
-    Attributes:
-        file: where it lies.
-        verification: all that was found; None where it could not be verified.
-        problem: why it could not.
-        facts: None where it could not be read that far.
+    `facts` is None where the file could not be read that far.
     """
 
     file: Path
@@ -117,22 +116,20 @@ def examine(
     tracker: Tracker = silent,
     told: Callable[[Examined], None] = lambda _: None,
 ) -> list[Examined]:
-    """Verify each of `files`.
+    """Verify each of `files`: what `hpcai500 submit` wrote, or something that claims to be.
 
     Args:
-        files: what `hpcai500 submit` wrote, or something that says so.
         signers: OpenSSH file of keys that are vouched for.
-        heads: of journals, as they were given while campaigns ran.
+        heads: heads of journals, as they were given while campaigns ran.
         make_report: writes the page about a campaign while its submission is open.
-        tracker: shows how far each is.
-        told: is called with each file when it was looked at.
+        told: is called with each file after it was looked at.
 
     Raises:
         UsageError: none of them exists, or `signers` is no list of signers.
         EnvironmentLacksError, RunError: this machine cannot verify anything, or its disk is full.
     """
     if signers is not None:
-        # Here, as what is raised by one file keeps none of the others from being looked at.
+        # Checked before the loop: an error of one file does not keep the others from being looked at.
         require_signers(signers)
     if files and not any(path.is_file() for path in files):
         raise UsageError(f"{files[0]}: no such file; give what `hpcai500 submit CAMPAIGN -o FILE` wrote")
@@ -144,7 +141,7 @@ def examine(
 
 
 def facts_of(manifest: bytes, tables: Mapping[str, Any]) -> Facts:
-    """From the manifest's bytes and the campaign's recipe, in which anything may stand."""
+    """The facts from the manifest's bytes and the campaign's recipe, in which anything may stand."""
     accelerator, communication = table(tables.get("accelerator")), table(tables.get("communication"))
     compression = communication.get("compression")
     return Facts(
@@ -163,7 +160,7 @@ def _examined(
     try:
         verification = verify_submission(path, signers=signers, heads=heads, more_checks=(collector,), tracker=tracker)
     except (EnvironmentLacksError, RunError):
-        # A full disk here, for instance: it would be the same with all others, and is nobody's fault who submitted.
+        # A full disk here, for instance: all other files would meet it too, and no submitter is to blame.
         raise
     except HpcAi500Error as error:
         return Examined(path, problem=shown(error, _MOST_PROBLEM))
@@ -173,13 +170,13 @@ def _examined(
         return Examined(path, problem=shown(f"{type(error).__name__}: {error}", _MOST_PROBLEM))
     facts = collector.facts
     if facts and verification.verdict == "refused":
-        # Its pages would say PASS of what does not hold.
+        # The page of a refused submission would say PASS of runs that do not hold.
         facts = replace(facts, report=None)
     return Examined(path, verification, facts=facts)
 
 
 class _Collector:
-    """Goes along with the checks of one verification, while its files lie open, and finds nothing wrong."""
+    """A check that finds nothing: it collects facts while the submission's files lie open."""
 
     def __init__(self, make_report: ReportMaker | None) -> None:
         self._make_report = make_report
@@ -201,21 +198,21 @@ def _reported(campaign: Campaign, make_report: ReportMaker) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From what was verified to what can be ranked: the numbers of one submission, or why it has no place.
+# Entries: the numbers of one submission, or why it has no place.
 
 
 Level = Literal["hardware", "system", "free"]
-# From the strictest: whoever keeps the rules of one keeps those of all after it (V2.0 section 3.1).
+# From the strictest: who keeps the rules of one keeps those of all after it (V2.0 section 3.1).
 LEVELS: tuple[Level, ...] = ("hardware", "system", "free")
 Status = Literal["unverified", "not-rankable", "disputed", "duplicate"]
 _MOST_REASON = 400
-# In this order rankings show them; plug-ins come after them.
+# Rankings show benchmarks in this order; plug-ins come after them.
 _TITLES = {"ic": "Image Classification", "ewa": "Extreme Weather Analytics"}
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Mean over the trials, with its metric's name and the target."""
+    """The mean over the trials, with its metric and the target."""
 
     metric: str
     achieved: float | None
@@ -227,16 +224,11 @@ class Entry:
     """A submission that can be ranked. Numbers are computed from its events; names are its own words, cleaned.
 
     Attributes:
-        examined: the file.
-        manifest: what it says of itself.
-        benchmark: of its runs.
-        edition: of the rules that it was scored under.
+        edition: whose rules it was scored under.
         level: the lowest that allows what it changed.
         metrics: over the trials, by their names in result.json.
-        quality: mean over the trials.
-        trials: runs that count.
-        world_size: ranks of each run.
-        nodes: that they were on.
+        trials: number of runs that count.
+        world_size: ranks of each run, on `nodes` nodes.
         submitted: the day that its manifest names; None where that is no date.
     """
 
@@ -259,17 +251,16 @@ class Entry:
 
     @property
     def system(self) -> str:
-        """Name of the system."""
         return shown(self.manifest.system)
 
     @property
     def organisation(self) -> str:
-        """Who submits."""
+        """Who submits it."""
         return shown(self.manifest.organisation)
 
     @property
     def accelerators(self) -> str:
-        """How many of what."""
+        """How many of which."""
         return shown(self.manifest.accelerators)
 
     @property
@@ -279,7 +270,7 @@ class Entry:
 
     @property
     def implementation(self) -> str:
-        """Precision, and compression of gradients where there is one: what V2.0 Fig. 14 tells systems apart by."""
+        """Precision, and compression of gradients where there is one: V2.0 Fig. 14 distinguishes systems by both."""
         facts = self.examined.facts
         parts = [facts.precision, f"{facts.compression} compression" if facts.compression else None] if facts else []
         return ", ".join(part for part in parts if part) or "unknown"
@@ -306,12 +297,12 @@ class Unranked:
 
 
 def benchmark_title(name: str) -> str:
-    """The benchmark's full name; that of a plug-in is all that is known."""
+    """The benchmark's full name; of a plug-in, the name that it has in recipes."""
     return _TITLES.get(name, shown(name))
 
 
 def benchmark_order(name: str) -> tuple[int, str]:
-    """To sort benchmarks by."""
+    """Sort key of benchmarks."""
     known = list(_TITLES)
     return (known.index(name) if name in known else len(known)), name
 

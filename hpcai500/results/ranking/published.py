@@ -1,6 +1,7 @@
 """The nine systems of the project's page, computed again: which exponent gives what was published, and which does not.
 
-VFLOPS = 23 GFLOP x 90 epochs x 1,281,167 images / time x (quality / 0.763)^n, in the edition's numbers.
+VFLOPS = 23 GFLOP x 90 epochs x 1,281,167 images / time x (quality / 0.763)^n, in the edition's numbers. Rates are in
+FLOPS, times in seconds.
 """
 
 from __future__ import annotations
@@ -18,13 +19,7 @@ from hpcai500.methodology.trials import flops_rate, penalty_coefficient, valid_f
 from hpcai500.recipe import benchmark_rules
 from hpcai500.text import aligned
 
-# ----------------------------------------------------------------------------------------------------
-# The nine systems of the project's page, computed again: which exponent gives what was published, and which does not.
-#
-# VFLOPS = 23 GFLOP x 90 epochs x 1,281,167 images / time x (quality / 0.763)^n, in the edition's numbers.
-
-
-# The exponent that the page and V2.0 section 4.4.1 state, and the one that its numbers were computed with.
+# The exponent that the page and V2.0 section 4.4.1 state, and the one that the page's numbers were computed with.
 STATED, USED = 5, 10
 _PETA = 1e15
 _MINUTE = 60.0
@@ -39,7 +34,6 @@ class Span:
     high: float
 
     def holds(self, value: float) -> bool:
-        """Whether `value` is one of them."""
         return self.low <= value <= self.high
 
 
@@ -48,9 +42,8 @@ class Recomputed:
     """VFLOPS by one exponent.
 
     Attributes:
-        exponent: n.
         vflops: from the published time and quality as they stand.
-        span: what it may be where both were rounded to their last digit.
+        span: what `vflops` may be, as time and quality were rounded to their last digit.
         ratio: `vflops` over what was published.
         explains: whether what was published lies within `span`.
     """
@@ -64,23 +57,18 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class Published:
-    """One row of the page.
+    """One row of the page; None where the page lacks a number, or what would be computed from it.
 
     Attributes:
-        rank: its place.
-        system: as the page calls it.
+        system: as the page calls it; so are `accelerators` and `framework`.
         source: the paper or report that the page cites for it.
-        vflops: as published, in FLOPS.
-        seconds: the published minutes, in seconds; None where there are none.
-        quality: the published top-1 accuracy; None where there is none.
-        accelerators: as published.
-        framework: as published.
+        vflops: as published.
+        quality: the published top-1 accuracy, as a fraction.
         notes: what the page leaves out, or what contradicts it.
-        flops: from the time alone; None where there is none.
-        flops_span: what they may be where the minutes were rounded.
-        stated: by the exponent that the page states; None where time or quality is missing.
+        flops: from the time alone; `flops_span` is what it may be, as the minutes were rounded.
+        stated: by the exponent that the page states.
         used: by the exponent that its numbers were computed with.
-        title_seconds: time that the title of the source states more exactly than the page.
+        title_seconds: a time that the title of the source states more exactly than the page.
     """
 
     rank: int
@@ -101,7 +89,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Page:
-    """The page: its title, what it says of its data, its rows."""
+    """The page; `statement` is what it says of its data."""
 
     title: str
     statement: str
@@ -110,7 +98,7 @@ class Page:
 
 @cache
 def published_page() -> Page:
-    """The page as it lies in this package, each row computed again."""
+    """The page as this package has it (published.toml), each row computed again."""
     text = files("hpcai500.results.ranking").joinpath("published.toml").read_text(encoding="utf-8")
     page = tomllib.loads(text)
     rules = benchmark_rules(page["edition"], page["benchmark"])
@@ -118,13 +106,13 @@ def published_page() -> Page:
 
 
 def flops_of(seconds: float, rules: Mapping[str, Any]) -> float:
-    """FLOPS of the reference run by the paper's constant, if it takes `seconds`."""
+    """FLOPS of the reference run, by the paper's constant, if it takes `seconds`."""
     images = rules["training_samples"] * rules["epochs"]
     return flops_rate(images, rules["paper_flops_per_sample"], seconds)
 
 
 def rounding_span(text: str) -> tuple[Decimal, Decimal]:
-    """The numbers that are written `text` when rounded to its last digit: `1.2` may be 1.15 to 1.25."""
+    """Lowest and highest number that rounds to `text`: `1.2` may be 1.15 to 1.25."""
     value = Decimal(text)
     half = _HALF.scaleb(int(value.as_tuple().exponent))
     return value - half, value + half
@@ -167,11 +155,11 @@ def _recomputed(minutes: str, percent: str, exponent: int, published: float, rul
 
 
 # ----------------------------------------------------------------------------------------------------
-# The published systems for people and programs: each difference in words.
+# The comparison in words, for a terminal, and as JSON.
 
 
 _WIDTH = 100
-# What rounds to 0.0 %.
+# A smaller difference is shown as 0.0 %.
 _EQUAL = 5e-4
 METHOD = (
     "VFLOPS = 23 GFLOP x 90 epochs x 1,281,167 images / time x (quality / 0.763)^n. "
@@ -232,7 +220,7 @@ def published_lines(page: Page) -> Iterator[str]:
 
 
 def published_document(page: Page) -> list[dict[str, Any]]:
-    """For programs: FLOPS, seconds and fractions, never scaled; what is missing is null."""
+    """As JSON: FLOPS, seconds and fractions, never scaled; what is missing is null."""
     return [
         {
             "rank": one.rank,
@@ -262,17 +250,15 @@ def published_document(page: Page) -> list[dict[str, Any]]:
 
 
 def minutes(published: Published) -> str:
-    """Its time as the page has it."""
     return "not published" if published.seconds is None else f"{published.seconds / _MINUTE:g}"
 
 
 def percent(published: Published) -> str:
-    """Its quality as the page has it."""
     return "not published" if published.quality is None else f"{100 * published.quality:.1f} %"
 
 
 def value(recomputed: Recomputed | None) -> str:
-    """VFLOPS in PFLOPS, as many digits as the page has."""
+    """VFLOPS in PFLOPS, with as many digits as the page has."""
     return "unknown" if recomputed is None else f"{recomputed.vflops / _PETA:.2f}"
 
 
@@ -282,7 +268,7 @@ def span(recomputed: Recomputed | None) -> str:
 
 
 def ratio(recomputed: Recomputed | None) -> str:
-    """Computed over published."""
+    """Computed VFLOPS over published VFLOPS."""
     return "unknown" if recomputed is None else f"{recomputed.ratio:.3f}"
 
 

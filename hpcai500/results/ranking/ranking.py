@@ -35,8 +35,8 @@ from hpcai500.text import aligned, duration, quantity, share, short
 # ----------------------------------------------------------------------------------------------------
 # Runs that appear in several submissions: resubmitted by one signer, or claimed by two.
 #
-# Nothing in a file tells whose runs they are, so nobody who claims them is ranked, unless a site has shown them before:
-# then whoever was first keeps the place. What a site has shown is kept beside its pages, as hashes.
+# Nothing in a file proves whose runs they are. So of several who claim the same runs nobody is ranked, unless a site
+# has shown them before: then the first keeps the place. What a site has shown is kept beside its pages, as hashes.
 
 
 RUNS = "runs.json"
@@ -46,15 +46,10 @@ _MOST_NAMED = 2
 
 
 class Shown(Part):
-    """A submission that has a place, and what its runs tell.
+    """A submission that has a place, and the facts that identify its runs (by their names in the campaign).
 
-    Attributes:
-        manifest_sha256: names the submission.
-        campaign: identity of its campaign.
-        system: its name, cleaned.
-        organisation: who submitted it, cleaned.
-        signer: fingerprint of the key.
-        runs: by their names in the campaign.
+    `manifest_sha256` names the submission, `campaign` is the identity of its campaign, `signer` the fingerprint of the
+    key; the names of system and organisation are cleaned.
     """
 
     manifest_sha256: str
@@ -77,17 +72,17 @@ class _Document(Part):
 
 @dataclass(frozen=True)
 class Kept:
-    """An entry that is ranked, with what others say who claim its runs, a sentence each."""
+    """An entry that is ranked, and a sentence for each other that claims its runs."""
 
     entry: Entry
     claimed_by: tuple[str, ...] = ()
 
 
 def read_shown(site: Path) -> tuple[Shown, ...]:
-    """What the site in the folder `site` has shown; nothing where there is none.
+    """What the site in the folder `site` has shown; nothing where there is no site.
 
     Raises:
-        UsageError: what it keeps of that cannot be read.
+        UsageError: the file that keeps it cannot be read.
     """
     content = content_before(site, RUNS)
     if content is None:
@@ -104,7 +99,7 @@ def read_shown(site: Path) -> tuple[Shown, ...]:
 
 
 def shown_text(submissions: Sequence[Shown]) -> str:
-    """The same for a site to keep."""
+    """`submissions` as the file that a site keeps."""
     document = _Document(schema="hpcai500-runs-1", submissions=list(submissions))
     return document.model_dump_json(by_alias=True) + "\n"
 
@@ -125,17 +120,12 @@ def shown_as(entry: Entry) -> Shown:
 
 
 def fingerprint(signer: str | None) -> str:
-    """That of the key, without the name of its owner."""
+    """The fingerprint of the key, without the name of its owner."""
     return (signer or "nobody").partition(" ")[0]
 
 
 def settled(entries: Sequence[Entry], before: Sequence[Shown]) -> tuple[list[Kept], list[Unranked]]:
-    """Those of `entries` that may be ranked, and the others with the reason.
-
-    Args:
-        entries: of this ranking.
-        before: what the site has shown until now.
-    """
+    """Those of `entries` that may be ranked, and the others with the reason, given what the site has shown `before`."""
     parties = _Parties(entries, before)
     kept: list[Kept] = []
     without: list[Unranked] = []
@@ -156,7 +146,10 @@ def settled(entries: Sequence[Entry], before: Sequence[Shown]) -> tuple[list[Kep
 
 
 class _Parties:
-    """Who shows which runs: first the entries of a ranking, then what was shown before and is not among them."""
+    """Who shows which runs: first the entries of a ranking, then what was shown before and is not among them.
+
+    Each is named by its place in that order.
+    """
 
     def __init__(self, entries: Sequence[Entry], before: Sequence[Shown]) -> None:
         own = [shown_as(entry) for entry in entries]
@@ -170,13 +163,13 @@ class _Parties:
             self._campaigns.setdefault(one.campaign, []).append(place)
 
     def rivals(self, place: int) -> list[int]:
-        """Others that claim runs of this one, or its campaign."""
+        """Others that claim runs of this one, or its campaign, and are not the same submission told twice."""
         return [other for other in self._related(place) if not self.told_twice(place, other)]
 
     def told_twice(self, place: int, other: int) -> bool:
-        """Whether one signer has submitted one campaign two times: corrected, with more runs, or without names.
+        """Whether one signer has submitted one campaign twice: corrected, with more runs, or without names.
 
-        Two bundles of one campaign that have runs which the other lacks are of two copies of it.
+        Two submissions of one campaign that each have runs which the other lacks come from two copies of it.
         """
         one, two = self._all[place], self._all[other]
         if one.signer != two.signer:
@@ -191,13 +184,12 @@ class _Parties:
         return any(self._all[one].key in self._before and rival in self._related(one) for one in (place, *corrected))
 
     def dispute(self, place: int, rivals: Sequence[int]) -> str:
-        """Why this one is not ranked."""
         said = [self._in_common(place, other, self._name(other)) for other in rivals[:_MOST_NAMED]]
         more = [f"and {len(rivals) - len(said)} more"] if len(rivals) > len(said) else []
         return f"{'; '.join([*said, *more])}; decide whose they are: leave a file out, or its key out of --signers"
 
     def claim(self, place: int, owner: int) -> str:
-        """That this one claims what is `owner`'s."""
+        """A sentence that `place` claims what is `owner`'s."""
         return f"{self._name(place)}: {self._in_common(place, owner, 'this submission')}"
 
     def _related(self, place: int) -> list[int]:
@@ -205,7 +197,6 @@ class _Parties:
         return sorted({*self._shared[place], *same})
 
     def _are_in(self, place: int, other: int) -> bool:
-        """Whether all runs of one submission are in another."""
         common = self._common(place, other)
         return common.every if common else not self._all[place].runs
 
@@ -213,9 +204,8 @@ class _Parties:
         return self._shared[place].get(other)
 
     def _in_common(self, place: int, other: int, name: str) -> str:
-        """Why two are rivals, in words."""
         common, one, two = self._common(place, other), self._all[place], self._all[other]
-        # Of one signer, who may correct what was submitted.
+        # One signer with one campaign, of which the two submissions have different runs.
         copy = "the same campaign with other runs: " if (one.signer, one.campaign) == (two.signer, two.campaign) else ""
         if common is None:
             return f"{copy}its first line is that of {name}" if copy else f"the same campaign as {name}"
@@ -232,9 +222,9 @@ class _Parties:
 
 
 def _by_precedence(entries: Sequence[Entry]) -> list[int]:
-    """Places of `entries`: of one campaign that is told twice, the first one is ranked.
+    """Places of `entries`, those first that win where a campaign is told twice.
 
-    Whoever leaves attempts out gains nothing by that; with as many, the newest one is a correction.
+    More attempts win, so that leaving attempts out gains nothing; with as many, the newest is taken for a correction.
     """
     by_name = sorted(range(len(entries)), key=lambda place: str(entries[place].examined.file))
     return sorted(
@@ -257,16 +247,12 @@ def _why_double(entry: Entry, other: Entry) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The order of submissions: a list for each edition, benchmark and level.
-#
-# Levels nest: what the hardware level allows, the system level allows too, and the free level allows all of it (V2.0
-# section 3.1). So a submission stands in the list of its own level and of each wider one, and nobody has to change
-# something needlessly to be compared there. Its rank is that in the list of its own level, unless another is asked for.
+# The order.
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """An entry with its place in each list that it stands in, and who else claims its runs, a sentence each."""
+    """An entry with its place in each list that it stands in, and a sentence for each other that claims its runs."""
 
     entry: Entry
     ranks: Mapping[Level, int]
@@ -280,7 +266,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Group:
-    """What is compared with each other: one benchmark under one edition. Entries with the most VFLOPS come first."""
+    """One benchmark under one edition: what is compared with each other. Entries with the most VFLOPS come first."""
 
     benchmark: str
     edition: str
@@ -304,7 +290,6 @@ def rank(files: Iterable[Examined], shown: Sequence[Shown] = (), listed: frozens
     """The ranking of `files`, in whatever order they come.
 
     Args:
-        files: all of them.
         shown: what the site has shown until now.
         listed: fingerprints of the keys in the list of signers, whether they are valid now or not. What another key
             has shown is forgotten. None: there is no list.
@@ -344,25 +329,23 @@ def _ranked(members: Sequence[Kept]) -> list[Ranked]:
 
 
 def _order(entry: Entry) -> tuple[float, float, str, str]:
-    """VFLOPS decide. Among equals, who was at the quality first stands above; names only settle the order of lines."""
+    """VFLOPS decide. Among equals, who reached the quality first stands above; names only settle the order of lines."""
     seconds = entry.mean("time_to_quality_seconds")
     return -entry.vflops, float("inf") if seconds is None else seconds, entry.system, str(entry.examined.file)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A ranking for programs: numbers never scaled, what is unknown null.
+# The ranking as JSON: numbers never scaled, what is unknown null.
 
 
 _DOCUMENTS_MOST_PATH = 1000
 
 
 def ranking_document(ranking: Ranking, level: Level | None = None, benchmark: str | None = None) -> dict[str, Any]:
-    """`{entries, unverified}`: an entry for each ranked submission, in order.
+    """`{entries, unverified}`: an entry for each ranked submission, in order; with `benchmark`, of this one only.
 
-    Args:
-        ranking: all of it.
-        level: only what stands in its lists; `rank` is then the place there, else that at the submission's own level.
-        benchmark: only of this one.
+    With `level`, only what stands in its lists, and `rank` is the place there; else `rank` is the place at the
+    submission's own level.
     """
     return {
         "entries": [
@@ -428,7 +411,7 @@ def _unranked_document(one: Unranked) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A ranking for a terminal.
+# The ranking for a terminal.
 
 
 _HEADER = ("rank", "system", "organisation", "VFLOPS", "variation", "per watt", "to quality", "quality")
@@ -438,13 +421,7 @@ _INDENT = " " * 8
 
 
 def ranking_lines(ranking: Ranking, level: Level | None = None, benchmark: str | None = None) -> Iterator[str]:
-    """Each list, then the files without a place.
-
-    Args:
-        ranking: all of it.
-        level: show its lists only.
-        benchmark: show its lists only.
-    """
+    """Each list, then the files without a place; `level` and `benchmark` show their lists only."""
     groups = [group for group in ranking.groups if benchmark in (None, group.benchmark)]
     for group in groups:
         yield from _group_lines(group, (level,) if level else LEVELS)
@@ -459,7 +436,7 @@ def ranking_lines(ranking: Ranking, level: Level | None = None, benchmark: str |
 
 
 def examined_line(examined: Examined) -> str:
-    """One file for the log of progress."""
+    """One file for the progress log."""
     name, verification = shown(examined.file, _MOST_PATH), examined.verification
     if verification is None:
         return f"{name}: unverified: {examined.problem}"
@@ -507,28 +484,28 @@ def _row(entry: Entry, place: int) -> tuple[str, ...]:
 
 
 def _means(entry: Entry) -> str:
-    """By what it got there: too long for columns."""
+    """Level, day, accelerators and framework: too long for columns."""
     by = f"{short(entry.accelerators, 50)}; {short(entry.framework, 30)}"
     return f"level {entry.level}; {date_text(entry)}; {by}"
 
 
 def _doubts(entry: Entry) -> list[str]:
-    """Findings that no honest run has shown."""
+    """Findings that no honest run has shown so far."""
     verification = entry.examined.verification
     return [f"{one.name}: {one.evidence}" for one in verification.doubts] if verification else []
 
 
 def quality_text(entry: Entry) -> str:
-    """Its quality with the metric's name."""
+    """The quality with its metric's name."""
     achieved = entry.quality.achieved
     return "unknown" if achieved is None else f"{entry.quality.metric} {achieved:.4f}"
 
 
 def date_text(entry: Entry) -> str:
-    """The day of its submission."""
+    """The day of submission."""
     return entry.submitted.isoformat() if entry.submitted else "unknown"
 
 
 def unranked_title(one: Unranked) -> str:
-    """How a file without a place is called: its system, else the file."""
+    """The name of a file without a place: its system, else the file's."""
     return one.system or shown(one.examined.file.name, 80)

@@ -1,4 +1,8 @@
-"""A ranking as static pages: readable without script, without network, by anybody."""
+"""A ranking as static pages: readable by anybody, without script and without network.
+
+Pages are index.html (all lists), one for each submission, the report of its runs, the documentation, and the nine
+published systems. Beside them lie ranking.json and runs.json, which has what the site has shown.
+"""
 
 from __future__ import annotations
 
@@ -77,10 +81,6 @@ from hpcai500.results.verification.finding import Finding, Verification
 from hpcai500.text import count, duration, plain, quantity, share, short
 
 # ----------------------------------------------------------------------------------------------------
-# A ranking as static pages: readable without script, without network, by anybody.
-
-
-# ----------------------------------------------------------------------------------------------------
 # The first page: all lists, bars, and what has no place.
 
 
@@ -92,7 +92,7 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; `first` is the direction that its first click gives, `sorted` how the table stands."""
+    """A heading; `first` is the direction of the first click, `sorted` how the table is sorted without one."""
 
     name: str
     sort: Literal["number", "text"]
@@ -101,13 +101,16 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether its cells end at one edge."""
+        """Whether its cells are aligned at the right."""
         return self.sort == "number"
 
 
 @dataclass(frozen=True)
 class SortableCell:
-    """What is shown, what it is sorted by (None: its text; empty: unknown, so last), and what stands below."""
+    """A cell: what is shown, what it is sorted by, and a second line.
+
+    `value` None sorts by the text; an empty value is unknown and comes last.
+    """
 
     text: str
     value: float | str | None = None
@@ -117,7 +120,7 @@ class SortableCell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One submission."""
+    """One submission; `ranks` are (level, place)."""
 
     key: str
     href: str | None
@@ -144,12 +147,12 @@ class Shown:
 
     @property
     def drawn(self) -> int:
-        """Rows that have a bar."""
+        """Number of rows that have a bar."""
         return min(MOST_BARS, len(self.rows))
 
     @property
     def left_out(self) -> bool:
-        """Whether some have none."""
+        """Whether some rows have no bar."""
         return self.drawn < len(self.rows)
 
 
@@ -168,7 +171,6 @@ COLUMNS = (
 
 
 def index_page(ranking: Ranking, made: date) -> str:
-    """`index.html`."""
     benchmarks = {group.benchmark: benchmark_title(group.benchmark) for group in ranking.groups}
     return site_page(
         "ranking.html.j2",
@@ -279,7 +281,7 @@ def _unranked(one: Unranked) -> Mapping[str, str | None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The documentation of this version as pages: a ranking whose method cannot be read proves nothing.
+# The documentation of this version as pages: a ranking is worth little if nobody can read its method.
 
 
 _MOST_SUMMARY = 220
@@ -298,7 +300,7 @@ _SHELVES = (
 
 @dataclass(frozen=True)
 class Written:
-    """One page as it was written."""
+    """One page of the documentation, in Markdown."""
 
     name: str
     title: str
@@ -313,7 +315,7 @@ def docs_folder() -> Path:
 
 
 def method_pages(folder: Path, made: date) -> dict[str, str]:
-    """Path in the site -> page, for each page in `folder`, and a list of them.
+    """Path in the site -> page, for each page in `folder` and the list of them.
 
     Raises:
         EnvironmentLacksError: there is no documentation.
@@ -325,7 +327,7 @@ def method_pages(folder: Path, made: date) -> dict[str, str]:
 
 
 def address(href: str, names: frozenset[str]) -> str | None:
-    """Where a link of a page leads in the site: to another page of it, to its own headings, or to the web."""
+    """Where a link leads in the site: another page of the documentation, a heading, or the web; None where nowhere."""
     parts = urlsplit(href)
     if parts.scheme in ("http", "https"):
         return href
@@ -418,7 +420,6 @@ class _Row:
 
 
 def published_systems_page(page: Page, made: date) -> str:
-    """`published.html`."""
     return site_page(
         "published.html.j2",
         script=True,
@@ -456,7 +457,7 @@ def _recomputed(one: Recomputed | None) -> tuple[_Cell, _Cell]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The page of one submission: what became of it, what was found, what it holds, by which hashes it is known.
+# The page of one submission: what became of it, what was found, what it holds, and its hashes.
 
 
 _TONES: dict[str, Tone] = {"fail": "bad", "warning": "flag", "note": "good", "skipped": "soft"}
@@ -715,12 +716,8 @@ def _hashes(manifest: Manifest, manifest_sha256: str) -> Iterator[Block]:
     yield Fold(f"{count(len(manifest.files), 'file')} with their hashes", [table], printed=False)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The report of all runs of a campaign, made while its submission lies open.
-
-
 def run_report(campaign: Campaign) -> str:
-    """The page of `hpcai500 report`, without the name of the folder that the submission was opened in.
+    """The page of `hpcai500 report` on all runs, without the name of the folder that the submission was opened in.
 
     Raises:
         RecordError, UsageError: a record cannot be read, or none was done.
@@ -730,16 +727,13 @@ def run_report(campaign: Campaign) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All files of a site.
+# All files of a site, and from submissions to the site.
 
 
 def site_files(ranking: Ranking, made: date, docs: Path | None = None) -> dict[str, str]:
     """Path in the site -> content.
 
-    Args:
-        ranking: what it shows.
-        made: the day that its pages name.
-        docs: folder of the documentation; that of this installation where it is None.
+    `made` is the day that pages name; `docs` is the folder of the documentation, None for that of this installation.
     """
     ranking = _without_folders(ranking)
     return {
@@ -754,7 +748,7 @@ def site_files(ranking: Ranking, made: date, docs: Path | None = None) -> dict[s
 
 
 def _without_folders(ranking: Ranking) -> Ranking:
-    """The same without the names of folders on the machine that made it: the site is for everyone."""
+    """`ranking` without the names of folders on the machine that made it, as everyone can read the site."""
 
     def named(examined: Examined) -> Examined:
         return replace(examined, file=Path(examined.file.name))
@@ -776,7 +770,7 @@ def _without_folders(ranking: Ranking) -> Ranking:
 
 
 def _submissions(ranking: Ranking, made: date) -> Iterator[tuple[str, str]]:
-    # One that was given twice has one page: that of its rank, which comes last.
+    # A submission that was given twice has one page: that with its rank, which is written last.
     for one in ranking.unranked:
         if one.examined.facts and one.examined.verification and one.examined.verification.manifest:
             yield f"submissions/{page_name(one.examined)}", unranked_page(one, made)
@@ -794,10 +788,6 @@ def _report(examined: Examined) -> Iterator[tuple[str, str]]:
         yield f"submissions/{name}", examined.facts.report
 
 
-# ----------------------------------------------------------------------------------------------------
-# From files to a ranking, and to its site where one is wanted.
-
-
 def make_ranking(
     files: Sequence[Path],
     *,
@@ -810,12 +800,11 @@ def make_ranking(
     """Verify `files`, rank those that hold, and write the site to the folder `site`.
 
     Args:
-        files: what `hpcai500 submit` wrote, or something that says so.
+        files: what `hpcai500 submit` wrote, or something that claims to be.
         site: a folder that is free, or holds a site of ours.
         signers: OpenSSH file of keys that are vouched for.
-        heads: of journals, as they were given while campaigns ran.
-        tracker: shows how far each verification is.
-        told: is called with each file when it was looked at.
+        heads: heads of journals, as they were given while campaigns ran.
+        told: is called with each file after it was looked at.
 
     Raises:
         UsageError: none of the files exists, the folder is not ours to replace, or what it has shown cannot be read.
@@ -834,7 +823,7 @@ def make_ranking(
 
 
 def _ready(site: Path) -> ReportMaker:
-    """What makes reports; where the site cannot go, that is said before hours of verification."""
+    """What makes reports. A folder that cannot hold the site is refused here, before hours of verification."""
     from hpcai500.results.ranking.site_folder import check_place
 
     check_place(site)

@@ -11,13 +11,17 @@ from pathlib import Path
 
 from hpcai500.errors import UsageError
 
-# Lists the files of a site, so that nobody else's are ever removed.
+# Lists the files of a site, so that no other files are ever removed.
 MARKER = ".hpcai500-site.json"
 _SCHEMA = "hpcai500-site-1"
 
 
 def check_place(folder: Path) -> None:
-    """Raises UsageError where `folder` is neither free nor a site of ours."""
+    """Make sure that `folder` is free or holds a site of ours.
+
+    Raises:
+        UsageError: it is neither.
+    """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: not a folder; give --html a new or an empty one")
     if not folder.is_dir():
@@ -47,7 +51,7 @@ def write_site(folder: Path, files: Mapping[str, str]) -> None:
             for name, content in {**files, MARKER: _marker(files)}.items():
                 path = made / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # A record may hold half a character that UTF-8 cannot have.
+                # A record may hold half of a surrogate pair, which UTF-8 cannot encode.
                 path.write_text(content, encoding="utf-8", errors="replace")
             _exchange(made, folder)
     except OSError as error:
@@ -73,7 +77,7 @@ def content_before(folder: Path, name: str) -> bytes | None:
 
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, of the same file system, which is gone in the end."""
+    """A new folder beside `folder`, on the same file system; it is removed in the end."""
     made = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     made.mkdir()
     try:
@@ -83,7 +87,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _exchange(made: Path, folder: Path) -> None:
-    """Put `made` in the place of `folder`, which has `made`'s own afterwards if it was there."""
+    """Put `made` in the place of `folder`, with the permissions of what was there."""
     if not folder.exists():
         made.rename(folder)
         return
@@ -93,7 +97,7 @@ def _exchange(made: Path, folder: Path) -> None:
     try:
         made.rename(folder)
     except BaseException:
-        # Ctrl-C too: without this, the site that was there would be gone.
+        # On Ctrl-C too: without this, the site that was there would be gone.
         if not folder.exists():
             old.rename(folder)
         raise
@@ -107,7 +111,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _ours(folder: Path) -> frozenset[str] | None:
-    """Files of the site in `folder`; None where it is none of ours."""
+    """Files of the site in `folder`; None where it is no site of ours."""
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         return frozenset([*map(str, marker["files"]), MARKER]) if marker["schema"] == _SCHEMA else None

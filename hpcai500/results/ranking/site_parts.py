@@ -1,4 +1,8 @@
-"""VFLOPS as bars, with the time to quality beside each (V2.0 Fig. 14); colours tell precision and compression."""
+"""Parts of a site's pages: templates and their security policy, names of pages, Markdown, and the bar chart.
+
+A policy in each page's head names what a browser may do with it: use the one style in the page, by its hash, and run
+the site's own script on pages with tables; nothing else, and nothing from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +33,19 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Templates of the site, which are laid over those of the report. What is put into them is escaped, as there.
-#
-# A policy in each page's head names what a browser may do with it: use the one style that stands in the page, by its
-# hash, and run the site's own script on pages with tables; nothing else, and nothing from elsewhere.
+# Templates of the site, which override those of the report. What is put into them is escaped, as there.
 
 
 SCRIPT = "site.js"
 
 
 def site_page(template: str, *, above: str = "", script: bool = False, made: date, **values: object) -> str:
-    """The page of `template`.
+    """The page of `template` with `values`.
 
     Args:
-        template: its file.
-        above: way up to the site's folder: empty, or `../`.
+        above: the way up to the site's folder: empty, or `../`.
         script: whether it has tables to sort.
         made: the day that the page names.
-        values: what the template shows.
     """
     style = site_style()
     return (
@@ -65,15 +64,14 @@ def site_page(template: str, *, above: str = "", script: bool = False, made: dat
 
 
 def site_script() -> str:
-    """The script of the tables."""
     return _template("site.js")
 
 
 @cache
 def site_style() -> str:
-    """The report's style with the site's own after it."""
+    """The report's style, then the site's own."""
     report = files("hpcai500.results.report").joinpath("templates/style.css").read_text(encoding="utf-8")
-    # The template puts it between line ends, which count for its hash.
+    # The template puts the style between line ends, which count for its hash.
     return f"\n{report}{_template('site.css')}"
 
 
@@ -105,14 +103,14 @@ def _environment() -> Environment:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the pages of submissions are called: by the hash of their manifest, so that a link stays right for years.
+# Pages of submissions are named by the hash of their manifest, so that links stay valid for years.
 
 
 _LETTERS = 16
 
 
 def place_of(examined: Examined) -> str:
-    """The submission's short name."""
+    """The submission's short name; empty for a file that could not be read far enough to have one."""
     return examined.facts.manifest_sha256[:_LETTERS] if examined.facts else ""
 
 
@@ -127,23 +125,20 @@ def report_name(examined: Examined) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Markdown as HTML: raw HTML in it stays text, and its links lead to pages that are there, or nowhere.
+# Markdown as HTML: raw HTML in it stays text, and its links lead to pages that exist, or nowhere.
 
 
-# From the address that a page was written with to the one that it has here; None where there is none.
+# From a link as it was written to the one in the site; None where it leads nowhere.
 Address = Callable[[str], str | None]
-# Where title and first paragraph stand.
+# Letters in which title and first paragraph are looked for.
 _MOST_READ = 4000
 _ALIGNED = {"text-align:right": "to-end", "text-align:center": "to-middle"}
 
 
 def to_html(text: str, address: Address, titles: Mapping[str, str] | None = None) -> Markup:
-    """`text` as HTML.
+    """`text` (CommonMark and tables) as HTML; links lead where `address` says.
 
-    Args:
-        text: Markdown: CommonMark and tables.
-        address: where its links lead.
-        titles: what to write for a link whose words are only the name of a file.
+    `titles` are the words for a link whose own words are only the name of a file.
     """
     parser = _parser()
     tokens = parser.parse(text)
@@ -167,7 +162,7 @@ def first_sentence(text: str) -> str:
 
 
 def _words(text: str, opening: str) -> str | None:
-    """Text of the first element that `opening` begins, lists and tables aside."""
+    """Text of the first element that the token `opening` begins, outside of lists and tables."""
     for token, inside in pairwise(_parser().parse(text[:_MOST_READ])):
         if token.type == opening and token.level == 0:
             words = "".join(" " if child.type == "softbreak" else child.content for child in inside.children or [])
@@ -176,13 +171,13 @@ def _words(text: str, opening: str) -> str | None:
 
 
 def anchor_of(heading: str) -> str:
-    """The name that links give a heading, as hosts of repositories make it."""
+    """The anchor of a heading, as hosts of repositories make it."""
     kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
     return kept.replace(" ", "-")
 
 
 class _Renderer(RendererHTML):
-    """Tables and code that are too wide are scrolled, also by keyboard."""
+    """Tables and code that are too wide can be scrolled, by keyboard too."""
 
     def table_open(self, *_: object) -> str:
         return '<div class="scroll" role="region" aria-label="Table" tabindex="0"><table>\n'
@@ -214,7 +209,7 @@ def _name_headings(tokens: Sequence[Token]) -> None:
 
 
 def _align_by_class(tokens: Sequence[Token]) -> None:
-    """The page's policy forbids styles of single cells."""
+    """Alignment as classes: the page's policy forbids styles of single cells."""
     for token in tokens:
         style = str(token.attrs.pop("style", ""))
         if style in _ALIGNED:
@@ -247,16 +242,16 @@ def _linked(children: Sequence[Token], address: Address, titles: Mapping[str, st
 WIDTH = 400.0
 MOST_BARS = 40
 _TOP, _STEP, _BAR = 24.0, 40.0, 13.0
-# VFLOPS up to here, and the widest number behind the longest bar; then the times.
+# Right end of the longest bar, with room for its number after it; left and right end of the times.
 _BAR_END, _TIMES, _TIMES_END = 222.0, 312.0, 394.0
 _MOST_LETTERS = 32
-# In this order precisions take the page's colours; there are no more than these.
+# Precisions take the page's colours in this order; there are no more than these.
 _COLOURS = (1, 4, 3, 5, 2, 6)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One system: its key in the table, its place, what is drawn of it."""
+    """One system: its key in the table, its place, and what is drawn of it."""
 
     key: str
     place: int
@@ -329,5 +324,5 @@ def _time(bar: Bar, times: Axis) -> Iterator[Markup]:
 
 
 def _marked(svg: Markup) -> Markup:
-    """The drawing with what the script needs to close gaps."""
+    """The drawing with the sizes that the script needs to close gaps."""
     return Markup(str(svg).replace("<svg ", f'<svg data-top="{_TOP:g}" data-step="{_STEP:g}" ', 1))  # noqa: S704 - escaped

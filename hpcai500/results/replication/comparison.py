@@ -1,4 +1,7 @@
-"""A repetition held against its original: one table, one verdict (V2.0 section 3.3; docs/replication.md)."""
+"""A repetition compared with its original: one table, one verdict (V2.0 section 3.3; docs/replication.md).
+
+Each side is a verified submission or a campaign on disk. Speed decides only where the systems are of one kind.
+"""
 
 from __future__ import annotations
 
@@ -43,24 +46,23 @@ from hpcai500.system.software import package_code_hash
 from hpcai500.text import UNKNOWN, aligned, quantity, share, short
 
 # ----------------------------------------------------------------------------------------------------
-# One side of a replication: a verified submission, or a campaign on disk.
+# One side of a replication.
 
 
 @dataclass(frozen=True)
 class Side:
-    """Finished runs of one campaign.
+    """The finished runs of one campaign.
 
     Attributes:
         path: the submission, or the campaign's folder.
-        campaign: as its journal tells.
-        records: of the runs that came to their end, in order of their trials.
-        results: theirs, computed from their events.
+        records: of the runs that came to their end, in order of their trials; `results` are computed from their events.
         reasons: why the campaign cannot be ranked.
-        level: the lowest level that allows all runs: as verification found it in a submission, of a campaign on disk by
-            its recipes; None where none does, or where nobody can tell.
-        no_level: why nobody can tell; None where the code of the runs was compared with that of this installation.
-        verification: what was found in the submission; None for a campaign on disk, which is one's own.
-        manifest: of the submission.
+        level: the lowest level that allows all runs: in a submission as verification found it, for a campaign on disk
+            by its recipes; None where none does, or where it cannot be known (`no_level`).
+        no_level: why the level cannot be known; None where the code of the runs was compared with that of this
+            installation.
+        verification: what was found in the submission; None, as is `manifest`, for a campaign on disk, which is one's
+            own.
     """
 
     path: Path
@@ -80,12 +82,11 @@ class Side:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the finished runs."""
         return tuple(int(record.tables["hyperparameters"]["seed"]) for record in self.records)
 
     @property
     def runs(self) -> Runs:
-        """What the finished runs tell that no others do, by the names of their records."""
+        """The facts that identify each finished run, by the names of their records."""
         return {record.path.name: run_facts(record) for record in self.records}
 
 
@@ -160,7 +161,7 @@ def _side(
     known = None if no_level else level
     side = Side(path, campaign, records, results, tuple(reasons), known, no_level, verification, manifest)
     try:
-        # What is looked at later: a recipe that is read as plain tables may hold anything.
+        # Whatever is read later is read here once: a recipe in plain tables may hold anything.
         for record in records:
             global_batch(record.tables)
         _ = side.seeds, global_batch(side.tables)
@@ -170,7 +171,7 @@ def _side(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The data of an original: what they are known by, and whether `hpcai500 data make` makes them again.
+# The data of an original: how they are identified, and whether `hpcai500 data make` can make them again.
 
 
 _KINDS = {"content_fingerprint": "content", "fingerprint": "list of files"}
@@ -184,7 +185,7 @@ def data_facts(record: Record) -> Mapping[str, Any]:
 
 
 def fingerprints_of(record: Record) -> dict[str, str]:
-    """What the fingerprint is of (content, list of files) -> it; the content has one only where it was checked."""
+    """Fingerprints by what they are of (content, list of files); the content has one only where it was checked."""
     facts = data_facts(record)
     return {kind: str(facts[key]) for key, kind in _KINDS.items() if facts.get(key)}
 
@@ -215,9 +216,9 @@ def require_data(original: Side, data: Path | None) -> str | None:
 
 
 def make_line(record: Record, tables: Mapping[str, Any], folder: str) -> str | None:
-    """The line that makes the synthetic set of `record` in `folder`, if it was one of the first seed.
+    """The command that makes the synthetic set of `record` in `folder`, if it was one of the first seed; else None.
 
-    Seed and layout are not in a record: the fingerprint tells whether it is the same set.
+    Seed and layout are not in a record: the fingerprint shows whether it is the same set.
     """
     facts = data_facts(record)
     makers = {"ic": _images, "ewa": _years}
@@ -267,7 +268,7 @@ def _each(samples: Any, groups: int) -> int:
 
 # A recipe's fields up to this layer describe the system: hardware, operating system, communication, accelerators.
 HIGHEST_SYSTEM_LAYER = 4
-# On other numbers of accelerators these keep the global batch, and so the mathematics of an update.
+# Changing these on another number of accelerators keeps the global batch, and so the mathematics of an update.
 BATCH_FIELDS = ("hyperparameters.batch_size", "hyperparameters.accumulation_steps")
 _SOFTWARE = ("image", "code", "plug-in", "software versions")
 _COMPANY = {"world_size": "ranks", "nodes": "nodes", "backend": "backend"}
@@ -327,7 +328,7 @@ def _batch_obstacle(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterato
 
 def _data_obstacles(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[str]:
     kinds = [dict.fromkeys(kind for record in side for kind in fingerprints_of(record)) for side in (ours, theirs)]
-    # The content decides; whoever has not checked it has a fingerprint of the list of files only.
+    # The content decides; where it was not checked, there is only the fingerprint of the list of files.
     for kind in (kind for kind in kinds[0] if kind in kinds[1]):
         left, right = (
             {found[kind] for record in side if kind in (found := fingerprints_of(record))} for side in (ours, theirs)
@@ -397,13 +398,14 @@ def _rank_notes(one: Side, other: Side) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A repetition held against its original: one table, one verdict (V2.0 section 3.3; docs/replication.md).
+# The comparison and its verdict.
 
 
 SCHEMA = "hpcai500-replication-1"
 NO_REPETITION: Literal["not a repetition"] = "not a repetition"
 TOLERANCE = 0.05
-# Speed, in the forms in which it is published. Time to quality comes in whole epochs, and energy from any meter: told.
+# Speed in the forms in which it is published. Time to quality comes in whole epochs, and energy from any meter, so both
+# are shown without a verdict.
 _SPEED = ("vflops", "flops", "images_per_second", "seconds")
 
 Overall = Verdict | Literal["not a repetition"]
@@ -420,17 +422,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Replication:
-    """What came out.
+    """The comparison of the original `one` with the repetition `other`.
 
     Attributes:
-        one: the original.
-        other: the repetition.
-        tolerance: share of the original's mean that speed may differ by.
-        quality_tolerance: the same of quality.
+        tolerance: share of the original's mean by which speed may differ.
+        quality_tolerance: the same for quality.
         same_system: whether speed must come out the same.
         rows: the metrics that both sides have.
         obstacles: why it is no repetition.
-        notes: what differed.
+        notes: what else differs.
     """
 
     one: Side
@@ -452,7 +452,7 @@ class Replication:
 
     @property
     def verdict(self) -> Overall:
-        """The worst of what decides."""
+        """The worst of the metrics that decide and the levels; `not a repetition` where there are obstacles."""
         if self.obstacles:
             return NO_REPETITION
         verdicts = [row.found.verdict for row in self.rows if row.decides]
@@ -463,11 +463,10 @@ class Replication:
 
     @property
     def exit_code(self) -> int:
-        """0 for `replicated`; 2 for all else: whoever asks has no proof."""
+        """PASS for `replicated`; WRONG_ANSWER for all else, which proves nothing."""
         return ExitCode.PASS if self.verdict == REPLICATED else ExitCode.WRONG_ANSWER
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "schema": SCHEMA,
             "verdict": self.verdict,
@@ -483,7 +482,7 @@ class Replication:
         }
 
     def _level_reasons(self) -> tuple[str, ...]:
-        """That the levels are not the same, or that nobody can tell."""
+        """That the levels differ, or that one cannot be known."""
         ours, theirs = self.one, self.other
         unknown = [f"{side.path}: {side.no_level}" for side in (ours, theirs) if side.no_level]
         if unknown or ours.level == theirs.level:
@@ -494,16 +493,14 @@ class Replication:
 def compare_sides(
     one: Side, other: Side, tolerance: float = TOLERANCE, tolerance_of_quality: float | None = None
 ) -> Replication:
-    """Whether `other` repeats `one`.
+    """Whether the repetition `other` repeats the original `one`.
 
     Args:
-        one: the original.
-        other: the repetition.
-        tolerance: relative difference of speed that is none.
-        tolerance_of_quality: the same of quality; None: what changes the penalty coefficient by `tolerance`.
+        tolerance: relative difference of speed that counts as none.
+        tolerance_of_quality: the same for quality; None takes what changes the penalty coefficient by `tolerance`.
 
     Raises:
-        UsageError: both are the same runs, runs of other seeds learnt the same, or a tolerance is none.
+        UsageError: both are the same runs, runs with other seeds learnt the same, or a tolerance is out of range.
     """
     for number in (tolerance, tolerance_of_quality):
         if number is not None and not 0 < number < 1:
@@ -519,7 +516,7 @@ def compare_sides(
 
 
 def _require_runs_of_its_own(one: Side, other: Side) -> None:
-    """Refuse what of the original's runs is told again.
+    """Refuse a repetition that contains the original's own runs.
 
     With the same seed a machine that computes alike repeats losses, weights and checkpoints, but no times; with another
     seed it repeats nothing.
@@ -559,7 +556,7 @@ def _rows(one: Side, other: Side, tolerance: float, of_quality: float, decides: 
         metric = metrics[name]
         ours, theirs = ([metric.of(result) for result in side.results] for side in (one, other))
         left, right = ([value for value in values if value is not None] for values in (ours, theirs))
-        # A metric that a run does not have would be a mean of the lucky ones.
+        # A metric that some runs lack would have the mean of the lucky ones.
         if not left or not right or len(left) < len(ours) or len(right) < len(theirs):
             continue
         allowed = of_quality if name in qualities else tolerance
@@ -598,7 +595,7 @@ def _side_document(side: Side) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A replication for a terminal.
+# The comparison for a terminal.
 
 
 _HEAD = ("", "original", "repetition", "ratio", "verdict")

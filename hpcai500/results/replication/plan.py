@@ -1,4 +1,7 @@
-"""Lays out what another team needs to repeat a submission: the recipe, a campaign of its own, a guide."""
+"""Lays out what another team needs to repeat a submission: the recipe, a campaign of its own, a guide.
+
+All that the guide quotes of the submission comes from strangers and is shown as text only.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ from hpcai500.system.software import version_document
 from hpcai500.system.tables import memory, processors
 
 # ----------------------------------------------------------------------------------------------------
-# The system of a submission beside this machine, row by row.
+# The system of a submission beside this machine.
 
 
 System = Mapping[str, Any]
@@ -46,7 +49,7 @@ System = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Beside:
-    """One fact of both."""
+    """One fact of both systems."""
 
     what: str
     theirs: str
@@ -54,7 +57,6 @@ class Beside:
 
     @property
     def differs(self) -> bool:
-        """Whether it is not the same."""
         return self.theirs != self.here
 
 
@@ -65,7 +67,7 @@ def this_system() -> dict[str, Any]:
 
 
 def side_by_side(theirs: System, here: System) -> list[Beside]:
-    """What a submission's `system.json` says, beside this machine's; what is not told is `unknown`."""
+    """What a submission's `system.json` says beside this machine's; `unknown` where it says nothing."""
     return [Beside(what, _told(fact, theirs), _told(fact, here)) for what, fact in _FACTS.items()]
 
 
@@ -73,7 +75,7 @@ def _told(fact: Callable[[System], Any], system: System) -> str:
     try:
         found = fact(system)
     except ODD:
-        # The one is a stranger's, the other may be older or newer than what is asked for.
+        # The submission's is a stranger's, and either may be of another version.
         found = None
     return "unknown" if found is None else plain(str(found))
 
@@ -108,7 +110,7 @@ _FACTS: Mapping[str, Callable[[System], Any]] = {
 
 
 # ----------------------------------------------------------------------------------------------------
-# The guide to a replication: a page for the team that repeats a submission. All that it quotes is a stranger's.
+# The guide, a page for the team that repeats a submission.
 
 
 _MOST_LINES = 20
@@ -116,16 +118,9 @@ _MOST_LINES = 20
 
 @dataclass(frozen=True)
 class Guide:
-    """What the page is about.
+    """What the page is about: the submission, the new campaign with its recipe, and the systems of both.
 
-    Attributes:
-        original: the submission.
-        campaign: the new one.
-        recipe: of the new one.
-        data: folder of the data set here, where that is known.
-        same_seeds: whether the seeds are the original's.
-        systems: the original's system beside this machine.
-        launch_line: (launcher, nodes, ranks a node, campaign's folder) -> the line that runs a campaign.
+    `data` is the folder of the data set here; None where it is not known.
     """
 
     original: Side
@@ -245,7 +240,7 @@ def _launchers(campaign: Campaign) -> list[str]:
 
 
 def _commands(campaign: Campaign) -> list[str]:
-    """Each line that started or went on with a run, once."""
+    """Each command line that started or resumed a run, once."""
     lines = (shlex.join(map(str, command)) for attempt in campaign.attempts for command in attempt.commands)
     found = list(dict.fromkeys(plain(line) for line in lines))
     left_out = len(found) - _MOST_LINES
@@ -275,13 +270,13 @@ def _comparison(guide: Guide) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """`text` for a line or a cell of Markdown, in which it is only text."""
+    """`text` escaped for a line or a cell of Markdown."""
     shown = html.escape(plain(text), quote=False)
     return "".join(f"\\{letter}" if letter in "\\|`*_[]" else letter for letter in shown)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lays out what another team needs to repeat a submission: the recipe, a campaign of its own, a guide.
+# The plan.
 
 
 SUBMITTED_RECIPE = "submitted-recipe.toml"
@@ -296,7 +291,7 @@ class PlanRequest:
 
     Attributes:
         folder: where all of it goes.
-        data: folder of the data set here; None where it is told when the runs begin.
+        data: folder of the data set here; None where it is given when the runs begin.
         overrides: as given to --set, for another system.
         same_seeds: whether the original's seeds are taken.
     """
@@ -316,18 +311,14 @@ class Plan:
     guide: Path
 
 
-# (launcher, nodes, ranks a node, campaign's folder) -> the line that runs a campaign.
+# (launcher, nodes, ranks per node, campaign's folder) -> the command line that runs a campaign.
 LaunchLine = Callable[[str, int, int, Path], str]
 
 
 def plan_replication(original: Side, request: PlanRequest, here: System, launch_line: LaunchLine) -> Plan:
     """Write recipe, campaign and guide into the folder of `request`, which must be empty or absent.
 
-    Args:
-        original: the submission.
-        request: what the user asked for.
-        here: a `system.json` of this machine.
-        launch_line: writes the line that runs a campaign.
+    `here` is a `system.json` of this machine.
 
     Raises:
         UsageError: the folder is not empty or cannot be written, the recipe is of another version, or `overrides`
@@ -355,7 +346,7 @@ def plan_replication(original: Side, request: PlanRequest, here: System, launch_
 
 @contextmanager
 def _empty_again_on_failure(folder: Path) -> Iterator[None]:
-    """`folder`, made or found empty; a full disk or Ctrl-C leaves nothing in it, so that the same line works again."""
+    """`folder`, made or found empty; a full disk or Ctrl-C leaves it empty, so that the same command works again."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -368,13 +359,13 @@ def _empty_again_on_failure(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder / CAMPAIGN, ignore_errors=True)
             raise
     except OSError as error:
-        # A disk that is full is no mistake of the line that was typed.
+        # A full disk is no mistake in the command.
         kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
         raise kind(f"{folder}: cannot be written: {error.strerror}; give another folder: -o DIR") from error
 
 
 def _planned_recipe(text: str, original: Side, request: PlanRequest) -> Recipe:
-    """The submission's, changed as asked for, with the seed of the first trial."""
+    """The submission's recipe, changed as asked for, with the seed of the first trial."""
     recipe = submitted = parse_resolved(text, f"{original.path}: recipe.toml")
     if request.overrides:
         with tempfile.TemporaryDirectory(prefix="hpcai500-replicate-") as folder:
@@ -408,6 +399,6 @@ def _with_seed(recipe: Recipe, seed: int) -> Recipe:
 
 
 def _own_first_seed(campaign: Campaign) -> int:
-    """The first of as many seeds that the original has not planned."""
+    """The first of as many consecutive seeds that the original has not planned."""
     last = max(trial.seed for trial in campaign.trials)
     return last + 1 if last + len(campaign.trials) < _SEEDS else 0

@@ -1,1 +1,1 @@
-"""`hpcai500 report`: records as one page that needs no network, no script and no machine but the reader's."""
+"""`hpcai500 report`: records as one page that can be read without network, script or the machine that made it."""

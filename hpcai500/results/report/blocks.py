@@ -1,4 +1,7 @@
-"""What a page is made of. Sections give blocks, the templates alone know how each looks."""
+"""What a page is made of: sections give blocks, and only the templates know how each looks.
+
+Templates escape whatever a record says, and spell out characters that cannot be printed; drawings do both themselves.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# ----------------------------------------------------------------------------------------------------
-# What a page is made of. Sections give blocks, the templates alone know how each looks.
-
-
-# Emphasis of a cell or a sentence; each comes with a word or a sign, never with its colour alone.
+# Emphasis of a cell or a sentence. Each comes with a word or a sign: a colour alone never carries meaning.
 Tone = Literal["", "good", "bad", "flag", "soft"]
 
 
 @dataclass(frozen=True)
 class Text:
-    """One paragraph."""
-
     text: str
     tone: Tone = ""
     kind: Literal["text"] = "text"
@@ -35,8 +32,6 @@ class Text:
 
 @dataclass(frozen=True)
 class Sentences:
-    """A list of sentences."""
-
     items: Sequence[str]
     tone: Tone = ""
     kind: Literal["sentences"] = "sentences"
@@ -62,7 +57,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that is more than its text."""
+    """A cell with an emphasis."""
 
     text: str
     tone: Tone = ""
@@ -77,10 +72,9 @@ class Table:
 
     Attributes:
         caption: what the table shows; read aloud first.
-        columns: headings.
-        rows: as many cells as columns in each, or one that heads those below it.
+        rows: as many cells as columns in each, or one cell that heads the rows below it.
         numeric: positions of columns whose cells are numbers.
-        left_out: rows that are not shown.
+        left_out: how many rows are not shown.
     """
 
     caption: str
@@ -93,7 +87,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Key:
-    """One entry of a chart's legend: how a line or a surface looks. Colours are 1 to 6; 0 is that of the text."""
+    """One entry of a chart's legend: how a line or a surface looks. Colours are 1 to 6; 0 is the text's."""
 
     name: str
     colour: int
@@ -122,7 +116,7 @@ class Charts:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that lies in the page itself."""
+    """A picture that is embedded in the page."""
 
     source: str
     description: str
@@ -131,7 +125,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that are shown when asked for, and in print if `printed`."""
+    """Blocks that are folded away until a reader opens them; printed only if `printed`."""
 
     title: str
     blocks: Sequence[Block]
@@ -152,13 +146,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Banner:
-    """The verdict, as large as it deserves.
+    """The verdict on one record: PASS, FAIL or INVALID, and why.
 
-    Attributes:
-        verdict: PASS, FAIL or INVALID.
-        rankable: None where there is no result that could be ranked.
-        sentence: why.
-        reasons: why it is not rankable.
+    `rankable` is None where there is no result that could be ranked; `reasons` say why it is not rankable.
     """
 
     verdict: str
@@ -179,16 +169,15 @@ class Part:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Templates to text. Whatever a record says is escaped, and what hides in it spelt out; drawings do both themselves.
+# Templates to text.
 
 
 def render(template: str, **values: object) -> str:
-    """The page of `template`."""
     return _environment().get_template(template).render(version=__version__, **values)
 
 
 def legible_value(value: object) -> object:
-    """What a template shows of `value`: text as `legible` has it, and what is markup already as it is."""
+    """How a template shows `value`: text by `legible`, markup as it is."""
     return legible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

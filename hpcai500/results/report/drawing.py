@@ -1,4 +1,7 @@
-"""Lines and points over two axes."""
+"""Drawings for pages as SVG: bars, lines and points over axes, and a run along its clock.
+
+Drawings take their colours (1 to 6) from the page: light, dark or print. What records say is escaped here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from markupsafe import Markup, escape
 from hpcai500.text import PREFIXES, legible
 
 # ----------------------------------------------------------------------------------------------------
-# From values to places on a drawing, linear or logarithmic, and the ticks beside them.
+# Axes: from values to places, linear or logarithmic, and the ticks beside them.
 
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -19,14 +22,9 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class Axis:
-    """What runs along one side.
+    """One side of a drawing: `label` with the unit, values from `low` to `high` (above `low`).
 
-    Attributes:
-        label: with the unit.
-        low: value at the start.
-        high: value at the end, above `low`.
-        log: logarithmic; `low` is then above 0.
-        ticks: values to mark; None chooses them.
+    A logarithmic axis has `low` above 0. `ticks` are the values to mark; None chooses them.
     """
 
     label: str
@@ -36,7 +34,7 @@ class Axis:
     ticks: Sequence[float] | None = None
 
     def place(self, value: float) -> float:
-        """Where `value` lies: 0 at the start, 1 at the end, and no further."""
+        """Where `value` lies: 0 at the start, 1 at the end, cut off beyond."""
         if self.log:
             value, low, high = math.log(max(value, self.low)), math.log(self.low), math.log(self.high)
         else:
@@ -44,7 +42,7 @@ class Axis:
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
     def marks(self) -> list[tuple[float, str]]:
-        """Ticks and what stands beside them."""
+        """Values of ticks, and the text beside each."""
         if self.ticks is not None:
             values = [tick for tick in self.ticks if self.low <= tick <= self.high]
         else:
@@ -68,14 +66,14 @@ def spanning_decades(label: str, values: Sequence[float], *, margin: float = 1.5
 
 
 def round_values(low: float, high: float) -> list[float]:
-    """Some five round values from `low` to `high`."""
+    """About five round values from `low` to `high`."""
     step = _step(low, high)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def compact(value: float) -> str:
-    """`2500000` -> `2.5M`: for ticks, whose unit stands at the axis."""
+    """`2500000` -> `2.5M`: for ticks, whose unit is in the axis' label."""
     for factor, prefix in PREFIXES:
         if abs(value) >= factor:
             return f"{value / factor:.4g}{prefix}"
@@ -98,7 +96,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Drawings as SVG that takes its colours from the page: light, dark or print. What records say is escaped here.
+# SVG elements.
 
 
 def element(name: str, *content: Markup | str, **attributes: str | float) -> Markup:
@@ -112,7 +110,7 @@ def element(name: str, *content: Markup | str, **attributes: str | float) -> Mar
 
 
 def drawing(title: str, description: str, width: float, height: float, parts: Iterable[Markup]) -> Markup:
-    """A whole drawing, with its text alternative."""
+    """A whole drawing with its text alternative: `title` and `description`."""
     return element(
         "svg",
         element("title", title),
@@ -140,19 +138,19 @@ def _written(value: str | float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lying bars, of one part or of several behind each other.
+# Horizontal bars, each of one part or of several in a row.
 
 
 BARS_WIDTH = 400.0
 _ROW, _BAR, _FOOT, _NUMBER = 22.0, 14.0, 38.0, 84.0
-# As wide as most letters are on a phone, where they are larger.
+# Width of most letters on a phone, where they are larger.
 _LETTER = 8.2
 _MOST_LETTERS = 20
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its name, its parts in the axis' unit, each in a colour (1 to 6), and the text behind it."""
+    """One bar: its name, its parts in the axis' unit with the colour of each, and the text after it."""
 
     name: str
     parts: Sequence[float]
@@ -161,7 +159,7 @@ class Bar:
 
 
 def bars(title: str, description: str, axis: Axis, rows: Sequence[Bar], level: float | None = None) -> Markup:
-    """A drawing of `rows`, top down; `level` is marked by a dashed line across all."""
+    """A drawing of `rows` from the top down; a dashed line across all marks `level`."""
     left = 10 + _LETTER * min(_MOST_LETTERS, max((len(row.name) for row in rows), default=0))
     right = BARS_WIDTH - (_NUMBER if any(row.text for row in rows) else 14)
     height = 6 + _ROW * len(rows) + _FOOT
@@ -204,7 +202,7 @@ def _words(rows: Sequence[Bar], axis: Axis, left: float, right: float) -> Iterat
 
 
 # ----------------------------------------------------------------------------------------------------
-# A run along its clock: what it did when, as coloured stretches, and what happened to it, as marks.
+# A run along its clock: what it did as coloured stretches, and what happened to it as marks.
 
 
 STRIP_WIDTH, STRIP_HEIGHT = 400.0, 92.0
@@ -224,7 +222,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Happening:
-    """A moment with a name of one letter or sign."""
+    """A moment, named by one letter or sign."""
 
     at: float
     sign: str
@@ -233,7 +231,6 @@ class Happening:
 def strip(
     title: str, description: str, axis: Axis, stretches: Sequence[Stretch], happenings: Sequence[Happening]
 ) -> Markup:
-    """The drawing."""
     return drawing(title, description, STRIP_WIDTH, STRIP_HEIGHT, _parts(axis, stretches, happenings))
 
 
@@ -262,11 +259,11 @@ def _parts(axis: Axis, stretches: Sequence[Stretch], happenings: Sequence[Happen
 # Lines and points over two axes.
 
 
-# Small enough that its letters are read on a phone, where it is shown at nine tenths of this.
+# So small that its letters can be read on a phone, which shows it at nine tenths of this.
 WIDTH, HEIGHT = 400.0, 250.0
 _PLOT_LEFT, _PLOT_RIGHT, _PLOT_TOP, _BOTTOM = 60.0, 14.0, 14.0, 40.0
 _MOST_POINTS = 400
-# Names stand beside points; closer lines of text than this overlap.
+# Height of a line of text: names beside points overlap when they are closer.
 _LINE = 13.0
 
 
@@ -282,7 +279,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Level:
-    """A value that others are measured by: a dashed line across, with its name."""
+    """A value to compare with: a dashed line across, with its name."""
 
     value: float
     name: str
@@ -301,8 +298,6 @@ class Spot:
 
 @dataclass(frozen=True)
 class Plot:
-    """Everything that is drawn."""
-
     title: str
     description: str
     x: Axis
@@ -312,7 +307,6 @@ class Plot:
     spots: Sequence[Spot] = ()
 
     def draw(self) -> Markup:
-        """The drawing."""
         return drawing(
             self.title,
             self.description,
@@ -375,7 +369,7 @@ class Plot:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> list[tuple[float, float]]:
-    """At most `most` of `points`; of each stretch that is left out, its lowest and its highest remain."""
+    """At most `most` of `points`; of each stretch that is thinned, its lowest and its highest remain."""
     if len(points) <= most:
         return list(points)
     stretch = math.ceil(2 * (len(points) - 2) / (most - 2))
@@ -388,7 +382,7 @@ def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> 
 
 
 def _free(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The nearest place above (x, y) that no other name has."""
+    """The nearest place above (x, y) where no other name stands."""
     while (
         any(abs(x - other) < WIDTH / 3 and abs(y - height) < _LINE for other, height in taken) and y > _PLOT_TOP + _LINE
     ):

@@ -1,4 +1,7 @@
-"""`hpcai500 report`: from records to the page."""
+"""`hpcai500 report`: from records to the page.
+
+A part of a record that this version cannot read is named on the page, which comes all the same.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ from hpcai500.results.score import expand, summarise_trials, why_no_mean
 from hpcai500.text import UNKNOWN, count, duration, is_number, moment, number, plain, quantity, share, short, table
 
 # ----------------------------------------------------------------------------------------------------
-# Several records on one page: a line each, the mean of a series, the scaling of several sizes.
+# The overview of several records: a line for each, the mean of a series, the scaling over several sizes.
 
 
 _MOST_ROWS = 200
@@ -61,7 +64,7 @@ _UNITS = {"vflops": "FLOPS", "flops": "FLOPS", "images_per_second": "images/s"}
 
 
 def overview_sections(subjects: Sequence[Subject]) -> list[Section]:
-    """The summary of all records of a page; nothing for one."""
+    """The summary of all records of a page; nothing for a single one."""
     if len(subjects) < 2:
         return []
     sections = [Section("All records", [_table(subjects)])]
@@ -198,7 +201,7 @@ def banner(subject: Subject) -> Banner:
 
 
 def score_tiles(subject: Subject) -> Tiles:
-    """VFLOPS, quality, time, FLOPS, energy; of a run without a result, how far it has come."""
+    """VFLOPS, quality, time, FLOPS, energy; for a run without a result, how far it has come."""
     result = subject.result
     return Tiles(list(_of_result(subject, result) if result else _of_unfinished(subject)))
 
@@ -274,17 +277,17 @@ def _of_unfinished(subject: Subject) -> Iterator[Tile]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `hpcai500 report`: from records to the page.
+# The page.
 
 
-# Beyond these, a page has the summary of each record and the sections of the first ones only.
+# Of more records than these, the page has only the summary.
 _MOST_PARTS = 20
 _Ceilings = tuple[Machine, tuple[GivenFile, ...]]
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page and what a terminal says about it."""
+    """A page, and what the terminal says about it."""
 
     html: str
     verdicts: Sequence[str]
@@ -294,9 +297,8 @@ def make_report(paths: Sequence[Path], machine: str | None = None, profile: Path
     """The page of the records at `paths`; a folder of a series stands for its records.
 
     Args:
-        paths: records.
         machine: ceilings for the roofline: a TOML file, a shipped name, or a JSON file of `hpcai500 micro`.
-        profile: a folder that `hpcai500 profile` wrote; a record's own is found without.
+        profile: a folder that `hpcai500 profile` wrote; without it, each record's own profile is shown.
 
     Raises:
         RecordError: one is no record, or does not hold together.
@@ -339,7 +341,7 @@ def _part(subject: Subject, index: int, machine: _Ceilings | None, profile: Give
 
 
 def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | None) -> Iterator[Section | None]:
-    # The one that is given is of one benchmark; records of others keep their own.
+    # The profile that is given is of one benchmark; records of others keep their own.
     of_this = profile and profile.tables().get("benchmark") in (None, subject.record.tables.get("benchmark"))
     yield Section("Score", [score_tiles(subject)])
     yield _shown("Quality and loss", lambda: training_section(subject))
@@ -358,12 +360,12 @@ def _sections(subject: Subject, machine: _Ceilings | None, profile: GivenFile | 
 
 
 def _shown(title: str, make: Callable[[], Section | None]) -> Section | None:
-    """The section, or why it cannot be shown: other versions, and hands, may have written what this one cannot read."""
+    """The section, or why it cannot be shown: another version, or a person, may have written the record."""
     try:
         return make()
     except Exception as error:
         if isinstance(error, HpcAi500Error) and not isinstance(error, RecordError):
-            # About this command or this machine, not about the record.
+            # Errors about this command or this machine, not about the record.
             raise
         said = f"This part of the record cannot be shown: {type(error).__name__}: {short(error, 200)}."
         return Section(title, [Text(said, "bad")])
@@ -375,10 +377,6 @@ def _name(subject: Subject) -> str:
     return f"HPC AI500 {benchmark.upper()}, edition {edition}, {count(subject.world_size, 'rank')}"
 
 
-# ----------------------------------------------------------------------------------------------------
-# Where a page goes.
-
-
 def write_page(target: Path, html: str) -> None:
     """Write `html` to `target`, whole or not at all.
 
@@ -386,7 +384,7 @@ def write_page(target: Path, html: str) -> None:
         UsageError: it cannot be written there.
     """
     try:
-        # A record may hold half a character that UTF-8 cannot have.
+        # A record may hold half of a surrogate pair, which UTF-8 cannot encode.
         write_atomically(target, html.encode("utf-8", errors="replace"))
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror}; give another -o FILE") from error

@@ -1,4 +1,4 @@
-"""A record whatever became of it: a report is also wanted of a run that failed."""
+"""Reads a record whatever became of its run: a report is also wanted of one that failed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ Verdict = Literal["PASS", "FAIL", "INVALID"]
 
 @dataclass(frozen=True)
 class Subject:
-    """A record and what is to be said about it.
+    """A record and its verdict.
 
     Attributes:
-        record: the record.
         result: its numbers, from its events; None where the run has not come to its end.
-        verdict: PASS; FAIL where the answer is wrong; INVALID where there is none: the words of `hpcai500 score`.
+        verdict: as `hpcai500 score` says it: PASS; FAIL where the answer is wrong; INVALID where there is none.
         problem: why it is not PASS.
-        verified: whether `result.json` says what the events give, as far as it is there.
+        verified: whether `result.json`, where it exists, says what the events give.
     """
 
     record: Record
@@ -38,7 +37,6 @@ class Subject:
 
     @property
     def path(self) -> Path:
-        """The folder."""
         return self.record.path
 
     @property
@@ -59,12 +57,12 @@ class Subject:
         return found
 
     def clock(self) -> Timeline:
-        """Seconds between its events."""
+        """The clock of the record's events, in seconds."""
         return Timeline([_timed(event) for event in self.record.events])
 
     @property
     def world_size(self) -> int:
-        """Ranks that really ran, or that the recipe asks for; 0 where neither tells."""
+        """Ranks that really ran, else those that the recipe asks for; 0 where neither is known."""
         told = self.result.world_size if self.result else self.last("run_start").get("world_size")
         if isinstance(told, int):
             return told
@@ -96,13 +94,13 @@ def read_subject(path: Path) -> Subject:
 
 
 def _derived(record: Record) -> Result:
-    """The numbers that the events give, where `result.json` says something else."""
+    """The numbers that the events give, for a record whose `result.json` says something else."""
     edition, benchmark = str(record.tables.get("edition")), str(record.tables.get("benchmark"))
     return derive(record.tables, rulebook(edition, benchmark), record.events)
 
 
 def _ending(record: Record) -> str | None:
-    """What the run says about its end, if it says anything."""
+    """What the run says in `ERROR`, or that it has not come to its end; None for other runs."""
     path = record.path / "ERROR"
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace").strip() or "the run failed and does not say why"
@@ -113,5 +111,5 @@ def _ending(record: Record) -> str | None:
 
 
 def _timed(event: Event) -> Event:
-    """An event that a clock can be read from, whatever its value."""
+    """The event with a value that a clock can read."""
     return event if isinstance(event.get("value"), dict) else {**event, "value": {}}

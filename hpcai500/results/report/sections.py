@@ -1,4 +1,4 @@
-"""The nodes of a run: what differs between them first, then the typical one by the parts of V2.0 section 5.3.3."""
+"""Sections of a record's page: training, events, pictures, numbers, recipe, hashes and the nodes of the run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _MOST_CLASSES = 40
 
 
 def training_section(subject: Subject) -> Section:
-    """Curves with the target as a line, the classes of the last evaluation, and the numbers as a table."""
+    """Curves with the target as a line, the classes of the last evaluation, and all numbers in a table."""
     epochs, evaluations = _last_pass(subject, "epoch_stop"), _last_pass(subject, "eval_accuracy")
     if not epochs and not evaluations:
         return Section("Quality and loss", [Text("No epoch was trained to its end.", "soft")])
@@ -169,7 +169,7 @@ def _points(by_epoch: Mapping[int, Mapping[str, Any]], key: str) -> list[tuple[f
 
 
 def _last_pass(subject: Subject, key: str) -> dict[int, Mapping[str, Any]]:
-    """Epoch -> value; what was trained again replaces what a restart has lost."""
+    """Epoch -> value; where a restart repeated an epoch, the later value."""
     kept: dict[int, Mapping[str, Any]] = {}
     for event in subject.record.events:
         value = table(event.get("value"))
@@ -188,7 +188,7 @@ def _last_pass(subject: Subject, key: str) -> dict[int, Mapping[str, Any]]:
 
 
 _HAPPENED_MOST_ROWS = 150
-# What is told of each kind of event; others are shown with their values as they are.
+# Events that the table leaves out, and the sign of each kind of event on the strip.
 _QUIET = {"epoch_start", "eval_start", "eval_stop", "system"}
 _SIGNS = {
     "run_start": "▶",
@@ -203,7 +203,7 @@ _BAD = {"run_error", "diverged", "not_finite", "interrupted", "picture_error"}
 
 
 def event_section(subject: Subject) -> Section:
-    """The strip, and a table of the events that tell something."""
+    """The run along its clock, and a table of the events that say something."""
     events = subject.record.events
     if not events:
         return Section("Events", [Text("The record has no events.", "flag")])
@@ -299,17 +299,17 @@ def _said(key: str, value: Mapping[str, Any]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the last evaluation saw, small enough to lie in the page.
+# Pictures of the last evaluation, made small enough to be embedded in the page.
 
 
 _MOST_PICTURES, _MOST_BYTES = 2, 32 * 2**20
-# Decoded, 120 MB; a file of a few kB can claim far more.
+# Decoded, 120 MB: a file of a few kB can claim far more.
 _MOST_PIXELS = 40_000_000
 _WIDEST, _QUALITY = 1200, 82
 
 
 def picture_section(subject: Subject) -> Section | None:
-    """The record's pictures, if it has any and they are those that its events name."""
+    """The pictures that the record's events name; None where they name none. One that was changed is not shown."""
     blocks = list(_pictures(subject))
     return Section("Pictures", blocks) if blocks else None
 
@@ -335,7 +335,7 @@ def _content(record: Path, name: str) -> bytes | None:
             return None
         return path.read_bytes()
     except (OSError, ValueError, RuntimeError):
-        # A name of 300 characters, one with a null byte, a loop of links.
+        # For instance a name of 300 characters or with a null byte, or a loop of links.
         return None
 
 
@@ -352,7 +352,7 @@ def _small(content: bytes) -> bytes:
     """The picture as WebP, no wider than a page.
 
     Raises:
-        ValueError: it has more pixels than anyone looks at; it is not decoded.
+        ValueError: it has too many pixels; it is then not decoded.
         Exception: as Pillow, which has many types for damaged files.
     """
     from PIL import Image  # only pages with a picture need it
@@ -379,7 +379,6 @@ _MOST_ITEMS = 20
 
 
 def number_section(result: Result) -> Section:
-    """`result.json` as a table."""
     rows = [(short(name, 80), value) for name, value in _flat(result.as_json(), "")]
     table = Table("result.json: seconds, bytes, FLOPS, watts and joules, never scaled", ("key", "value"), rows)
     return Section("All numbers", [Fold(f"{len(rows)} values as result.json has them", [table], printed=False)])
@@ -399,14 +398,14 @@ def _flat(document: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The recipe of a run: what differs from the reference first, by the papers' nine layers.
+# The recipe: what differs from the reference first, by the papers' nine layers.
 
 
 _RECIPE_MOST_ROWS, _MOST_LETTERS = 300, 100
 
 
 def recipe_section(subject: Subject) -> Section:
-    """Differences from the reference of its benchmark, and every field."""
+    """Differences from the reference recipe of its benchmark, and every field."""
     tables = subject.record.tables
     benchmark = str(tables.get("benchmark"))
     reference = _reference(benchmark)
@@ -454,12 +453,12 @@ def _reference(benchmark: str) -> Mapping[str, Any] | None:
     try:
         return reference_recipe(benchmark).model_dump(mode="json")
     except UsageError:
-        # A site's own folder of recipes may be older than this version; the page comes without.
+        # A site's own folder of recipes may be older than this version: the page comes without the reference.
         return None
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a reader needs to tell this record, its code and its data from any other.
+# What tells this record, its code and its data from any other.
 
 
 _MOST_FILES = 30
@@ -519,14 +518,14 @@ def _with_files(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def last_event_hash(subject: Subject) -> str:
-    """What DONE carries in a finished record: the hash of the last line of `events.jsonl`."""
+    """The hash of the last line of `events.jsonl`, which DONE has in a finished record."""
     content = (subject.path / "events.jsonl").read_bytes()
     lines = content.split(b"\n")[:-1]
     return line_hash(lines[-1]) if lines else UNKNOWN
 
 
 # ----------------------------------------------------------------------------------------------------
-# The nodes of a run: what differs between them first, then the typical one by the parts of V2.0 section 5.3.3.
+# The nodes: what differs between them first, then the typical one by the parts of V2.0 section 5.3.3.
 
 
 _MOST_HOSTS, _MOST_FIELDS, _MOST_DIFFERENCES, _MOST_VARIANTS = 6, 500, 60, 6

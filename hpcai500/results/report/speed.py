@@ -1,4 +1,4 @@
-"""A profile of the same benchmark on the same machine: `hpcai500 profile` made it, profile.json holds it."""
+"""Sections of a record's page about its speed: steps, stragglers, communication, roofline, power and profile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcai500.text import count, duration, listed, number, plain, quantity, shar
 # Where the time of a step goes: over all ranks, rank by rank, and who holds the others up.
 
 
-# Beyond so many ranks, the slowest and the quantiles tell more than all of them.
+# Of more ranks than these, the slowest and the quantiles say more than all of them.
 MOST_RANKS = 20
 _PARTS = {
     "data_wait_seconds": "data wait",
@@ -30,7 +30,7 @@ _PARTS = {
     "communication_wait_seconds": "communication",
     "other_seconds": "other",
 }
-# Compute in blue; what is lost in warmer colours.
+# Compute in blue; lost time in warmer colours.
 _COLOURS = (2, 1, 4, 6)
 _QUANTILES = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "most": 1.0}
 
@@ -73,7 +73,6 @@ def straggler_section(subject: Subject) -> Section | None:
 
 
 def _ranks(found: Any) -> list[dict[str, Any]]:
-    """Ranks whose numbers are all there."""
     return [
         dict(rank)
         for rank in tables(found)
@@ -87,7 +86,7 @@ def _sentence(total: Mapping[str, float], whole: float) -> str:
 
 
 def _by_epochs(subject: Subject, source: str) -> list[Block]:
-    """What the epochs say of runs that did not come to their end, or are older than the split."""
+    """The split by epochs, for runs that did not come to their end or are older than the split of a step."""
     epochs = [value for value in subject.values("epoch_stop") if number(value.get("seconds"))]
     if not epochs:
         return [Text("No epoch was trained to its end, so nothing is known of the time of steps.", "soft")]
@@ -212,7 +211,7 @@ def _hundred(shares: Sequence[float]) -> list[float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What summing the gradients cost: docs/timeline.md defines each number.
+# What the all-reduce of gradients cost; docs/timeline.md defines each number.
 
 
 def communication_section(subject: Subject) -> Section | None:
@@ -266,13 +265,13 @@ def _words(name: object) -> str:
 
 
 _MOST_CEILINGS, _MOST_LINKS = 6, 4
-# Lines of text closer than this factor stand on each other.
+# Labels of values that differ by less than this factor overlap.
 _CLOSE = 1.6
 _ALONE = "One rank communicates nothing, so it has no place along an axis of FLOPs a byte."
 
 
 def roofline_section(subject: Subject, machine: Machine, sources: Sequence[GivenFile]) -> Section:
-    """The model that fits the run, with what binds it in a sentence, or why there is none."""
+    """The model that fits the run, with a sentence on what binds it, or why there is none."""
     try:
         model = roofline([subject.path], machine)
     except HpcAi500Error as error:
@@ -287,7 +286,7 @@ def roofline_section(subject: Subject, machine: Machine, sources: Sequence[Given
 
 
 def _chart(model: Roofline, point: RooflinePoint, roofs: Roofs) -> Chart:
-    """Flat ceilings of FLOPS, slanted ones of bandwidths up to the highest of these, and the run below them."""
+    """Flat ceilings of FLOPS, slanted ones of bandwidths up to the highest of the flat ones, and the run below them."""
     assert point.coi is not None
     ceilings = sorted(roofs.ceilings.items(), key=lambda item: (item[0] != point.flops_ceiling, -item[1]))[
         :_MOST_CEILINGS
@@ -326,7 +325,7 @@ def _slant(rate: float, top: float, x: Axis, y: Axis, colour: int) -> Line:
 
 
 def _apart(ceilings: Sequence[tuple[str, float]], binding: str) -> list[tuple[str, float]]:
-    """Ceilings whose names do not stand on each other, the run's own among them; the table has all."""
+    """Ceilings whose names do not overlap, the run's own among them; the table has all."""
     kept: list[tuple[str, float]] = []
     for name, rate in sorted(ceilings, key=lambda item: item[0] != binding):
         if all(max(rate, other) > _CLOSE * min(rate, other) for _, other in kept):
@@ -348,7 +347,7 @@ def _table(model: Roofline, roofs: Roofs) -> Fold:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Power over time, and the energy that is its integral: docs/power.md has the rules.
+# Power over time, and the energy that is its integral; docs/power.md has the rules.
 
 
 # More curves than these cannot be told apart; the nodes that take most are shown.
@@ -398,7 +397,7 @@ def _curves(subject: Subject, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[
 
 
 def _points(record: Path, node: Mapping[str, Any], begin: float | None) -> Iterator[tuple[float, float]]:
-    """(seconds since the run's start, watts) of one node; its file is that of the event, or there were no record.
+    """(seconds since the run's start, watts) of one node; its file's hash was checked when the record was read.
 
     Raises:
         RecordError: the file cannot be read as samples.
@@ -460,14 +459,14 @@ def _power_table(nodes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A profile of the same benchmark on the same machine: `hpcai500 profile` made it, profile.json holds it.
+# A profile of the same benchmark on the same machine, from the `profile.json` of `hpcai500 profile`.
 
 
 _MOST_CLASSES, _MOST_KERNELS, _MOST_CONVERSIONS = 12, 20, 10
 
 
 def given_profile(folder: Path) -> GivenFile:
-    """The file of the profile in `folder`, and who stands for it.
+    """The file of the profile in `folder`, and its signer.
 
     Raises:
         RecordError: there is none.
@@ -482,9 +481,7 @@ def given_profile(folder: Path) -> GivenFile:
 def profile_section(record: Path, given: GivenFile | None) -> Section | None:
     """Kernel classes, the top kernels, layout conversions, utilisation and bandwidth over time.
 
-    Args:
-        record: whose own profile is shown where none is given; None comes back where it has none.
-        given: the file of another one.
+    It is of the profile `given`, else of the record's own; None where there is neither.
 
     Raises:
         RecordError: profile.json cannot be read.

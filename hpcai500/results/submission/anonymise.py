@@ -1,7 +1,7 @@
 """Anonymising: names of hosts and users leave a submission, and all hashes are computed again over what is left.
 
-Numbers, times and structure stay as they are, and so does what was broken: a hash that did not fit before does not fit
-afterwards either.
+Numbers, times and structure stay as they are, and so does what was broken: a hash that did not match before does not
+match afterwards either.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Ano
 from hpcai500.results.submission.pack import Content, Gathered
 
 # ----------------------------------------------------------------------------------------------------
-# Finds the names that a submission would give away: of hosts, their domains, and users.
+# Finding the names of hosts, their domains, and users.
 
 
 # Under these keys events, descriptions and accounting name hosts.
 _HOST_KEYS = frozenset({"host", "hosts", "covers", "slowest_host", "outliers", "node_list"})
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-# Slurm's short form of many hosts.
+# Slurm's short form of many hosts, `n[01-04]`.
 HOST_LIST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\[[0-9,-]+\](?:[A-Za-z0-9._-]|\[[0-9,-]+\])*")
-# Letters and digits, with what hosts' names have between them.
+# Letters and digits, with the separators of host names between them.
 RUN = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 PIECE = re.compile(r"[A-Za-z0-9]+")
 HOME = re.compile(r"(/(?:home[0-9]*|homes|users?|Users|people)/)([^/\s\"':;,)]+)")
@@ -45,7 +45,7 @@ _SUFFIXES = frozenset(
     {"csv", "json", "jsonl", "log", "txt", "out", "err", "pt", "toml", "py", "zip", "so", "sh", "sif", "h5", "pid"}
 )
 _NOBODY = frozenset({"localhost", "localhost.localdomain"})
-# Names of accounts that tell nobody's name, and words of records: replaced within paths of home folders alone.
+# Names of accounts that belong to no person, and words of records: replaced only within paths of home folders.
 _COMMON = frozenset(
     {
         "root",
@@ -70,7 +70,7 @@ _LEAST_USER = 3
 
 @dataclass
 class Found:
-    """Names as they were found, of hosts, of domains and of users."""
+    """Names as they were found."""
 
     hosts: set[str] = field(default_factory=set)
     domains: set[str] = field(default_factory=set)
@@ -78,7 +78,7 @@ class Found:
 
 
 def find_names(documents: Iterable[Any], texts: Iterable[str], here: str, user: str) -> Found:
-    """All names in `documents` (JSON) and `texts`; `here` and `user` are those of who packs.
+    """Find all names in `documents` (JSON) and `texts`; `here` and `user` are the host and the user who packs.
 
     Raises:
         UsageError: a host's name cannot be told from a number.
@@ -110,9 +110,9 @@ def find_names(documents: Iterable[Any], texts: Iterable[str], here: str, user: 
 
 
 def pseudonyms(found: Found, here: str) -> dict[str, str]:
-    """What replaces each name of a host or a domain, by the name in small letters.
+    """Return what replaces each name of a host or a domain, by the name in lower case.
 
-    The order of names stays: whatever was sorted by them is still sorted.
+    Pseudonyms of hosts sort as their names: whatever was sorted by them is still sorted.
     """
     shorts: dict[str, set[str]] = {}
     for name in found.hosts:
@@ -134,13 +134,13 @@ def pseudonyms(found: Found, here: str) -> dict[str, str]:
 
 
 def user_pseudonyms(found: Found) -> dict[str, str]:
-    """What replaces each user's name, by the name in small letters."""
+    """Return what replaces each user's name, by the name in lower case."""
     names = sorted({user.lower() for user in found.users} - {"root"})
     return {name: f"user-{number:03d}" for number, name in enumerate(names, 1)}
 
 
 def is_telling(user: str) -> bool:
-    """Whether a user's name is one wherever it occurs."""
+    """Whether a user's name is replaced wherever it occurs, and not only in paths of home folders."""
     return len(user) >= _LEAST_USER and user not in _COMMON
 
 
@@ -151,7 +151,7 @@ def _identity(name: str, alone: set[str]) -> str:
 
 
 def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """All strings in a JSON document, with the key that they stand under."""
+    """Yield all strings of a JSON document, with the key that they stand under."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -176,7 +176,7 @@ def _is_domain(text: str) -> bool:
 
 
 def _learn_qualified(found: Found, text: str, known: set[str]) -> None:
-    """`n1.cluster.example.org` names a host where n1 is one."""
+    """If n1 is a host, `n1.cluster.example.org` names it too."""
     if "." not in text:
         return
     for run in RUN.findall(text):
@@ -188,7 +188,7 @@ def _learn_qualified(found: Found, text: str, known: set[str]) -> None:
 
 
 def _learn_listed(found: Found, text: str, known: set[str]) -> None:
-    """Of a list in Slurm's short form that holds one of ours, all are hosts."""
+    """If a list in Slurm's short form names a known host, all that it names are hosts."""
     if "[" not in text:
         return
     for listed in HOST_LIST.findall(text):
@@ -198,7 +198,7 @@ def _learn_listed(found: Found, text: str, known: set[str]) -> None:
 
 
 def _learn_of_domain(found: Found, text: str) -> None:
-    """Whatever is named in a known domain is a host of the site."""
+    """Whatever is in a known domain is a host of the site."""
     for domain in list(found.domains):
         if domain.lower() in text.lower():
             ending = f".{domain.lower()}"
@@ -206,14 +206,14 @@ def _learn_of_domain(found: Found, text: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Replaces names in text: whole words in any case, never parts of other words.
+# Replacing names in text: whole words in any case, never parts of other words.
 
 
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
 _MAC = re.compile(r"(?<![\w:-])[0-9A-Fa-f]{2}(?:([:-])[0-9A-Fa-f]{2})(?:\1[0-9A-Fa-f]{2}){4}(?![\w:-])")
 _IPV6_PIECES = 7
-# Words of the format, whatever a host is called.
+# Values under these keys are words of the format, even if a host has the same name.
 _FORMAT_KEYS = frozenset(
     {"schema", "key", "status", "benchmark", "edition", "backend", "metric", "convention", "launcher", "record"}
 )
@@ -224,24 +224,24 @@ _VERSION_KEYS = frozenset(
 
 
 class Replacer:
-    """Replaces names; the same name by the same word, wherever it occurs.
+    """Replaces each name by the same word wherever it occurs.
 
     Args:
-        names: of hosts and domains in small letters, and what replaces each.
+        names: of hosts and domains in lower case, and what replaces each.
         users: the same of users.
     """
 
     def __init__(self, names: Mapping[str, str], users: Mapping[str, str]) -> None:
         self._users = users
         self._names = {**{user: word for user, word in users.items() if is_telling(user)}, **names}
-        # A host that is called like a key of our documents would make them unreadable.
+        # Keys are replaced by names with digits only: a host named like a key of ours would make documents unreadable.
         self._keys = {name: word for name, word in names.items() if any(map(str.isdigit, name))}
         self._most_pieces = max((len(PIECE.findall(name)) for name in self._names), default=0)
         self._addresses: dict[str, str] = {}
         self._known: dict[tuple[str, bool], str] = {}
 
     def text(self, text: str, *, with_addresses: bool = True) -> str:
-        """`text` without the names."""
+        """Return `text` without the names, and without addresses unless `with_addresses` is false."""
         found = self._known.get((text, with_addresses))
         if found is None:
             found = HOST_LIST.sub(lambda match: self._listed(match.group()), text)
@@ -253,7 +253,7 @@ class Replacer:
         return found
 
     def value(self, value: Any, key: str = "", *, with_addresses: bool = True) -> Any:
-        """A JSON document without the names, in its values and where a key is a name."""
+        """Return a JSON document without the names, in its values and where a key is a name."""
         if isinstance(value, str):
             return value if key in _FORMAT_KEYS else self.text(value, with_addresses=with_addresses)
         if isinstance(value, list):
@@ -268,7 +268,7 @@ class Replacer:
         return value
 
     def _listed(self, text: str) -> str:
-        """`n[01-02]` as node-001,node-002, where it lists hosts of ours."""
+        """Write `n[01-02]` out as node-001,node-002 where it lists a known host."""
         try:
             hosts = expand_hosts(text)
         except UsageError:
@@ -281,7 +281,7 @@ class Replacer:
         return self._users.get(user.lower(), user)
 
     def _run(self, text: str) -> str:
-        """The longest names within letters, digits, dots, hyphens and underscores."""
+        """Replace the longest known names within letters, digits, dots, hyphens and underscores."""
         pieces = [match.span() for match in PIECE.finditer(text)]
         done, place, at = [], 0, 0
         while at < len(pieces):
@@ -314,7 +314,7 @@ class Replacer:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Writes a campaign anew without names: files first, then journal and records, which name each other's hashes.
+# Rewriting: files first, then journal and records, which name each other's hashes.
 
 
 _JOURNAL = f"{CAMPAIGN}/{JOURNAL}"
@@ -331,15 +331,15 @@ def anonymise(
     *,
     longest_trace: int = _LONGEST_TRACE_BYTES,
 ) -> Anonymised:
-    """Replace the files in `gathered` by ones without names, which are written into `folder`.
+    """Replace the files in `gathered` by anonymised ones, which are written into `folder`.
+
+    Checkpoints, which hold only numbers, and sources stay.
 
     Args:
-        campaign: what is submitted.
-        gathered: its files; checkpoints, which hold numbers alone, and sources stay.
-        folder: a new one; the campaign is in its `campaign/` then.
+        folder: a new one; afterwards the campaign is in its `campaign/`.
         here: name of this host.
         user: who submits; None asks the system.
-        longest_trace: bytes; longer ones are left out.
+        longest_trace: bytes; longer traces are left out.
 
     Raises:
         RecordError: the chain of a log is broken, so that nothing can be computed again.
@@ -359,7 +359,7 @@ def anonymise(
 
 
 def _leave_unread_traces(gathered: Gathered, files: _Files, longest_bytes: int) -> None:
-    """A trace names hosts: what nobody reads through cannot go. Reading one takes ten times its size in memory."""
+    """Leave out traces that cannot be searched for names: reading one takes ten times its size in memory."""
     traces = {path for path in files.paths("bytes") if "/trace/" in path}
     for path in sorted(traces | set(files.traces())):
         if not path.endswith(".json"):
@@ -393,8 +393,6 @@ def _require_same_claim(before: Campaign, after: Campaign) -> None:
 
 
 class _Files:
-    """The gathered files, read by what they hold."""
-
     def __init__(self, gathered: Gathered) -> None:
         self.all = gathered.files
 
@@ -406,7 +404,7 @@ class _Files:
         return [path for path in sorted(self.all) if (kind := kind_of(path)) and kind.form == form]
 
     def events(self, path: str) -> list[Event]:
-        """Of a log; what a crash left of a last line is no event."""
+        """Events of a log, without a last line that a crash cut off."""
         return parse_events(whole_lines(self.content(path)), path)[0]
 
     def traces(self) -> list[str]:
@@ -438,12 +436,12 @@ class _Files:
 
 
 def whole_lines(content: bytes) -> bytes:
-    """`content` without a last line that has no end."""
+    """Return `content` without a last line that has no end."""
     return content[: content.rfind(b"\n") + 1]
 
 
 class _Rewriting:
-    """Writes each file anew; hashes that were computed over old content are replaced by those over the new."""
+    """Writes each file anew, and replaces hashes of old content by those of the new."""
 
     def __init__(self, files: _Files, folder: Path, replacer: Replacer) -> None:
         self._files, self._folder, self._replacer = files, folder, replacer
@@ -452,12 +450,12 @@ class _Rewriting:
         self.original_heads: dict[str, str] = {}
 
     def rewritten(self) -> dict[str, Content]:
-        """All files by their new paths."""
+        """Rewrite all files; return them by their new paths."""
         logs = self._files.paths("json lines")
         for path in self._files.all:
             self._rewrite_plain(path)
         self._rewrite_journal()
-        # Runs that the journal does not know of lie beside those that it knows.
+        # Logs of runs that the journal does not name.
         for path in logs:
             if path not in self._new:
                 self._rewrite_log(path)
@@ -468,11 +466,10 @@ class _Rewriting:
         return self._new
 
     def left_out(self, one: LeftOut) -> LeftOut:
-        """The same without names."""
         return LeftOut(path=self._replacer.text(one.path)[:1000], reason=self._replacer.text(one.reason)[:1000])
 
     def _rewrite_plain(self, path: str) -> None:
-        """What names no hash of a log."""
+        """Rewrite a file that names no hash of a log."""
         kind = kind_of(path)
         form = kind.form if kind else "bytes"
         if form == "json lines" or path.endswith("/DONE"):
@@ -512,7 +509,7 @@ class _Rewriting:
         return self._replacer.text(content.decode("utf-8", errors="replace")).encode()
 
     def _rewrite_journal(self) -> None:
-        """Line by line: a record is begun by the line before it, and the line after it vouches for its end."""
+        """Go line by line: a record names the line that begins it, and the line after it the record's last hash."""
         content = whole_lines(self._files.content(_JOURNAL))
         old = content.split(b"\n")
         lines: list[bytes] = []
@@ -539,7 +536,7 @@ class _Rewriting:
         return line
 
     def _rehashed(self, value: Any) -> Any:
-        """`value` with the new hash wherever it names an old one."""
+        """Return `value` with each old hash replaced by the new one."""
         if isinstance(value, str):
             return self._hashes.get(value, value) if len(value) == _HASH_LENGTH else value
         if isinstance(value, list):
@@ -558,10 +555,3 @@ class _Rewriting:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
         self._new[path] = target
-
-
-# ----------------------------------------------------------------------------------------------------
-# Anonymising: names of hosts and users leave a submission, and all hashes are computed again over what is left.
-#
-# Numbers, times and structure stay as they are, and so does what was broken: a hash that did not fit before does not
-# fit afterwards either.

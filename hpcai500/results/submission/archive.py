@@ -1,4 +1,9 @@
-"""Opens a submission: a file of strangers, from which only what its manifest vouches for comes out."""
+"""Opens a submission, which is untrusted input: only content that its manifest vouches for comes out.
+
+A strict ZIP reader, limits on what the files may hold, and the comparison of each file with its hash in the manifest.
+What is damaged, hostile or in another form than `hpcai500 submit` writes raises WrongAnswerError. The limits stand in
+`manifest`.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +55,11 @@ from hpcai500.results.submission.manifest import (
 from hpcai500.toml_source import parse_toml
 
 # ----------------------------------------------------------------------------------------------------
-# Reads ZIP files of strangers: only the plain form that `hpcai500 submit` writes, every byte of it accounted for.
+# ZIP: only the plain form that `hpcai500 submit` writes, every byte accounted for.
 #
-# A ZIP tells everything twice: before each file, and in a directory at its end. Tools believe one or the other, so that
-# one file can show different content to different readers. Here both must agree, files lie back to back from the first
-# byte on, and nothing lies between, before or after them.
+# A ZIP states everything twice: in a header before each file, and in a directory at its end. Tools believe one or the
+# other, so that one file can show different content to different readers. Here both must agree, files lie back to back
+# from the first byte on, and nothing lies between, before or after them.
 
 
 STORED, DEFLATED = 0, 8
@@ -65,7 +70,7 @@ _CENTRAL = struct.Struct("<4sBBHHHHHIIIHHHHHII")
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _FULL32, _FULL16 = 0xFFFFFFFF, 0xFFFF
 _ZIP64_ID = 1
-# Bit 11 says that names are UTF-8, and ours are ASCII; all others mean encryption, patches or sizes told afterwards.
+# Bit 11: names are UTF-8, and ours are ASCII. All other bits mean encryption, patches or sizes that follow the data.
 _HARMLESS_FLAGS = 0x800
 _CHUNK = 1 << 20
 _DOS_FOLDER = 0x10
@@ -73,7 +78,7 @@ _DOS_FOLDER = 0x10
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file in the ZIP: its path, sizes in bytes, CRC-32, method, and where its content begins."""
+    """One file in the ZIP; sizes and offsets in bytes, `header_offset` of its local header, `offset` of its content."""
 
     path: str
     bytes: int
@@ -85,7 +90,7 @@ class Entry:
 
 
 class ZipReader:
-    """An open ZIP file, its structure checked. A context manager.
+    """An open ZIP file whose structure was checked. A context manager.
 
     Raises:
         UsageError: there is no such file, or it is a folder, a pipe or a device.
@@ -112,10 +117,10 @@ class ZipReader:
         self._stream.close()
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
-        """Content of `entry`, piece by piece; never more than the directory tells.
+        """Yield the content of `entry`, never more bytes than the directory states.
 
         Raises:
-            WrongAnswerError: it is damaged, or not what the directory tells.
+            WrongAnswerError: it is damaged, or not what the directory states.
         """
         crc, left = 0, entry.bytes
         for chunk in self._stored(entry) if entry.method == STORED else self._inflated(entry):
@@ -127,7 +132,7 @@ class ZipReader:
             raise self._wrong(f"{entry.path}: damaged: its size or checksum is not what the ZIP tells")
 
     def require_unchanged(self) -> None:
-        """Raise WrongAnswerError if the file was written while it was read."""
+        """Raise WrongAnswerError if the file was written to since it was opened."""
         now, before = os.fstat(self._stream.fileno()), self._before
         if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise self._wrong("changed while it was read: copy it, and look at the copy")
@@ -172,7 +177,7 @@ class ZipReader:
             raise self._wrong(f"{entry.path}: damaged: its compressed content is cut off")
 
     def _read_directory(self) -> tuple[Entry, ...]:
-        """All entries; every byte of the file belongs to one of them, or to the directory."""
+        """Return all entries; each byte of the file must belong to one of them, or to the directory."""
         count, size, offset = self._read_end()
         if count > MOST_ENTRIES:
             raise self._wrong(f"{count} files, expected at most {MOST_ENTRIES}")
@@ -195,7 +200,7 @@ class ZipReader:
         return tuple(entries)
 
     def _read_end(self) -> tuple[int, int, int]:
-        """Number of entries, size and offset of the directory."""
+        """Return number of entries, size and offset of the directory."""
         if self.size_bytes < _END.size or self._at(0, 2) != b"PK":
             raise self._wrong("not a submission: no ZIP file")
         end = self.size_bytes - _END.size
@@ -209,7 +214,7 @@ class ZipReader:
         return self._read_end64(end, (count, size, offset))
 
     def _read_end64(self, end: int, told: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The same in 64 bits, written before what ends at `end` by whoever needs more than 32 of them."""
+        """The same from the ZIP64 records, which lie before the end record at `end`; `told` is what that says."""
         locator = end - _LOCATOR.size
         place = locator - _END64.size
         if place < 0:
@@ -226,7 +231,7 @@ class ZipReader:
         return count, size, offset
 
     def _read_central(self, directory: bytes, place: int) -> tuple[Entry, int]:
-        """The entry at `place`, and where the next one is."""
+        """Return the entry at `place` of the directory, and the place of the next one."""
         if place + _CENTRAL.size > len(directory):
             raise self._foreign("a directory that is cut off")
         mark, _, _, _, flags, method, _, _, crc, packed, size, *rest = _CENTRAL.unpack_from(directory, place)
@@ -258,7 +263,7 @@ class ZipReader:
             raise self._wrong(f"{path}: a link, a folder or a device, where only files may be")
 
     def _widened(self, path: str, extra: bytes, fields: tuple[int, ...]) -> tuple[int, ...]:
-        """`fields` with those that are marked as too large for 32 bits replaced by their 64 bits."""
+        """Return `fields`; those marked as too large for 32 bits come from the ZIP64 extra field."""
         wide = [position for position, field in enumerate(fields) if field == _FULL32]
         expected = struct.Struct(f"<HH{len(wide)}Q")
         if not wide and not extra:
@@ -274,7 +279,7 @@ class ZipReader:
         return tuple(widened)
 
     def _read_local(self, entry: Entry) -> Entry:
-        """`entry` with the place of its content; what is said before it must be what the directory says."""
+        """Return `entry` with the offset of its content; its local header must agree with the directory."""
         header = self._at(entry.header_offset, _LOCAL.size)
         mark, _, flags, method, _, _, crc, packed, size, named, extra = _LOCAL.unpack(header)
         if named + extra > LONGEST_PATH + 32:
@@ -292,7 +297,7 @@ class ZipReader:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """A regular file; nothing that would keep its reader waiting."""
+    """Open a regular file only: a pipe or a device could block the reader."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -306,39 +311,39 @@ def _open(path: Path) -> IO[bytes]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Content of a submission's files: plain enough that whatever reads it later meets no surprise.
+# Limits on content, so that later readers meet no surprise.
 #
-# Python's JSON knows NaN, keys that come twice, integers of a thousand digits, nesting without end, and characters that
-# no file can hold. An honest record has none of them; code that reads records should not have to think of them.
+# Python's JSON accepts NaN, duplicate keys, integers of a thousand digits, unlimited nesting, and characters that no
+# file can hold. An honest record has none of them, and code that reads records need not handle them.
 
 
 _STRUCTURE = (b",", b"[", b"{", b":")
 
 
 class Budget:
-    """How many JSON values may still come, over all files.
-
-    Args:
-        values: so many.
-    """
+    """How many JSON values may still come, over all files."""
 
     def __init__(self, values: int = MOST_VALUES_IN_ALL) -> None:
         self._left = values
 
     def take(self, values: int, name: str) -> None:
-        """Count so many, of the file `name`; raises WrongAnswerError where there are too many."""
+        """Count `values` of the file `name`.
+
+        Raises:
+            WrongAnswerError: the submission has too many.
+        """
         self._left -= values
         if self._left < 0:
             raise WrongAnswerError(f"{name}: too many JSON values in this submission: no honest one has so many")
 
 
 def parse_json(content: bytes, name: str, budget: Budget, most_values: int = MOST_VALUES) -> Any:
-    """The JSON document `content`, found at `name`.
+    """Parse the JSON document `content`; `name` is for messages.
 
     Raises:
-        WrongAnswerError: it is none, or holds something that no JSON of ours holds.
+        WrongAnswerError: it is no JSON, or holds something that no JSON of ours holds.
     """
-    # No value comes without one of these before it: so many there are at most, and that is known before any is made.
+    # Each value but the first follows one of these bytes: an upper bound that is known before any value is made.
     values = 1 + sum(map(content.count, _STRUCTURE))
     if values > most_values:
         raise WrongAnswerError(f"{name}: about {values} JSON values, expected at most {most_values}")
@@ -354,7 +359,7 @@ def parse_json(content: bytes, name: str, budget: Budget, most_values: int = MOS
 
 
 def check_file(path: Path, form: Form, name: str, budget: Budget) -> None:
-    """Look at the extracted file `path`, which is `name` in the submission.
+    """Check the extracted file `path`, which is `name` in the submission.
 
     Raises:
         WrongAnswerError: it does not hold what its name says.
@@ -385,7 +390,7 @@ def _check_lines(path: Path, name: str, budget: Budget) -> None:
             if len(line) > LINE_BYTES:
                 raise WrongAnswerError(f"{place}: a line of more than {LINE_BYTES} bytes")
             if not line.endswith(b"\n"):
-                # A line that a crash cut off is no event, and nobody reads it.
+                # A line that a crash cut off is no event, and no reader uses it.
                 return
             values += sum(map(line.count, _STRUCTURE))
             if values > MOST_VALUES:
@@ -395,7 +400,7 @@ def _check_lines(path: Path, name: str, budget: Budget) -> None:
 
 
 def _check_journal(event: Any, name: str, place: str) -> None:
-    """Readers join the folder of a record to that of the campaign: it must be a name, and no path."""
+    """Readers join the name of a record to the campaign's folder, so that it must not be a path."""
     if not isinstance(event, dict) or not name.endswith(".jsonl") or event.get("key") != "attempt_start":
         return
     value = event.get("value")
@@ -406,7 +411,7 @@ def _check_journal(event: Any, name: str, place: str) -> None:
 
 def _check_toml(path: Path, name: str, budget: Budget) -> None:
     content = path.read_bytes()
-    # A byte is more than a value: a million recipes would be refused after few.
+    # Bytes are an upper bound of values; a million recipes would be refused after a few.
     budget.take(len(content), name)
     _require_plain(parse_toml(content, name, WrongAnswerError), name)
 
@@ -444,7 +449,7 @@ def _no_number(text: str) -> None:
 
 
 def _require_plain(document: Any, name: str) -> None:
-    """No depth, no number and no character that later code would stumble over."""
+    """Refuse nesting, numbers and characters that later code does not expect."""
     level: list[Any] = [document]
     for _ in range(DEEPEST):
         if not level:
@@ -455,7 +460,7 @@ def _require_plain(document: Any, name: str) -> None:
 
 def _inner(value: Any, name: str) -> Iterable[Any]:
     if isinstance(value, dict):
-        # Keys are strings: to be looked at like values.
+        # Keys are strings, and are checked like values.
         return [*value, *value.values()]
     if isinstance(value, list):
         return value
@@ -478,10 +483,10 @@ def _require_characters(text: str, name: str) -> None:
 
 
 def require_one_line(text: str, what: str) -> None:
-    """A name that people will read holds nothing that could draw over what stands beside it.
+    """Refuse a text that, when shown, could draw over what stands beside it.
 
     Raises:
-        WrongAnswerError: it holds control characters, or ones that turn the direction of writing.
+        WrongAnswerError: it holds control characters, ones that turn the direction of writing, or blanks around it.
     """
     if not text.isprintable() or text != text.strip():
         raise WrongAnswerError(f"{what}: holds characters that cannot be shown, or blanks around it: {text[:60]!r}")
@@ -492,7 +497,7 @@ def _first_words(error: ValueError) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Opens a submission: a file of strangers, from which only what its manifest vouches for comes out.
+# Opening: the layout, then the manifest, then each file against its hash.
 
 
 _NEEDED = (MANIFEST, f"{CAMPAIGN}/recipe.toml", f"{CAMPAIGN}/campaign.jsonl")
@@ -505,11 +510,10 @@ class Submission:
 
     Attributes:
         path: the ZIP file.
-        folder: where its content lies, checkpoints aside.
-        manifest: what it says of itself.
-        manifest_bytes: the same, as it is signed.
-        signature: of these bytes, in OpenSSH's armour; None where nobody signed.
-        entries: all files by their paths, as the manifest lists them.
+        folder: where its content was extracted, checkpoints excepted.
+        manifest_bytes: the manifest as it is signed.
+        signature: of `manifest_bytes`, in OpenSSH's armour; None where nobody signed.
+        entries: all files by path, as the manifest lists them.
     """
 
     path: Path
@@ -521,7 +525,6 @@ class Submission:
 
     @property
     def campaign(self) -> Path:
-        """The campaign's folder."""
         return self.folder / CAMPAIGN
 
     @property
@@ -530,11 +533,11 @@ class Submission:
         return self.folder / CODE
 
     def below(self, folder: str) -> list[str]:
-        """Paths of the files below `folder` (`campaign/trial-01/checkpoints`), in their order."""
+        """Paths of the files below `folder` (`campaign/trial-01/checkpoints`), sorted."""
         return sorted(path for path in self.entries if path.startswith(f"{folder}/"))
 
     def extract(self, path: str, target: Path) -> None:
-        """Write the file `path` of the ZIP, a checkpoint for instance, to `target`, which must not exist.
+        """Write the file `path` of the ZIP, such as a checkpoint, to `target`, which must not exist.
 
         Raises:
             UsageError: there is no such file in it, or the ZIP is gone.
@@ -556,13 +559,8 @@ class Submission:
 def open_submission(path: Path, folder: Path, tracker: Tracker = silent) -> Submission:
     """Check the submission `path`, and extract all of it but checkpoints into `folder`, which is empty or absent.
 
-    Every byte, those of checkpoints too, is hashed and held against the manifest. What the hashes and numbers mean is
-    not looked at here.
-
-    Args:
-        path: a file from anywhere.
-        folder: for this alone.
-        tracker: shows how much of it was read.
+    Every byte, those of checkpoints too, is hashed and compared with the manifest. What the hashes and numbers mean is
+    not checked here.
 
     Raises:
         UsageError: there is no such file, or `folder` is not empty.
@@ -597,10 +595,10 @@ def open_submission(path: Path, folder: Path, tracker: Tracker = silent) -> Subm
 
 
 def read_manifest(content: bytes, name: str, budget: Budget | None = None) -> Manifest:
-    """The manifest `content`, found at `name`.
+    """Parse the manifest `content`; `name` is for messages.
 
     Raises:
-        WrongAnswerError: it is none.
+        WrongAnswerError: it is no manifest.
     """
     document = parse_json(content, name, budget or Budget(), MANIFEST_VALUES)
     _require_few(document, name)
@@ -616,7 +614,7 @@ def read_manifest(content: bytes, name: str, budget: Budget | None = None) -> Ma
 
 
 def _require_few(document: Any, name: str) -> None:
-    """What is wrong with each of a million members would be told of each."""
+    """Refuse long lists before pydantic sees them: it would report an error for each of a million members."""
     waiting = [document]
     while waiting:
         value = waiting.pop()
@@ -627,7 +625,7 @@ def _require_few(document: Any, name: str) -> None:
 
 
 def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """What people will read of it."""
+    """Yield the texts that people will read, each with its name."""
     for what in ("created", "system", "organisation", "contact", "accelerators", "framework", "benchmark", "edition"):
         text = getattr(manifest, what)
         if text is not None:
@@ -649,7 +647,7 @@ def _require_empty(folder: Path) -> None:
 
 
 def _checked_layout(reader: ZipReader) -> dict[str, Kind]:
-    """The kind of each file, all of which a submission may hold, in sizes that it may have."""
+    """Return the kind of each file, after a check of names, duplicates and sizes."""
     kinds: dict[str, Kind] = {}
     folded: set[str] = set()
     for entry in reader.entries:
@@ -657,7 +655,7 @@ def _checked_layout(reader: ZipReader) -> dict[str, Kind]:
         kind = kind_of(entry.path)
         if kind is None:
             raise WrongAnswerError(f"{place}: no file that a submission holds: see docs/submission-format.md")
-        # On some file systems the second would replace the first.
+        # On a file system that ignores case, the second would replace the first.
         if entry.path.lower() in folded:
             raise WrongAnswerError(f"{place}: comes twice")
         folded.add(entry.path.lower())
@@ -700,7 +698,7 @@ def _check_total(reader: ZipReader, kinds: Mapping[str, Kind]) -> None:
 
 
 def _checked_list(path: Path, manifest: Manifest, entries: Mapping[str, Entry]) -> dict[str, FileEntry]:
-    """The files of the manifest by path: those of the ZIP, in order, each once."""
+    """Return the manifest's files by path; they must be those of the ZIP, in order, each once."""
     named = {file.path: file for file in manifest.files}
     if [*named] != sorted(file.path for file in manifest.files):
         raise WrongAnswerError(f"{path}: {MANIFEST}: files: expected each path once, in order")
@@ -725,7 +723,7 @@ def _target(folder: Path, name: str) -> Path:
 
 
 def _copy(reader: ZipReader, entry: Entry, target: Path | None) -> str:
-    """Write the content of `entry` to the new file `target`, if there is one; returns its SHA-256."""
+    """Write the content of `entry` to the new file `target`, unless that is None; return its SHA-256."""
     digest = hashlib.sha256()
     if target is None:
         for chunk in reader.chunks(entry):
@@ -743,5 +741,5 @@ def _copy(reader: ZipReader, entry: Entry, target: Path | None) -> str:
 
 
 def _new_file(path: Path) -> IO[bytes]:
-    """Never one that is there already, nor what a link leads to."""
+    """Create a file; one that exists is not opened, and no link is followed."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb")

@@ -1,4 +1,4 @@
-"""What a campaign amounts to, and what its records say of the system: the facts of a manifest that are computed."""
+"""Computes what a manifest says of a campaign: the claim, and what its records say of the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcai500.record import Record, iterate, read_record
 from hpcai500.results.score import summarise_trials
 from hpcai500.results.submission.manifest import Claim, Metric
 
-# From the level that allows least to the one that allows most.
+# The strictest first.
 _LEVELS = ("hardware", "system", "free")
 _LONGEST = 1000
 
@@ -24,7 +24,7 @@ Level = Literal["hardware", "system", "free"]
 
 
 def claim_of(campaign: Campaign) -> Claim:
-    """Level, metrics and whether the rules are kept, all from the records' events."""
+    """Compute level, metrics and whether the rules are kept, all from the records' events."""
     stands = standing(campaign)
     metrics = summarise_trials(stands.results) if stands.results else {}
     return Claim(
@@ -36,7 +36,7 @@ def claim_of(campaign: Campaign) -> Claim:
 
 
 def level_of(results: Sequence[Result]) -> Level | None:
-    """The lowest level that allows all of `results`; None where there is none, or no result."""
+    """Return the strictest level that allows all of `results`; None where none does, or there is no result."""
     levels = [result.level for result in results]
     if not levels or any(level not in _LEVELS for level in levels):
         return None
@@ -44,12 +44,9 @@ def level_of(results: Sequence[Result]) -> Level | None:
 
 
 def with_level(claim: Claim, level: Level | None, place: str) -> Claim:
-    """`claim` for `level`, which allows more than what was computed from the recipes; None leaves it as computed.
+    """Return `claim` for `level`, which is looser than the one computed from the recipes; None leaves it as computed.
 
-    Args:
-        claim: as computed.
-        level: that the submitter claims: code that was changed needs one, and no record tells of it.
-        place: what to name in an error.
+    Changed code can need a looser level, which no record tells. `place` is named in errors.
 
     Raises:
         UsageError: `level` is stricter than what the recipes need.
@@ -69,7 +66,7 @@ def with_level(claim: Claim, level: Level | None, place: str) -> Claim:
 
 
 def done_records(campaign: Campaign) -> list[Record]:
-    """The records of runs that came to their end.
+    """Read the records of finished runs.
 
     Raises:
         UsageError: there is none, or the folder of one is missing.
@@ -90,13 +87,13 @@ def package_of(record: Record) -> Mapping[str, Any]:
 
 
 def image_of(record: Record) -> str | None:
-    """Hash of the content of the image that it ran in."""
+    """Hash of the content of the container image; None where none is told."""
     found = _table(_table(record.system.get("installation")).get("image")).get("content_sha256")
     return found if isinstance(found, str) else None
 
 
 def accelerators_of(record: Record) -> str:
-    """`16 x NVIDIA H100 80GB HBM3`; for a run on processors alone, these."""
+    """`16 x NVIDIA H100 80GB HBM3`; for a run on processors alone, `none` and these."""
     nodes = _nodes(record)
     devices = _counted(str(device.get("name")) for node in nodes for device in node.get("accelerators") or [])
     if devices:
@@ -119,7 +116,7 @@ def framework_of(record: Record) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` in one line that can be shown, of the length that a manifest allows."""
+    """Return `text` in one printable line, cut to the length that a manifest allows."""
     shown = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(shown.split())[:_LONGEST].strip()
 
@@ -127,14 +124,10 @@ def plain(text: str) -> str:
 def require_one_code(campaign: Campaign, records: Iterable[Record], ours: str, package: Path) -> None:
     """Refuse to pack sources that are not those that ran.
 
-    Args:
-        campaign: whose runs they are.
-        records: of done runs.
-        ours: code hash of the sources that would be packed.
-        package: where these lie.
+    `ours` is the code hash of the sources in `package`, which would be packed.
 
     Raises:
-        UsageError: a record was made by others; with the way out.
+        UsageError: a record was made by other sources; with the way out.
     """
     for record in records:
         ran = package_of(record).get("code_sha256")

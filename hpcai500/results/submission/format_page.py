@@ -1,4 +1,4 @@
-"""docs/submission-format.md, written from the schema that submissions are read by: the two cannot drift apart.
+"""Writes docs/submission-format.md from the schema that submissions are read by: the two cannot drift apart.
 
 python -m hpcai500.results.submission.format_page > docs/submission-format.md
 """
@@ -13,7 +13,7 @@ from hpcai500.results.submission.manifest import KINDS, Manifest
 from hpcai500.toml_source import MOST_DOTS
 
 # ----------------------------------------------------------------------------------------------------
-# What docs/submission-format.md says in words, around the tables that `format_page` makes.
+# The text around the generated tables.
 
 
 BEFORE = """\
@@ -97,9 +97,7 @@ whoever has the originals proves by these hashes that they were there, unchanged
 
 
 # ----------------------------------------------------------------------------------------------------
-# docs/submission-format.md, written from the schema that submissions are read by: the two cannot drift apart.
-#
-# python -m hpcai500.results.submission.format_page > docs/submission-format.md
+# The tables and the page.
 
 
 _LIMITS = (
@@ -118,7 +116,7 @@ _LIMITS = (
 
 
 def format_page() -> str:
-    """The page."""
+    """Return the content of docs/submission-format.md."""
     schema = Manifest.model_json_schema(by_alias=True)
     return "\n".join([BEFORE, *_layout(), "", "## manifest.json", "", *_tables(schema), *_limits(), "", AFTER])
 
@@ -146,7 +144,7 @@ def _size(size: int | None) -> str:
 
 
 def _tables(schema: Mapping[str, Any]) -> Iterator[str]:
-    """A table for the manifest, then one for each part of it, in the order in which they are met."""
+    """Yield a table for the manifest, then one for each of its parts, in order of their first mention."""
     waiting, done = [("", schema)], set[str]()
     while waiting:
         name, table = waiting.pop(0)
@@ -175,7 +173,6 @@ def _references(about: Any) -> Iterator[str]:
 
 
 def _type(about: Mapping[str, Any]) -> str:
-    """A field's type in words."""
     if "$ref" in about:
         return str(about["$ref"].rpartition("/")[2])
     if "anyOf" in about:

@@ -19,16 +19,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 # ----------------------------------------------------------------------------------------------------
-# What a submission says of itself: `manifest.json`, the one file that is signed; it holds the hashes of all others.
-#
-# SUBMISSION.zip
-#     manifest.json        this
-#     manifest.json.sig    its SSH signature, namespace `hpcai500`
-#     campaign/            the campaign's folder: recipe, journal, records with checkpoints to be replayed
-#     code/hpcai500/       the Python sources that ran
-#     accounting/JOB.json  what Slurm's accounting says of each job
-#     logs/                logs that were given by hand
-#     README.txt           how a person checks all this
+# The schema. Its docstrings and descriptions go into docs/submission-format.md.
 
 
 SCHEMA: Final = "hpcai500-submission-1"
@@ -127,9 +118,9 @@ class Manifest(_Part):
 
 
 # ----------------------------------------------------------------------------------------------------
-# How much of a submission is read: it comes from strangers, and no honest one is near these numbers.
+# Limits: how much of a submission is read. It is untrusted input, and no honest one is near these numbers.
 #
-# What is counted before it is read costs nothing, so each number bounds memory and time, whatever a file says of
+# Sizes and counts are checked before content is read, so each limit bounds memory and time, whatever a file says of
 # itself.
 
 
@@ -190,7 +181,7 @@ LARGEST_INTEGER = 2**64
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which files a submission may hold, by their paths, and how large each may be. What is not named here is refused.
+# The files that a submission may hold, by path, with their largest sizes. Any other file is refused.
 
 
 Form = Literal["json", "json lines", "toml", "csv", "text", "bytes", "checkpoint"]
@@ -207,10 +198,8 @@ class Kind:
     """Files of one sort.
 
     Attributes:
-        shown: their paths, for people.
-        pattern: of their paths.
-        form: what they hold.
-        most_bytes: how large one may be; None for checkpoints, which are stored as they are.
+        shown: their path with placeholders, for people.
+        most_bytes: of one file; None for checkpoints, which are stored as they are.
         meaning: one line for docs/submission-format.md.
     """
 
@@ -222,7 +211,7 @@ class Kind:
 
 
 def _kind(shown: str, form: Form, most_bytes: int | None, meaning: str, **parts: str) -> Kind:
-    """`RECORD` and `NAME` in `shown` stand for what such names may be, and each of `parts` for its pattern."""
+    """Make a kind: `RECORD`, `NAME` and the names of `parts` in `shown` are placeholders for patterns."""
     pattern = re.escape(shown)
     for word, part in {"RECORD": _RECORD, "NAME": _NAME, **parts}.items():
         pattern = pattern.replace(word, part)
@@ -230,7 +219,7 @@ def _kind(shown: str, form: Form, most_bytes: int | None, meaning: str, **parts:
 
 
 _RUN = f"{CAMPAIGN}/RECORD"
-# Not so long or deep that a file system here could not hold it, or would fill with folders.
+# Limited in length and depth, so that a file system here can hold it and does not fill with folders.
 _MODULES = r"(?:[A-Za-z0-9_]{1,100}/){0,9}[A-Za-z0-9_]{1,100}"
 KINDS = (
     _kind(MANIFEST, "json", MANIFEST_BYTES, "what is claimed, and the hash of every file; the one that is signed"),
@@ -261,5 +250,5 @@ KINDS = (
 
 
 def kind_of(path: str) -> Kind | None:
-    """What sort of file `path` is; None if a submission may not hold it."""
+    """Return the kind of the file `path`; None if a submission may not hold it."""
     return next((kind for kind in KINDS if kind.pattern.fullmatch(path)), None)

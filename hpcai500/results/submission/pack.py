@@ -1,4 +1,8 @@
-"""Packs a campaign into one signed file, and opens that file again before it is called done."""
+"""Packs a campaign into one signed file, and opens that file again before it gets its name.
+
+The same content gives the same bytes, apart from the time in the manifest. The file is written beside the output and
+replaces it only when all went well.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +62,10 @@ from hpcai500.results.submission.signature import Signer, check_signature, sign
 from hpcai500.system.software import code_files, code_hash
 
 # ----------------------------------------------------------------------------------------------------
-# Writes a submission's ZIP: the same content gives the same bytes, and each file is hashed on its way.
+# The ZIP writer: the same content gives the same bytes, and each file is hashed as it is written.
 
 
-# The first moment that ZIP knows.
+# The earliest time that ZIP can express.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644
 _CHUNK = 1 << 20
@@ -70,7 +74,7 @@ _WIDE_BYTES = 1 << 30
 
 
 class ZipWriter:
-    """Adds files to the new ZIP in `stream`, which can be sought in. A context manager: leaving it ends the ZIP."""
+    """Adds files to the new ZIP in the seekable `stream`. A context manager: leaving it ends the ZIP."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True)
@@ -81,16 +85,16 @@ class ZipWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What failed is on its way already; a ZipFile that is not closed complains once more when it is collected.
+        # An error is being raised already; an unclosed ZipFile would complain again when it is collected.
         with contextlib.suppress(OSError, ValueError) if error else contextlib.nullcontext():
             self._zip.close()
 
     def add(self, path: str, source: Path | bytes, told: Callable[[int], object] = lambda _: None) -> FileEntry:
-        """Add `source`, a file or its content, as `path`; `told` is called with the length of each piece."""
+        """Add `source`, a file or its content, as `path`; `told` is called with the bytes of each piece."""
         info = zipfile.ZipInfo(path, _TIME)
         info.create_system, info.external_attr = 3, _MODE << 16
         kind = kind_of(path)
-        # Weights do not become smaller, and are read in place when they are stored.
+        # Weights do not compress, and are read in place when they are stored.
         is_text = kind is not None and kind.form != "checkpoint"
         info.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
         digest, length = hashlib.sha256(), 0
@@ -111,11 +115,11 @@ def _opened(source: Path | bytes) -> IO[bytes]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# README.txt of a submission: for whoever has the file and not yet this program.
+# README.txt: for a reader who has the file and not yet this program.
 
 
 def readme(system: str, organisation: str, version: str) -> bytes:
-    """The text."""
+    """Return the content of README.txt."""
     return f"""HPC AI500 submission
 ====================
 
@@ -152,7 +156,7 @@ docs/submission-format.md of hpcai500 explains every field.
 
 
 # ----------------------------------------------------------------------------------------------------
-# What goes into a submission, from a campaign's folder and this installation; and what stays out, with the reason.
+# Gathering: what goes into a submission, and what stays out, with the reason.
 
 
 Content = Path | bytes
@@ -171,12 +175,11 @@ class Gathered:
     left_out: list[LeftOut] = field(default_factory=list)
 
     def leave(self, path: str, reason: str) -> None:
-        """Leave `path` out, and say why."""
         self.left_out.append(LeftOut(path=plain(path), reason=plain(reason)))
 
 
 def gather_campaign(campaign: Campaign, *, with_checkpoints: bool) -> Gathered:
-    """Recipe, journal and records of `campaign`, those of failed and stopped attempts too."""
+    """Gather recipe, journal and records of `campaign`, those of failed and stopped attempts too."""
     found = Gathered()
     for name in (RECIPE, JOURNAL):
         found.files[f"{CAMPAIGN}/{name}"] = campaign.path / name
@@ -190,18 +193,18 @@ def gather_campaign(campaign: Campaign, *, with_checkpoints: bool) -> Gathered:
 
 
 def gather_code(package: Path) -> dict[str, Content]:
-    """The Python sources below `package`: what a code hash is computed over.
+    """Read the Python sources below `package`, over which the code hash is computed.
 
-    They are read at once: what is hashed is what is packed.
+    They are read at once, so that what is hashed is what is packed.
     """
     return {f"{CODE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in code_files(package)}
 
 
 def gather_logs(logs: Sequence[Path]) -> dict[str, Content]:
-    """Logs that were given by hand, as text in UTF-8.
+    """Read logs that were given by hand, as text in UTF-8; what is no text is replaced.
 
     Raises:
-        UsageError: one is missing, or two have one name.
+        UsageError: one is missing or too large, or two have one name.
     """
     found: dict[str, Content] = {}
     for log in logs:
@@ -214,7 +217,7 @@ def gather_logs(logs: Sequence[Path]) -> dict[str, Content]:
         except OSError as error:
             raise UsageError(f"--log {log}: cannot be read: {error.strerror}") from error
         _require_room(path, len(content), f"--log {log}")
-        # Programs print what is no text at times; what is packed must be.
+        # Programs sometimes print bytes that are no text; a packed log must be text.
         found[path] = content.decode("utf-8", errors="replace").replace("\0", "\ufffd").encode()
     return found
 
@@ -262,27 +265,27 @@ def _gather_checkpoints(found: Gathered, record: Path, attempt: Attempt | None, 
 
 
 def _needed_checkpoints(record: Path) -> set[str]:
-    """Names of those that a replay evaluates again."""
+    """Names of the checkpoints that a replay evaluates."""
     try:
         read = read_record(record)
         saved = [event["value"] for event in iterate(read.events, "checkpoint")]
         target = target_checkpoint(read.events, read.tables["problem"]["target_quality"])
         names = [told["file"] for told in (target, *saved[-1:]) if told]
     except (RecordError, KeyError, TypeError):
-        # What is wrong with the record, the campaign's standing says.
+        # The campaign's standing says what is wrong with the record.
         return set()
     return {name for name in names if isinstance(name, str) and FILE_NAME.fullmatch(name)}
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """What lies in `folder` in the order of names; files that a crash or an editor left there begin with a dot."""
+    """Content of `folder` by name, without dot files, which a crash or an editor left there."""
     if not folder.is_dir():
         return iter(())
     return iter(sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda one: one.name))
 
 
 # ----------------------------------------------------------------------------------------------------
-# What Slurm's accounting says of the jobs of a campaign: a second witness of when and where they ran.
+# Slurm's accounting of a campaign's jobs: a second witness of when and where they ran.
 
 
 # As `sacct --helpformat` names them; nothing of users and accounts.
@@ -293,10 +296,10 @@ _UNKNOWN = ("", "Unknown", "None", "None assigned")
 
 
 def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The accounting of `job`, by `sacct`.
+    """Ask `sacct` for the accounting of `job`.
 
     Raises:
-        EnvironmentLacksError: it is not to be had here; the reason.
+        EnvironmentLacksError: it is not available here; with the reason.
     """
     environment = os.environ if environment is None else environment
     program = shutil.which("sacct", path=environment.get("PATH"))
@@ -304,7 +307,7 @@ def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> di
         raise EnvironmentLacksError("no sacct here: call `hpcai500 submit` where Slurm's commands are")
     if not _JOB.fullmatch(job):
         raise EnvironmentLacksError(f"no id of a Slurm job: {job[:40]!r}")
-    # All runs of a job that went back to the queue; times in UTC.
+    # --duplicates gives all runs of a job that was requeued; TZ gives times in UTC.
     options = ["-j", job, "--duplicates", "--parsable2", "--noheader", f"--format={','.join(_FIELDS)}"]
     try:
         ended = subprocess.run(
@@ -328,10 +331,10 @@ def ask_accounting(job: str, environment: Mapping[str, str] | None = None) -> di
 
 
 def parse_accounting(text: str, job: str) -> dict[str, Any]:
-    """What `sacct --parsable2 --noheader` printed of `job`, as the submission holds it.
+    """Parse what `sacct --parsable2 --noheader` printed of `job` into what the submission holds.
 
     {job_id, submit, start, end, elapsed_seconds, nodes, node_list, state, exit_code, steps: [the same], earlier: [the
-    same]}: `earlier` are the runs of a job that went back to the queue. Times are UTC, null where they are not known.
+    same]}: `earlier` are the runs of a job before it was requeued. Times are UTC, null where they are unknown.
 
     Raises:
         EnvironmentLacksError: it tells nothing of this job.
@@ -345,7 +348,7 @@ def parse_accounting(text: str, job: str) -> dict[str, Any]:
 
 
 def accounting_bytes(document: Mapping[str, Any]) -> bytes:
-    """The file of one job."""
+    """Return the content of `accounting/JOB.json`."""
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
@@ -365,16 +368,16 @@ def _row(cells: Sequence[str]) -> dict[str, Any]:
 
 
 def _time(text: str) -> str | None:
-    """`2026-11-22T03:00:00Z`."""
+    """Return `2026-11-22T03:00:00Z`; None where it is unknown."""
     return None if text in _UNKNOWN else f"{text}Z"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Packs a campaign into one signed file, and opens that file again before it is called done.
+# Packing: gather, write, sign, open again, rename.
 
 
 _PACKAGE = Path(hpcai500.__file__).parent
-# A file that may not grow is as good as a disk that is full.
+# A quota or a limit of file sizes counts as a full disk.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Inspect = Callable[[Path], None]
 
@@ -384,17 +387,15 @@ class SubmitRequest:
     """What is to be packed.
 
     Attributes:
-        campaign: its folder.
-        output: the file to write.
-        system: name of the system, as a ranking shows it.
+        system: its name, as a ranking shows it.
         organisation: who submits.
         contact: whom the committee asks.
         level: that is claimed; None is the one that the recipe needs.
         key: OpenSSH key that signs; None leaves the submission unsigned.
         anonymise: whether names of hosts and users are replaced.
-        checkpoints: whether of each done run the last checkpoint and the first at its target go into it.
+        checkpoints: whether the last checkpoint of each done run, and the first at its target, are packed.
         logs: more files.
-        created: when, UTC, ISO 8601; None is now.
+        created: UTC, ISO 8601; None is now.
     """
 
     campaign: Path
@@ -422,8 +423,6 @@ class Packed:
 
 @dataclass(frozen=True)
 class _Material:
-    """All that goes into the file."""
-
     campaign: Campaign
     gathered: Gathered
     claim: Claim
@@ -433,18 +432,14 @@ class _Material:
 def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = lambda _: None) -> Packed:
     """Write the submission of `request`.
 
-    Args:
-        request: what is to be packed.
-        tracker: shows how far it is.
-        inspect: looks at the whole file before it gets its name; what it raises keeps the file from it.
+    `inspect` looks at the whole file before it gets its name; if it raises, the file is deleted.
 
     Raises:
-        UsageError: campaign, key, logs or names cannot be used, the file cannot be written there, or this is not the
-            code that ran.
+        UsageError: campaign, key, logs, names or output cannot be used, or this is not the code that ran.
         RecordError: a journal or a record of a done run cannot be read.
         EnvironmentLacksError: it shall be signed, and ssh-keygen is missing.
         RunError: the disk is full.
-        WrongAnswerError: what was written cannot be opened again; it is then not there.
+        WrongAnswerError: what was written cannot be opened again; it is then deleted.
     """
     _check_request(request)
     campaign = read_campaign(request.campaign)
@@ -472,7 +467,7 @@ def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = l
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder that is gone in the end."""
+    """A temporary folder, deleted on exit."""
     try:
         with tempfile.TemporaryDirectory(prefix="hpcai500-submit-") as folder:
             yield Path(folder)
@@ -490,7 +485,7 @@ def _claim(request: SubmitRequest, campaign: Campaign) -> Claim:
 
 
 def _code_hash(sources: Mapping[str, Content], folder: Path) -> str:
-    """The code hash of what is packed, computed as from the extracted submission."""
+    """Compute the code hash of what is packed, as from the extracted submission."""
     for path, content in sources.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -499,7 +494,7 @@ def _code_hash(sources: Mapping[str, Content], folder: Path) -> str:
 
 
 def _check_request(request: SubmitRequest) -> None:
-    """What would otherwise be found out after an hour of packing."""
+    """Find out now what would otherwise fail after an hour of packing."""
     for option, text in (("--system", request.system), ("--organisation", request.organisation)):
         if not text.strip():
             raise UsageError(f"{option}: expected a name, got nothing")
@@ -525,7 +520,7 @@ def _check_request(request: SubmitRequest) -> None:
 
 
 def require_file_or_nothing(output: Path) -> None:
-    """Refuse to put a submission in the place of a device, a pipe, a link or a folder.
+    """Refuse to replace a device, a pipe, a link or a folder by a submission.
 
     Raises:
         UsageError: one of them is at `output`, or nothing can be.
@@ -558,12 +553,11 @@ def _anonymised(request: SubmitRequest, material: _Material, folder: Path) -> _M
 
     anonymised = anonymise(material.campaign, material.gathered, folder, here=socket.getfqdn())
     campaign = read_campaign(folder / CAMPAIGN)
-    # Its reasons name hosts and folders.
+    # The reasons of a claim name hosts and folders, so it is computed again.
     return _Material(campaign, material.gathered, _claim(request, campaign), anonymised)
 
 
 def _manifest(request: SubmitRequest, material: _Material, records: Sequence[Record], code_hash: str) -> Manifest:
-    """All but the list of files."""
     campaign, first = material.campaign, records[0]
     package = facts.package_of(first)
     return Manifest(
@@ -603,7 +597,7 @@ def _write(
 
 @contextmanager
 def _temporary(output: Path) -> Iterator[Path]:
-    """A file beside `output`, which replaces it if all goes well."""
+    """A path beside `output`; its file replaces `output` if all goes well, and is deleted if not."""
     temporary = output.absolute().with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -626,9 +620,9 @@ def _temporary(output: Path) -> Iterator[Path]:
 def _write_files(
     target: Path, manifest: Manifest, gathered: Gathered, key: Path | None, scratch: Path, tracker: Tracker
 ) -> list[FileEntry]:
-    """Write the ZIP; returns what it holds besides the manifest and its signature."""
+    """Write the ZIP; return what it holds besides the manifest and its signature."""
     total = sum(len(one) if isinstance(one, bytes) else one.stat().st_size for one in gathered.files.values())
-    # What a killed process of this number left; never what a link leads to.
+    # A killed process with this ID may have left it; a link is removed, not followed.
     target.unlink(missing_ok=True)
     with target.open("x+b") as stream:
         with ZipWriter(stream) as writer:
@@ -654,7 +648,7 @@ def _manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def _in_megabytes(progress: Progress) -> Callable[[int], None]:
-    """Tells `progress` of bytes; it counts megabytes."""
+    """Return a function that takes bytes, and advances `progress` in megabytes."""
     done = 0
 
     def told(size: int) -> None:
@@ -666,7 +660,7 @@ def _in_megabytes(progress: Progress) -> Callable[[int], None]:
 
 
 def _opened_again(path: Path, manifest: Manifest, scratch: Path, *, signed: bool, tracker: Tracker) -> Signer | None:
-    """Whoever receives it does this first."""
+    """Open the file as its receiver will, and return who signed it."""
     try:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             opened = open_submission(path, Path(folder, "opened"), tracker)

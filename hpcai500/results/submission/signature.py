@@ -1,4 +1,4 @@
-"""Signatures by OpenSSH keys, as `ssh-keygen -Y` makes them: what everyone has, and knows who it belongs to."""
+"""Signs submissions with OpenSSH keys (`ssh-keygen -Y`), which people have already, and tells whose key signed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcai500.errors import EnvironmentLacksError, RunError, UsageError, WrongAn
 from hpcai500.results.submission.manifest import MANIFEST, NAMESPACE, SIGNATURE_BYTES
 from hpcai500.streams import spelt_out
 
-# A key on a token waits for a finger; without anybody there, this ends it.
+# A key on a hardware token waits for a touch; with nobody there, this ends the wait.
 _PATIENCE_SECONDS = 60.0
 _FINGERPRINT = re.compile(r"\b(?:SHA256|SHA512|MD5):[A-Za-z0-9+/=:]+")
 _UNKNOWN_OPTION = re.compile(r"(?:unknown|illegal|invalid) option|Unsupported operation", re.IGNORECASE)
@@ -31,7 +31,7 @@ _UNKNOWN_OPTION = re.compile(r"(?:unknown|illegal|invalid) option|Unsupported op
 _PRINCIPALS, _OPTIONS = r'("[^"]+"|[^\s"]+)', r'((?:[^\s"]|"(?:\\.|[^"\\])*")+)'
 _ALLOWED_SIGNER = re.compile(rf"{_PRINCIPALS}[ \t]+(?:{_OPTIONS}[ \t]+)?([a-z][\w.@-]+)[ \t]+([\w+/]+=*)(?:\s|$)")
 _OPTION = re.compile(r'([\w-]+)(?:="((?:\\.|[^"\\])*)")?(?:,|$)')
-# YYYYMMDD, YYYYMMDDHHMM and YYYYMMDDHHMMSS by their lengths; a Z behind them is UTC, none is this machine's zone.
+# YYYYMMDD, YYYYMMDDHHMM and YYYYMMDDHHMMSS by length; a trailing Z means UTC, none the local time zone.
 _TIMES = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 _MAKE = "make one with `ssh-keygen -t ed25519 -f FILE`"
 
@@ -41,10 +41,10 @@ class Signer:
     """Whose key it was.
 
     Attributes:
-        fingerprint: of the key, as `ssh-keygen -l` shows it.
-        identity: whose it is, by the file of signers; None where there is no such file, or it does not know the key.
-        trusted: whether that file vouches for it.
-        refused: what that file says of the key when it names it and does not vouch for it; None where it does either.
+        fingerprint: as `ssh-keygen -l` shows it.
+        identity: the owner by the file of signers; None without such a file, or where it does not know the key.
+        trusted: whether that file vouches for the key.
+        refused: why that file does not vouch for a key that it names; None otherwise.
     """
 
     fingerprint: str
@@ -55,8 +55,6 @@ class Signer:
 
 @dataclass(frozen=True)
 class _Listed:
-    """A line of a list of signers: whose key it is, and what it may be used for."""
-
     who: str
     options: Mapping[str, str]
     key: bytes
@@ -68,7 +66,7 @@ class _Listed:
 
 
 def sign(path: Path, key: Path) -> bytes:
-    """The signature of the file `path` by `key`: a private key, or the public half of one that an agent holds.
+    """Sign the file `path` with `key`: a private key, or the public half of one that an agent holds.
 
     Raises:
         UsageError: the key cannot be used.
@@ -85,13 +83,12 @@ def sign(path: Path, key: Path) -> bytes:
 
 
 def check_signature(content: bytes, signature: bytes, signers: Path | None = None, name: str = MANIFEST) -> Signer:
-    """Who signed `content`.
+    """Return who signed `content`.
 
-    A key that is vouched for until or from a time must be valid now: a signature carries no date, and what a manifest
-    says of its time is the signer's word.
+    A key that is vouched for until or from a time must be valid now: a signature carries no date, and the time in a
+    manifest is the signer's word.
 
     Args:
-        content: what was signed.
         signature: in OpenSSH's armour.
         signers: file of keys that are vouched for (`man ssh-keygen`, ALLOWED SIGNERS); None asks for none.
         name: of the file that holds `content`, for messages.
@@ -117,7 +114,7 @@ def check_signature(content: bytes, signature: bytes, signers: Path | None = Non
 
 
 def require_signers(signers: Path) -> None:
-    """Make sure that a list of signers names one at least: from any other file, each honest key would look unknown.
+    """Require that a list of signers names one at least: otherwise each honest key would look unknown.
 
     Raises:
         UsageError: it cannot be read, or no line of it names a signer and a key.
@@ -134,7 +131,7 @@ def require_signers(signers: Path) -> None:
         return
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     number = next((number for number, line in enumerate(lines, 1) if line and not line.startswith("#")), 1)
-    # Of a private key, the public half is what is wanted, and nothing of the file belongs into a list.
+    # Given a private key, the public half is meant; nothing of the private file may get into a list.
     public = f"{signers}.pub" if b"PRIVATE KEY" in content else str(signers)
     typed = f'echo "NAME namespaces=\\"{NAMESPACE}\\" $(cat {shlex.quote(public)})" > signers'
     raise UsageError(f"--signers {signers}:{number}: no line `{wanted}`; for a .pub file: {typed}")
@@ -146,7 +143,7 @@ def listed_keys(signers: Path) -> frozenset[str]:
 
 
 def _listed(signers: Path) -> Iterator[tuple[int, _Listed]]:
-    """Lines of a list of signers in which OpenSSH would find a key, with their numbers."""
+    """Yield the lines in which OpenSSH would find a key, with their numbers."""
     for number, line in enumerate(signers.read_bytes().decode(errors="replace").splitlines(), 1):
         found = None if line.strip().startswith("#") else _ALLOWED_SIGNER.match(line.strip())
         if found is None:
@@ -162,7 +159,7 @@ def _listed(signers: Path) -> Iterator[tuple[int, _Listed]]:
 
 
 def _why_refused(fingerprint: str, signers: Path) -> str | None:
-    """Of a key that `signers` names and OpenSSH refuses, why; None where it does not name it."""
+    """Return why OpenSSH refuses a key that `signers` names; None where it does not name it."""
     for number, one in _listed(signers):
         if one.fingerprint == fingerprint:
             return f"a key that {signers}:{number} lists for {one.who}, {_restriction(one)}"
@@ -185,7 +182,7 @@ def _restriction(one: _Listed) -> str:
 
 
 def _moment(text: str | None) -> datetime | None:
-    """A time of a list of signers; None where there is none, or one that OpenSSH does not take."""
+    """Parse a time of a list of signers; None where there is none, or OpenSSH does not accept it."""
     digits = (text or "").removesuffix("Z")
     if len(digits) not in _TIMES or not digits.isdecimal():
         return None
@@ -196,7 +193,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _identity(content: bytes, armour: Path, signers: Path) -> str | None:
-    """Who of `signers` it was, for this namespace and at this time."""
+    """Return who of `signers` signed, valid for this namespace and now; None where nobody did."""
     file = ["-s", str(armour), "-f", str(signers.absolute())]
     found = _ssh_keygen(["find-principals", *file])
     names = [name for line in found.stdout.decode(errors="replace").splitlines() for name in line.split(",")]
@@ -210,7 +207,7 @@ def _identity(content: bytes, armour: Path, signers: Path) -> str | None:
 
 @contextmanager
 def _beside(content: bytes) -> Iterator[Path]:
-    """A file of its own: ssh-keygen writes beside what it signs, and asks before it replaces."""
+    """A temporary file of `content`: ssh-keygen writes beside what it signs, and asks before it replaces."""
     with tempfile.TemporaryDirectory(prefix="hpcai500-sign-") as folder:
         path = Path(folder) / "manifest.json"
         path.write_bytes(content)
@@ -230,7 +227,7 @@ def _ssh_keygen(
     try:
         ended = subprocess.run(
             [program, "-Y", *arguments],
-            # Nothing to read for who asks for a passphrase: that is asked at the terminal, where somebody sits at one.
+            # ssh-keygen asks for a passphrase at the terminal, if there is one, and never reads it from here.
             input=content,
             capture_output=True,
             env=_environment(os.environ, may_ask=may_ask),
@@ -250,7 +247,7 @@ def _ssh_keygen(
 
 
 def _environment(environment: Mapping[str, str], *, may_ask: bool) -> dict[str, str]:
-    """Without a window that asks for a passphrase: nobody may be there to see it."""
+    """Keep ssh-keygen from opening a window for a passphrase, which nobody may be there to see."""
     kept = {name: value for name, value in environment.items() if may_ask or name not in ("DISPLAY", "SSH_ASKPASS")}
     return {**kept, "LC_ALL": "C"} if may_ask else {**kept, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
 
@@ -264,7 +261,7 @@ def _why_not_signed(ended: subprocess.CompletedProcess[bytes], key: Path) -> str
     if "No private key found" in said:
         return f"{said}: load its private half into an agent (`ssh-add {key.with_suffix('')}`), or give that as --key"
     if "load public key" in said or "invalid format" in said:
-        # What ssh-keygen says then is of a .pub file that is missing, which misleads.
+        # ssh-keygen's own message is about a missing .pub file, which misleads.
         return "it is no OpenSSH key; `ssh-keygen -t ed25519 -f KEY` makes one"
     return f"{said}: `ssh-keygen -t ed25519 -f KEY` makes a key that can"
 

@@ -1,4 +1,4 @@
-"""Energy is what the samples of power give."""
+"""Checks of what is in a submission: hash chains, manifest, claim, results, code, core, image and power samples."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from hpcai500.system.power_samples import METER, check_power
 from hpcai500.system.software import code_hash, core_hash, package_code_hash
 
 # ----------------------------------------------------------------------------------------------------
-# What the archive holds, once it could be opened: each file has the hash that the manifest names.
+# Archive, logs and manifest: what is here is what manifest, journal and events name.
 
 
 def check_archive(context: Context) -> Iterator[Finding]:
-    """How much was compared, and what was left out or replaced before it was packed."""
+    """Report how much was compared, and what was left out or replaced before it was packed."""
     manifest = context.submission.manifest
     size = sum(entry.bytes for entry in manifest.files)
     yield note("archive", f"{len(manifest.files)} files, {size} bytes: each has the SHA-256 that the manifest names")
@@ -55,15 +55,11 @@ def check_archive(context: Context) -> Iterator[Finding]:
         )
 
 
-# ----------------------------------------------------------------------------------------------------
-# The logs are whole: each line carries the hash of the one before it, and each file is that which the log names.
-
-
 _CHAIN, _FILES = "hash-chain", "record-files"
 
 
 def check_chains(context: Context) -> Iterator[Finding]:
-    """Journal and records, also of attempts that failed."""
+    """Check that the logs are whole, also of failed attempts: hash chains, and the files that the events name."""
     broken = False
     for name, reason in context.unreadable.items():
         broken = True
@@ -89,7 +85,7 @@ def check_chains(context: Context) -> Iterator[Finding]:
 
 
 def _is_chain(record: Path) -> bool:
-    """Whether it is the log itself that is broken."""
+    """Whether the log itself is broken, and not another file of the record."""
     try:
         parse_events((record / "events.jsonl").read_bytes(), "")
     except RecordError:
@@ -100,22 +96,18 @@ def _is_chain(record: Path) -> bool:
 
 
 def _is_ours(line: bytes) -> bool:
-    """Whether reading and writing a line gives the same bytes: doubled keys and odd numbers do not survive that."""
+    """Whether reading and writing a line gives the same bytes; duplicate keys and odd numbers do not survive that."""
     try:
         return event_line(json.loads(line)) == line
     except ValueError:
         return False
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the manifest says of the campaign is what the campaign says of itself.
-
-
 _NAME = "manifest"
 
 
 def check_manifest(context: Context) -> Iterator[Finding]:
-    """Each fact of the manifest that the campaign or the records have as well."""
+    """Compare each fact of the manifest that the campaign or the records have as well."""
     manifest, campaign = context.submission.manifest, context.campaign
     pairs: dict[str, tuple[Any, Any]] = {
         "benchmark": (manifest.benchmark, campaign.benchmark),
@@ -130,7 +122,7 @@ def check_manifest(context: Context) -> Iterator[Finding]:
         pairs[f"code.code_sha256, in {name}"] = (manifest.code.code_sha256, ran.get("code_sha256"))
         pairs[f"code.core_sha256, in {name}"] = (manifest.code.core_sha256, ran.get("core_sha256"))
         pairs[f"code.image_sha256, in {name}"] = (manifest.code.image_sha256, image(record).get("content_sha256"))
-        # A run that went on elsewhere has two systems. It is not ranked, and whichever is named is no lie.
+        # A run that was resumed elsewhere has two systems. It is not ranked, and the manifest may name either.
         either = (record, begun_on(record))
         for what, told, told_by in (
             ("accelerators", manifest.accelerators, accelerators_of),
@@ -146,7 +138,7 @@ def check_manifest(context: Context) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is claimed is what the records give, computed again.
+# Claim and results: both are what the events give, computed again.
 
 
 _CLAIM = "claim"
@@ -154,7 +146,7 @@ _READ, _COMPARED = 2000, 300
 
 
 def check_claim(context: Context) -> Iterator[Finding]:
-    """Each metric over the trials, whether it may be ranked, and why not, under the edition that is claimed."""
+    """Compare the metrics, and whether and why not the campaign may be ranked, under the claimed edition."""
     found = [*_metrics(context), *_rankable(context)]
     yield from found
     if not any(one.severity == "fail" for one in found):
@@ -206,22 +198,18 @@ def _is_there(summary: object) -> str:
 
 
 def _plain(reason: str) -> str:
-    """`reason` as manifests hold it, with records named as they are named in the campaign, wherever that lay.
+    """Return `reason` as manifests hold it, with records named without the path of their campaign.
 
-    Its beginning: a manifest cuts long ones, and whoever wrote them may have chosen their length.
+    Only its beginning: a manifest cuts long ones, and whoever wrote them may have chosen their length.
     """
     return plain(re.sub(r"\S*/(?=trial-\d)", "", reason[:_READ]))[:_COMPARED]
-
-
-# ----------------------------------------------------------------------------------------------------
-# `result.json` is what the events give.
 
 
 _RESULTS = "result"
 
 
 def check_results(context: Context) -> Iterator[Finding]:
-    """Each done record, computed from its events under the edition that it was run under."""
+    """Compute the result of each done record from its events, under the edition that it was run under."""
     found = [
         fail(_RESULTS, f"{name}: its events give no result: {reason}")
         for name, reason in context.claimed.unscored.items()
@@ -256,14 +244,14 @@ def _different(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The code that ran is the code that is here; and where it is not this version's, which files differ.
+# Code, compiled core and image: one in all records, and the code that ran is the code that is here.
 
 
 _CODE, _CHANGED, _TRUST = "code", "code-changed", "measuring-code-changed"
 
 
 def check_code(context: Context) -> Iterator[Finding]:
-    """Sources, each record and the plan have one hash; then the sources with those that are installed here."""
+    """Compare the code hashes of sources, records and plan, then the sources with those installed here."""
     yield from _is_one(context)
     changes = context.code_changes
     if changes is None:
@@ -312,15 +300,11 @@ def _is_one(context: Context) -> Iterator[Finding]:
         yield note(_CODE, f"{len(told)} records ran the sources that are here ({bundled}{same})")
 
 
-# ----------------------------------------------------------------------------------------------------
-# The compiled core: one in all records. It is built on each machine, so another build's hash says nothing.
-
-
 _CORE = "core"
 
 
 def check_core(context: Context) -> Iterator[Finding]:
-    """The core's hash in the records, and here."""
+    """Compare the core's hash between the records, and with the one here; each machine builds its own."""
     told = {name: package(record).get("core_sha256") for name, record in context.done.items()}
     found = sorted({str(core) for core in told.values()})
     if len(found) > 1:
@@ -335,15 +319,11 @@ def check_core(context: Context) -> Iterator[Finding]:
         )
 
 
-# ----------------------------------------------------------------------------------------------------
-# The container image: one in all records, on every node.
-
-
 _IMAGES = "image"
 
 
 def check_images(context: Context) -> Iterator[Finding]:
-    """The content's hash in each record, and at each node where that tells one."""
+    """Compare the hash of the image's content between records, and with each node that tells one."""
     contents = {name: image(record).get("content_sha256") for name, record in context.done.items()}
     different = sorted({str(content) for content in contents.values()})
     if len(different) > 1:
@@ -364,19 +344,19 @@ def check_images(context: Context) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Energy is what the samples of power give.
+# Power: the energy is what the samples of power give.
 
 
 _POWER = "power-samples"
-# What each source that we read ourselves sees: parts of its own node, or all of that.
+# What each source that we read ourselves measures: devices of its own node, or all of the node.
 _SCOPES = {"nvml": "device", "rapl": "device", "ipmi": "node"}
-# The first node's clock is the one that the others' are told against.
+# Offsets of clocks are told against the clock of the first node.
 _SAME_CLOCK_SECONDS = 1.0
 _MOST_OFFSET_SECONDS = 60.0
 
 
 def check_power_samples(context: Context) -> Iterator[Finding]:
-    """Each done record: its samples, integrated again."""
+    """Integrate the power samples of each done record again."""
     found, measured = [], 0
     for name, record in context.done.items():
         try:
@@ -397,7 +377,7 @@ def check_power_samples(context: Context) -> Iterator[Finding]:
 
 
 def _faults(record: Record, told: Sequence[Facts]) -> Iterator[str]:
-    """What no source can have told: of other nodes than its own, or by another clock than its node has."""
+    """Find what no source can tell: the power of other nodes or another scope, or a clock that is not its node's."""
     last = [*values(record, "run_start"), *values(record, "run_resume")][-1]
     first = next(iter(last.get("hosts") or []), None)
     for node in _nodes(told):

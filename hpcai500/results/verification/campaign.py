@@ -1,4 +1,7 @@
-"""What the devices reached at best, measured at the start of each run, is about the same in all of them."""
+"""Checks of a campaign: attempts, journal, plan, recipes, level, checkpoints, and whether its runs belong together.
+
+docs/verification.md has a row for each name of a finding.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +32,17 @@ from hpcai500.results.verification.facts import (
 from hpcai500.results.verification.finding import SHORT_STARTS, Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
-# Every run that was begun is here, and nothing else.
+# Attempts and journal: every run that was begun is here, and the journal was begun before the first.
 
 
 _NAME = "attempts"
-# So many starts that ended before so much of their epochs was over can have been looked at, and thrown away.
+# As many starts as this, ended before this share of their epochs, may have been looked at and thrown away.
 _MANY, _SHARE = 3, 0.1
 _TELL_SPEED = ("ceilings", "rehearsal", "parallel_efficiency", "run_start", "epoch_start")
 
 
 def check_attempts(context: Context) -> Iterator[Finding]:
-    """The journal's attempts, one by one, and the folders of the campaign."""
+    """Check the journal's attempts, one by one, and the folders of the campaign."""
     found = [
         *_untold(context),
         *_numbers(context),
@@ -58,7 +61,7 @@ def check_attempts(context: Context) -> Iterator[Finding]:
         )
 
 
-# What this version writes into the journal, event by event.
+# Fields that this version writes into the journal, by event.
 _FIELDS = {
     "campaign_start": ("data", "version", "code_sha256"),
     "attempt_start": ("command", "launcher", "slurm_job_id"),
@@ -91,7 +94,7 @@ def _missing(context: Context) -> Iterator[Finding]:
     for name, attempt in context.attempts.items():
         if name in context.records or name in context.unreadable:
             continue
-        # A folder in which nothing was written yet is in no bundle.
+        # A folder in which nothing was written yet is in no submission.
         if attempt.status == "done" or attempt.head not in (None, NO_EVENTS):
             yield fail(_NAME, f"{name}: the journal names it, and it is not here")
         else:
@@ -124,7 +127,7 @@ def _ends(context: Context) -> Iterator[Finding]:
 
 
 def _short(context: Context) -> Iterator[Finding]:
-    """Attempts that told how fast they are and ended early: whoever knows that can wish for another start."""
+    """Find attempts that ended early, after they showed their speed: slow starts may have been thrown away."""
     short = [
         name
         for name, record in context.records.items()
@@ -140,15 +143,11 @@ def _short(context: Context) -> Iterator[Finding]:
         yield warning(SHORT_STARTS, f"{what}: starts may have been thrown away: {', '.join(short[:8])}")
 
 
-# ----------------------------------------------------------------------------------------------------
-# Journal and records name each other: a record cannot be exchanged for another one later.
-
-
 _BINDING = "journal-binding"
 
 
 def check_binding(context: Context) -> Iterator[Finding]:
-    """Each record that could be read, with its attempt."""
+    """Check that journal and records carry each other's hashes: no record can be exchanged later."""
     found = []
     for name, record in context.records.items():
         attempt = context.attempts[name]
@@ -161,15 +160,14 @@ def check_binding(context: Context) -> Iterator[Finding]:
         yield note(_BINDING, told)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The campaign is the one that was registered before its first run: its plan was made first.
-
-
 _REGISTRATION = "registered"
 
 
 def check_registration(context: Context) -> Iterator[Finding]:
-    """The identity that was asked for with that of the campaign. All copies of one campaign have it: `check_heads`."""
+    """Compare the campaign's identity with the one that was registered before its first run.
+
+    All copies of a campaign share it: see `check_heads`.
+    """
     asked, anonymised = context.question.registered, context.submission.manifest.anonymised
     identity = anonymised.original_campaign if anonymised else context.campaign.identity
     if asked is None:
@@ -191,14 +189,14 @@ def check_registration(context: Context) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Seeds are those of the plan, each another one, none picked.
+# The plan: seeds and recipes.
 
 
 _SEEDS = "seeds"
 
 
 def check_seeds(context: Context) -> Iterator[Finding]:
-    """The plan's seeds among themselves, and each record's with the plan's."""
+    """Check that seeds are those of the plan, all different, none picked."""
     planned = {trial.trial: trial.seed for trial in context.campaign.trials}
     seeds = list(planned.values())
     found = []
@@ -220,16 +218,12 @@ def check_seeds(context: Context) -> Iterator[Finding]:
         )
 
 
-# ----------------------------------------------------------------------------------------------------
-# All trials ran the recipe of the campaign: they differ in the seed, and in nothing else.
-
-
 _RECIPES = "recipes"
 _SEED = "hyperparameters.seed"
 
 
 def check_recipes(context: Context) -> Iterator[Finding]:
-    """The recipe of each record with the campaign's, and who ran it with the first record."""
+    """Check that records follow the campaign's recipe but for the seed, on as many ranks and nodes as the first."""
     found = []
     for name, record in context.records.items():
         differences = [one for one in table_differences(record.tables, context.campaign.tables) if one.field != _SEED]
@@ -246,18 +240,14 @@ def check_recipes(context: Context) -> Iterator[Finding]:
         yield note(_RECIPES, f"{len(context.records)} records {told}")
 
 
-# ----------------------------------------------------------------------------------------------------
-# A recipe is one that its version takes, and states every field: what is not stated cannot be judged.
-
-
 _RECIPE_FIELDS = "recipe-fields"
 
 
 def check_recipe_fields(context: Context) -> Iterator[Finding]:
-    """Values that this version refuses, and fields that joined the reference later, in what this version wrote.
+    """Find values that this version refuses, and fields that it writes and its records lack.
 
-    An older record does not state these fields, and they count as no change (`Judgement.absent`): whoever takes one out
-    of a recipe of today hides a change of it.
+    An older record does not state fields that joined the reference later, and they count as no change
+    (`Judgement.absent`): whoever takes one out of a recipe of today hides a change of it.
     """
     if is_campaign_of_our_version(context) and recipe_type(context.campaign.benchmark) is not None:
         try:
@@ -275,7 +265,7 @@ def check_recipe_fields(context: Context) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The level: what recipes and code change, against what is claimed.
+# Level and standing: what recipes and code change, and whether the campaign may be ranked.
 
 
 _LEVELS = "level"
@@ -283,7 +273,7 @@ _NONE = "none that allows what was changed"
 
 
 def check_levels(context: Context) -> Iterator[Finding]:
-    """A level that is claimed must allow all that the recipes and the code change."""
+    """Check that a claimed level allows all that the recipes and the code change."""
     claimed, scored = context.submission.manifest.claim.level, context.claimed
     order = _order(scored)
     if not order:
@@ -308,7 +298,7 @@ def check_levels(context: Context) -> Iterator[Finding]:
 
 
 def level_of(context: Context) -> str | None:
-    """The level of the submission: what is needed, or a higher one where that is claimed.
+    """Return the level of the submission: the one that is needed, or a looser one where that is claimed.
 
     None where no level allows what was changed, and where the code was not compared.
     """
@@ -319,7 +309,7 @@ def level_of(context: Context) -> str | None:
 
 
 def not_compared(context: Context) -> str | None:
-    """Why nobody here can tell what the code changes, and so which level it needs; None where it was compared."""
+    """Return why nobody here can tell which level the code needs; None where it was compared."""
     if context.code_changes is None:
         return (
             f"its code is of version {context.submission.manifest.code.version}, which could not be compared here: "
@@ -330,7 +320,7 @@ def not_compared(context: Context) -> str | None:
 
 
 def needed_level(context: Context, scored: Scored) -> str | None:
-    """The least level that allows what recipes and code change; None where none does."""
+    """Return the strictest level that allows what recipes and code change; None where none does."""
     recipes = [judgement.level for judgement in scored.judgements.values()]
     code = [_level(changed, scored) for changed in _counted(context)]
     return _highest([*recipes, *code], _order(scored))
@@ -345,18 +335,18 @@ def _rank(level: str | None, order: Sequence[str]) -> int:
 
 
 def _highest(levels: Iterable[str | None], order: Sequence[str]) -> str | None:
-    """The least strict of them; None where one of them is."""
+    """Return the least strict of `levels`; None where one of them is None."""
     rank = max((_rank(level, order) for level in levels), default=0)
     return order[rank] if rank < len(order) else None
 
 
 def _counted(context: Context) -> list[Changed]:
-    """Changed files of a layer; those of none are refused at any level."""
+    """Changed files of a layer; other changed files are refused at any level."""
     return [changed for changed in context.code_changes or () if changed.layer is not None]
 
 
 def _level(changed: Changed, scored: Scored) -> str | None:
-    """The least level that allows a change of anything in the file's layer: what it changes, no program can tell."""
+    """The strictest level that allows any change of the file's layer: what a change does, no program can tell."""
     layers = scored.rules["levels"]["layers"].values()
     level = next((str(row["level"]) for row in layers if row["layer"] == changed.layer), None)
     return level if level in _order(scored) else None
@@ -372,15 +362,14 @@ def _reasons(context: Context, needed: str | None) -> Iterator[str]:
             yield f"{changed.path} is {changed.how} (layer {changed.layer})"
 
 
-# ----------------------------------------------------------------------------------------------------
-# Whether the campaign may be ranked is no question of honesty: it is said, and refuses nothing.
-
-
 _STANDING = "standing"
 
 
 def check_standing(context: Context) -> Iterator[Finding]:
-    """The reasons that `hpcai500 campaign status` would give, under the edition that is asked for."""
+    """Report why the campaign may not be ranked, as `hpcai500 campaign status` does, under the edition asked for.
+
+    That refuses nothing: it is no question of honesty.
+    """
     scored, standing = context.asked, context.asked.standing
     if standing is None:
         yield fail(
@@ -395,14 +384,14 @@ def check_standing(context: Context) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The last checkpoint of each trial, and the first at its target: what `--replay` evaluates again.
+# Checkpoints: the last of each trial, and the first at its target, which `--replay` evaluates again.
 
 
 _CHECKPOINTS = "checkpoints"
 
 
 def check_checkpoints(context: Context) -> Iterator[Finding]:
-    """Whether each checkpoint here is one that the events name, and those are here that a replay evaluates again."""
+    """Check that the events name each checkpoint here, and that those for a replay are here."""
     left_out = {left.path for left in context.submission.manifest.left_out}
     good, absent = 0, 0
     for name, record in context.done.items():
@@ -432,13 +421,13 @@ def check_checkpoints(context: Context) -> Iterator[Finding]:
 
 
 def last_checkpoint(record: Record) -> Mapping[str, object] | None:
-    """What the events tell of the last checkpoint."""
+    """Return what the events tell of the last checkpoint."""
     told = values(record, "checkpoint")
     return told[-1] if told else None
 
 
 def earlier_at_target(record: Record) -> Mapping[str, object] | None:
-    """What the events tell of the checkpoint with which the target was reached first, where it is not the last one."""
+    """Return what the events tell of the checkpoint that first reached the target, unless it is the last one."""
     told, last = target_checkpoint(record.events, record.tables["problem"]["target_quality"]), last_checkpoint(record)
     return told if told and last and told.get("file") != last.get("file") else None
 
@@ -449,7 +438,7 @@ def path_of(name: str, checkpoint: Mapping[str, object]) -> str:
 
 
 def _of(name: str, record: Record, entries: Mapping[str, FileEntry]) -> Iterator[Finding]:
-    """Checkpoints of one record that are not its own."""
+    """Find checkpoints that the events of their record do not name, or with another hash."""
     told = {path_of(name, value): value for value in values(record, "checkpoint")}
     for path in sorted(path for path in entries if path.startswith(f"{CAMPAIGN}/{name}/checkpoints/")):
         expected = told.get(path)
@@ -462,7 +451,7 @@ def _of(name: str, record: Record, entries: Mapping[str, FileEntry]) -> Iterator
 
 
 def _repeated(name: str, record: Record) -> Iterator[Finding]:
-    """One content at two places of a run: nothing was learnt between them, or one of them is of another moment."""
+    """Find equal checkpoints at two places of a run: nothing was learnt between them, or one was moved."""
     places: dict[object, tuple[object, object]] = {}
     for value in values(record, "checkpoint"):
         place = (value.get("epoch"), value.get("step"))
@@ -473,7 +462,7 @@ def _repeated(name: str, record: Record) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All trials were made by one system, on one data set.
+# System, data and ceilings: all trials ran on one system, on one data set.
 
 
 _SYSTEMS, _DATA = "same-system", "same-data"
@@ -481,12 +470,12 @@ _MOST_TOLD = 10
 
 
 def check_systems(context: Context) -> Iterator[Finding]:
-    """Processors, accelerators, software, data set and model of each done record with those of the first."""
+    """Compare processors, accelerators, software, data set and model of each done record with the first."""
     done = context.done
     names = list(done)
     if not names:
         return
-    # Where a run was gone on with elsewhere, its result says so, and is not ranked.
+    # The result of a run that was resumed elsewhere says so, and is not ranked.
     identities = {name: system_identity(begun_on(record).system) for name, record in done.items()}
     wrong = False
     for name, identity in identities.items():
@@ -505,7 +494,7 @@ def check_systems(context: Context) -> Iterator[Finding]:
 
 
 def _same_facts(context: Context) -> Iterator[Finding]:
-    """The data set and the model, which one recipe must have led to."""
+    """Compare data set, model and operations, which one recipe must have led to."""
     names, wrong = list(context.done), False
     for key, fields in {
         "dataset": ("fingerprint", "training_samples", "evaluation_samples"),
@@ -521,7 +510,7 @@ def _same_facts(context: Context) -> Iterator[Finding]:
             if not told[name] or any([one] != first for one in told[name]):
                 wrong = True
                 yield fail(_DATA, f"{name}: {key} is {told[name]}, that of {names[0]} {first}")
-    # Whoever had the content checked between two starts has learnt its fingerprint, and changed nothing.
+    # Checking the content between two starts makes its fingerprint known, and changes nothing.
     told_contents = {
         value["content_fingerprint"]: name
         for name in names
@@ -540,9 +529,9 @@ def _same_facts(context: Context) -> Iterator[Finding]:
 
 
 def _other_differences(context: Context) -> Iterator[Finding]:
-    """Settings of the first node that changed between the trials: often harmless, seldom wanted."""
+    """Find settings of the first node that changed between trials: often harmless, seldom wanted."""
     firsts = [{**nodes(record)[0], "host": name} for name, record in context.done.items() if nodes(record)]
-    # A job has its own number, each time another one.
+    # Variables such as the job's number differ each time.
     found = [one for one in node_differences(firsts) if one.matters and not one.field.startswith("environment")]
     for one in found[:_MOST_TOLD]:
         yield warning(_SYSTEMS, f"between trials, on their first node: {one.sentence()}")
@@ -553,10 +542,6 @@ def _systems_short(value: object, longest: int = 80) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the devices reached at best, measured at the start of each run, is about the same in all of them.
-
-
 _CEILINGS = "ceilings-agree"
 # The same devices repeat a matrix product within a few percent; a hot room, or a neighbour on a CPU, costs more.
 _TOLD_RATIO = 1.2
@@ -565,7 +550,7 @@ _WRONG_RATIO = 2.0
 
 
 def check_ceilings(context: Context) -> Iterator[Finding]:
-    """The event `ceilings` of each start of each done run, with the middle one."""
+    """Compare what the devices reached at best, at each start of each done run, with the median of all starts."""
     told = [(name, value) for name, record in context.done.items() for value in values(record, "ceilings")]
     silent = [name for name, record in context.done.items() if not values(record, "ceilings")]
     if silent:
@@ -574,7 +559,7 @@ def check_ceilings(context: Context) -> Iterator[Finding]:
         )
     if not told:
         return
-    # A run may go on with fewer ranks; that its rank is not told for that is said elsewhere.
+    # Per rank, as a run may be resumed on fewer ranks; that it is then not ranked is said elsewhere.
     each = [(name, value["flops"] / value["ranks"]) for name, value in told]
     middle = statistics.median(flops for _, flops in each)
     kinds = sorted({f"{value['precision']}, side {value['side']}" for _, value in told})
@@ -593,5 +578,5 @@ def check_ceilings(context: Context) -> Iterator[Finding]:
 
 
 def _has_accelerators(context: Context, name: str) -> bool:
-    """Processors are shared with whoever else is on the node; accelerators of a job are its own."""
+    """Whether the run had accelerators, which belong to a job alone; processors may be shared with others."""
     return any(node.get("accelerators") for node in nodes(context.done[name]))

@@ -1,4 +1,7 @@
-"""What a check looks at: one submission, opened and read, with all that was computed from it again."""
+"""What checks look at: a submission that was opened, read and computed again, and each of its runs.
+
+Whatever is in a submission was written by whoever submits: no type and no value can be relied on.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which files of the package were changed before it ran, and what layer each belongs to.
+# Changed code: which files of the package differ, and the layer of each.
 
 
-# Longest prefix wins. What is in no line measures, records or judges: whoever changes it changes the measuring itself.
+# The longest prefix wins. A file without one measures, records or judges: changing it changes the measurement itself.
 LAYERS: dict[str, int] = {
     "optim/": 8,
     "workloads/": 7,
@@ -46,7 +49,7 @@ LAYERS: dict[str, int] = {
     "hosts.py": 2,
     "streams.py": 2,
 }
-# In folders of a layer, what takes times, counts, evaluates, or writes down.
+# Files in folders of a layer that take times, count, evaluate, or record, and so belong to none.
 TRUSTED = (
     "comm/timeline.py",
     "engine/checkpoints.py",
@@ -65,13 +68,7 @@ How = Literal["changed", "added", "missing"]
 
 @dataclass(frozen=True)
 class Changed:
-    """One Python file that is not that of this version.
-
-    Attributes:
-        path: within the package.
-        how: what became of it.
-        layer: that it belongs to; None for what measures, records or judges.
-    """
+    """One Python file that is not that of this version; its layer is None if it measures, records or judges."""
 
     path: str
     how: How
@@ -79,7 +76,7 @@ class Changed:
 
 
 def layer_of(path: str) -> int | None:
-    """Number of the layer of a file of the package; None for what measures, records or judges."""
+    """Return the layer of a file of the package; None for what measures, records or judges."""
     if path.startswith(TRUSTED):
         return None
     prefixes = [prefix for prefix in LAYERS if path.startswith(prefix)]
@@ -87,9 +84,9 @@ def layer_of(path: str) -> int | None:
 
 
 def code_changes(folder: Path, version: str) -> tuple[Changed, ...] | None:
-    """Files of the package in `folder` that are not as in the one that is installed here.
+    """Return the files of the package in `folder` that are not as in the installed one.
 
-    None where that one is of another version than `version`, so that nothing can be said.
+    None where that is of another version than `version`, so that nothing can be said.
     """
     if version != __version__:
         return None
@@ -108,7 +105,7 @@ def _how(theirs: Path, ours: Path) -> How | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a check looks at: one submission, opened and read, with all that was computed from it again.
+# A submission, opened and read, with all that was computed from it again.
 
 
 Metrics = Mapping[str, TrialSummary]
@@ -133,14 +130,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a campaign amounts to under one edition of the rules.
+    """What a campaign amounts to under one edition of the rules; mappings are by record.
 
     Attributes:
-        edition: its name.
         rules: all of them (`rulebook`).
         results: of done records, computed from their events.
-        unscored: done records that give no result, with the reason.
-        judgements: of each done record, what its recipe changes and the level that this forces.
+        unscored: why a done record gives no result.
+        judgements: what each done record's recipe changes, and the level that this forces.
         metrics: over the trials; None where they give none.
         standing: whether the campaign may be ranked; None where that cannot be found out.
     """
@@ -156,17 +152,16 @@ class Scored:
 
 @dataclass(frozen=True)
 class Context:
-    """One submission. Whatever is in it was written by whoever submits: no type and no value can be relied on.
+    """One submission.
 
     Attributes:
-        submission: the opened file; its content, checkpoints aside, is extracted.
+        submission: the opened file; its content, checkpoints excepted, is extracted.
         campaign: as its journal tells, the chain checked.
-        records: by name of their folders in the campaign, those that could be read.
-        unreadable: the others of the campaign, with the reason.
+        records: those that could be read, by the names of their folders in the campaign.
+        unreadable: why the others could not be read.
         asked: scored under the edition that is asked for.
         claimed: scored under the edition that the submission claims.
-        code_changes: Python files that are not those of this installation; None where that is of another version.
-        question: what else was asked for.
+        code_changes: files that are not those of this installation; None where that is of another version.
     """
 
     submission: Submission
@@ -198,21 +193,16 @@ Check = Callable[[Context], Iterable[Finding]]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reads what was extracted from a submission into a Context, whatever of it can be read.
+# Reading what was extracted into a Context, as far as it can be read.
 
 
 _Value = TypeVar("_Value")
-# All of them are compared with each other.
+# Runs are compared in pairs.
 _MOST_RUNS = 300
 
 
 def read_context(submission: Submission, question: Question, told: Callable[[], None]) -> Context:
-    """All that a check needs.
-
-    Args:
-        submission: the opened file.
-        question: what is asked for.
-        told: is called for each record that is read.
+    """Read all that a check needs; `told` is called after each attempt.
 
     Raises:
         RecordError: the campaign cannot be read, so that there is nothing to look at.
@@ -272,7 +262,7 @@ def _score(record: Record, rules: Mapping[str, Any], edition: str) -> Result:
 
 
 def _attempted(function: Callable[..., _Value], *arguments: Any) -> _Value | str:
-    """What `function` returns, or in words why it cannot."""
+    """Return what `function` returns, or in words why it cannot."""
     try:
         return function(*arguments)
     except Exception as error:  # noqa: BLE001 - the types of all that is read are the submitter's choice
@@ -286,7 +276,7 @@ def _parted(read: Mapping[str, _Value | str]) -> tuple[dict[str, _Value], dict[s
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a check of one run looks at.
+# One run.
 
 
 _MOST_TOLD = 3
@@ -297,8 +287,6 @@ class Run:
     """A run that came to its end, its events with typed values.
 
     Attributes:
-        record: as it was read.
-        log: its events.
         rules: of the edition; empty for a benchmark that it does not know.
         result: what its events give; None where they give none.
     """
@@ -315,14 +303,14 @@ class Run:
 
     @property
     def epochs(self) -> list[Pass]:
-        """The same, in order."""
+        """The passes in the order of their epochs."""
         return [self.passes[number] for number in sorted(self.passes)]
 
     def field(self, table: str, key: str) -> Any:
-        """A field of the recipe.
+        """Return a field of the recipe.
 
         Raises:
-            KeyError: it has no such.
+            KeyError: there is no such field.
         """
         return self.record.tables[table][key]
 
@@ -336,13 +324,13 @@ RunCheck = Callable[[Run], Iterable[Finding]]
 
 
 def few(faults: Iterable[str]) -> str | None:
-    """The first of `faults` in one line, and how many more there are; None where there is none."""
+    """Return the first of `faults` in one line, and how many more there are; None where there is none."""
     found = list(faults)
     more = f" (and {len(found) - _MOST_TOLD} more)" if len(found) > _MOST_TOLD else ""
     return "; ".join(found[:_MOST_TOLD]) + more if found else None
 
 
 def judged(name: str, faults: Iterable[str], make: Callable[[str, str], Finding]) -> Iterable[Finding]:
-    """One finding that `make` makes of all `faults`; none where there is none."""
+    """Return one finding that `make` makes of all `faults`; none where there is none."""
     told = few(faults)
     return [make(name, told)] if told else []

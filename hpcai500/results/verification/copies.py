@@ -1,8 +1,8 @@
-"""Which runs of several submissions are the same runs, whatever names, journals and signatures are around them.
+"""Finds copied runs, within a submission and between submissions, whatever names, journals and signatures they have.
 
-Two runs that were made never tell the same losses, times or weights in more epochs than chance allows
-(`checks/copies.py`), and never have one machine or one accelerator at the same time (`checks/dates.py`). All of that is
-kept as hashes of 8 bytes, which a site can publish.
+Two runs that were made never tell the same losses, times or weights in more epochs than chance allows, and never have
+one machine or one accelerator at the same time (`dates`). For comparisons between submissions all of that is kept as
+hashes of 8 bytes, which a site can publish.
 """
 
 from __future__ import annotations
@@ -26,25 +26,23 @@ from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, no
 from hpcai500.results.verification.run_numbers import FINE_GRID
 
 # ----------------------------------------------------------------------------------------------------
-# No log, and no part of one, was pasted into a second trial: two seeds give no losses, weights or times in common.
+# Within a submission: two seeds give no losses, weights or times in common.
 
 
 _NAME = "copied-runs"
-# Two lists of so many numbers that are equal but for a factor and an offset were not both measured.
+# Two lists of at least so many numbers that are equal but for a factor and an offset were not both measured.
 _LEAST_EPOCHS = 6
 _SAME_SHAPE = 1e-4
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that an epoch tells of itself.
+    """Something that an epoch tells of itself, in `field` of the event `key`.
 
     Attributes:
         what: in words.
-        key: the event.
-        field: of it.
         most: so many epochs of two runs may tell the same.
-        most_share: as many as this share of their epochs may, too.
+        most_share: or this share of their epochs, if that is more.
     """
 
     what: str
@@ -59,20 +57,20 @@ class Fact:
 
 
 FACTS = (
-    # Means of thousands of numbers in full precision: one that is equal is chance, a second one is none.
+    # Means of thousands of numbers in full precision: one that is equal is chance, a second one is not.
     Fact("losses", "epoch_stop", "loss", most=1),
-    # Written in microseconds; those of short epochs meet now and then.
+    # Written in microseconds; those of short epochs are equal now and then.
     Fact("times", "epoch_stop", "seconds", most_share=0.5),
-    # Hashes of all weights: not even one.
+    # Hashes of all weights: not even one may be equal.
     Fact("weights", "replicas", "digest"),
     Fact("checkpoints", "checkpoint", "sha256"),
 )
 
 
 def check_copies(context: Context) -> Iterator[Finding]:
-    """What epochs tell, one by one, and the shape of their times, each record's with those of all others."""
+    """Compare what epochs tell, and the shape of their times, between all records."""
     found = []
-    # Two attempts at one trial have one seed: a machine that computes alike gives them the same losses.
+    # Two attempts at one trial have one seed: a deterministic machine gives them the same losses.
     runs = {name: context.attempts[name].trial for name in context.records}
     for fact in FACTS:
         series = {name: series_of(record, fact) for name, record in context.records.items()}
@@ -93,7 +91,7 @@ def check_copies(context: Context) -> Iterator[Finding]:
 
 
 def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int]) -> Counter[tuple[str, str]]:
-    """How many values each series has in common with the first one that has them at the same epoch."""
+    """Count the values that each series shares with the first one that has them at the same epoch."""
     first: dict[tuple[int, object], str] = {}
     shared: Counter[tuple[str, str]] = Counter()
     for name, told in series.items():
@@ -105,7 +103,7 @@ def _shared(series: Mapping[str, Mapping[int, object]], runs: Mapping[str, int])
 
 
 def _qualities(record: Record) -> dict[int, object]:
-    """The quality of each epoch, where so many samples were judged that two runs seldom have as many right."""
+    """The quality of each epoch; empty where so few samples were judged that two runs often have as many right."""
     told = values(record, "eval_accuracy")
     fine = all(value["samples"] >= FINE_GRID for value in told)
     return {value["epoch"]: value["value"] for value in told} if fine else {}
@@ -126,7 +124,7 @@ def series_of(record: Record, fact: Fact) -> dict[int, object]:
 
 
 def _says_something(value: object) -> bool:
-    """A loss of 0, or none, is that of any model that has learnt its set by heart, or of a plug-in that counts none."""
+    """A loss of 0, or none, is common: to models that know their set by heart, and to plug-ins without a loss."""
     return value is not None and (not isinstance(value, int | float) or (value != 0 and math.isfinite(value)))
 
 
@@ -137,26 +135,22 @@ def _standardised(series: Sequence[object]) -> list[float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which runs of several submissions are the same runs, whatever names, journals and signatures are around them.
-#
-# Two runs that were made never tell the same losses, times or weights in more epochs than chance allows
-# (`checks/copies.py`), and never have one machine or one accelerator at the same time (`checks/dates.py`). All of
-# that is kept as hashes of 8 bytes, which a site can publish.
+# Between submissions.
 
 
 _DIGITS = 16
-# Of a system with thousands of accelerators, those with the lowest hashes: two runs on all of it keep the same ones.
+# Of thousands of accelerators, those with the lowest hashes are kept: two runs on all of them keep the same ones.
 _MOST_DEVICES = 64
 _AT_ONCE = "moments on one machine"
 _KINDS = (*(fact.what for fact in FACTS), _AT_ONCE)
-# A machine that computes alike repeats losses and weights from one seed; it repeats neither times nor moments.
+# A deterministic machine repeats losses and weights from one seed; it repeats neither times nor moments.
 _MEASURED = frozenset({"times", _AT_ONCE})
 
 Digest = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{_DIGITS}}}$")]
 
 
 class Part(BaseModel):
-    """Of a document of ours: unknown keys and wrong types are refused."""
+    """Part of a JSON document of ours: unknown keys and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -172,7 +166,7 @@ class Job(Part):
 
 
 class RunFacts(Part):
-    """What one run tells that no other run does: of each `Fact` a hash for each epoch, its accelerators and jobs."""
+    """What identifies a run: of each `Fact` a hash for each epoch, hashes of its accelerators, and its jobs."""
 
     told: dict[str, list[Digest]]
     devices: list[Digest]
@@ -187,7 +181,7 @@ class Shared:
     """What one submission has in common with another one.
 
     Attributes:
-        runs: those of its runs that the other one shows too, by their names.
+        runs: names of those of its runs that the other one shows too.
         every: whether these are all of its runs.
         what: is the same, in words.
     """
@@ -204,7 +198,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class _Held:
-    """A machine or a device in the hands of the run at `place`, by a clock of its own."""
+    """Use of a machine or a device by the run at index `place`, by a clock that all its users share."""
 
     place: int
     devices: frozenset[str]
@@ -213,7 +207,7 @@ class _Held:
 
 
 def run_facts(record: Record) -> RunFacts:
-    """Those of one run.
+    """Compute the facts of one run.
 
     Raises:
         KeyError, TypeError: an event is not what hpcai500 writes.
@@ -223,18 +217,18 @@ def run_facts(record: Record) -> RunFacts:
         for fact in FACTS
     }
     stretches = [*stretches_of(record.path.name, record)]
-    # Of one record, all have the same ones.
+    # All stretches of one record have the same devices.
     devices = sorted(_digest("device", device) for device in stretches[0].devices) if stretches else []
     return RunFacts(told=told, devices=devices[:_MOST_DEVICES], jobs=[_job(one) for one in stretches])
 
 
 def shared_runs(submissions: Sequence[Runs]) -> dict[int, dict[int, Shared]]:
-    """Of each of `submissions`, by its place, those that show some of its runs too, by theirs."""
+    """For each submission, by index: what it shares with others, by their index."""
     owners = [(number, name) for number, runs in enumerate(submissions) for name in runs]
     facts = [one for runs in submissions for one in runs.values()]
     same: dict[tuple[int, int], set[str]] = defaultdict(set)
     for what, (one, other) in (*_told_alike(facts), *((_AT_ONCE, pair) for pair in _at_once(facts))):
-        # Within a submission, verification has looked already.
+        # Runs of one submission were compared by its verification.
         if owners[one][0] != owners[other][0]:
             same[one, other].add(what)
             same[other, one].add(what)
@@ -252,7 +246,7 @@ def shared_runs(submissions: Sequence[Runs]) -> dict[int, dict[int, Shared]]:
 
 
 def _told_alike(facts: Sequence[RunFacts]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """What two of the runs tell alike in too many epochs, with their places."""
+    """Yield what two of the runs tell alike in too many epochs, with their indices."""
     for fact in FACTS:
         told = [run.told.get(fact.what, []) for run in facts]
         holders: dict[str, list[int]] = defaultdict(list)
@@ -266,10 +260,10 @@ def _told_alike(facts: Sequence[RunFacts]) -> Iterator[tuple[str, tuple[int, int
 
 
 def _at_once(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
-    """Places of two runs that had one machine, by its own clock, or one accelerator, by the wall clock, at one time."""
+    """Yield two runs that had one machine, by its own clock, or one accelerator, by the wall clock, at one time."""
     held: dict[str, list[_Held]] = defaultdict(list)
     for place, run in enumerate(facts):
-        # Of so many, some are not told: they cannot show that two jobs had each its own.
+        # A list of that length was cut, and cannot show that two jobs used different ones.
         devices = frozenset(run.devices if len(run.devices) < _MOST_DEVICES else ())
         for job in run.jobs:
             for device in run.devices:
@@ -287,7 +281,7 @@ def _at_once(facts: Sequence[RunFacts]) -> Iterator[tuple[int, int]]:
 
 
 def _is_long(before: _Held, one: _Held) -> bool:
-    """Whether both have it for longer than clocks of nodes are apart, or for most of so short a job."""
+    """Whether both have it for longer than clocks of nodes are apart, or for half of the shorter job."""
     both = min(before.stop_ms, one.stop_ms) - one.start_ms
     shorter = min(before.stop_ms - before.start_ms, one.stop_ms - one.start_ms)
     return both > min(SKEW_MS, shorter / 2)

@@ -1,4 +1,7 @@
-"""Slurm's accounting, a second witness: a job's times and nodes must hold the run that says that it ran in it."""
+"""Checks of time: clocks of journal and records, heads that were given while a campaign ran, and Slurm's accounting.
+
+All times are UTC. Clocks of a cluster's nodes may differ by `SKEW_MS`.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from hpcai500.results.verification.finding import Finding, fail, note, skipped, 
 from hpcai500.text import count, duration
 
 # ----------------------------------------------------------------------------------------------------
-# When things happened: journal and records agree, nothing is in the future, no two runs had one node at once.
+# Dates: journal and records agree, nothing is in the future, no two runs had one node at once.
 
 
 _DATES, _OVERLAP, _CLOCKS = "dates", "overlap", "clocks"
-# Clocks of a cluster's nodes agree to milliseconds where a time server is heard, to seconds where none is.
+# Clocks of a cluster's nodes agree to milliseconds with a time server, and to seconds without one.
 SKEW_MS = 60_000
 # Another time zone is no excuse: all times are UTC.
 _FUTURE_MS = 600_000
-# Ranks have five minutes to meet, and a run that has come to its end is gone in seconds.
+# The rendezvous of ranks takes up to five minutes, and a run exits within seconds of its end.
 _GAP_MS = 600_000
 
 
@@ -39,11 +42,9 @@ class Stretch:
         name: of the record.
         hosts: all that the record ever ran on.
         devices: UUIDs of the accelerators; empty where there is none, or one has no UUID.
-        start_ms: wall clock of the first event.
-        stop_ms: wall clock of the last one.
-        boot: names the start of the machine that the first rank ran on.
-        boot_start_ms: time since then, at the first event.
-        boot_stop_ms: the same at the last one.
+        start_ms, stop_ms: wall clock of the first and the last event.
+        boot: ID of the boot of the machine that the first rank ran on.
+        boot_start_ms, boot_stop_ms: time since that boot at the first and the last event.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Stretch:
 
 
 def check_dates(context: Context) -> Iterator[Finding]:
-    """Wall clocks of journal, records and manifest; clocks of machines between records."""
+    """Compare the wall clocks of journal, records and manifest, and the machine clocks of records."""
     found = [*_journal(context), *_future(context), *_overlaps(context), *_boots(context)]
     yield from found
     names = {one.name for one in found}
@@ -73,7 +74,7 @@ def check_dates(context: Context) -> Iterator[Finding]:
 
 
 def _journal(context: Context) -> Iterator[Finding]:
-    """Each record lies between the journal's lines that begin and end it."""
+    """Check that each record lies between the journal's lines that begin and end it."""
     events = context.campaign.events
     for before, event in pairwise(events):
         if event["time_ms"] < before["time_ms"] - SKEW_MS:
@@ -95,7 +96,7 @@ def _journal(context: Context) -> Iterator[Finding]:
 
 
 def _gaps(record: Record, own: Sequence[Event]) -> Iterator[str]:
-    """Time between a line of the journal and what it tells of, in which another run could have been made and kept."""
+    """Find times between a line of the journal and what it tells of, in which another run could have been made."""
     starts = [event["time_ms"] for event in record.events if event["key"] == "init_start"]
     for event, after in zip(own, [*own[1:], None], strict=True):
         if event["key"] == "attempt_stop":
@@ -148,7 +149,7 @@ def _overlaps(context: Context) -> Iterator[Finding]:
 
 
 def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
-    """When the job of a record ran: once, and once more for each time that it was gone on with."""
+    """Yield when the job of a record ran: once for its first start, and once for each resumption."""
     starts = [place for place, event in enumerate(record.events) if event["key"] == "init_start"]
     where = hosts(record)
     told = [device.get("uuid") for node in nodes(record) for device in node.get("accelerators") or []]
@@ -169,12 +170,12 @@ def stretches_of(name: str, record: Record) -> Iterator[Stretch]:
 
 
 def are_apart(devices: Set[str], others: Set[str]) -> bool:
-    """Whether two jobs on one node, with these accelerators, had each its own."""
+    """Whether two jobs on one node, with these accelerators, used different ones; false where that is unknown."""
     return bool(devices and others) and not devices & others
 
 
 def _boots(context: Context) -> Iterator[Finding]:
-    """A machine's own clock counts from its start: records of one start must give one moment for it."""
+    """A machine's own clock counts from its boot: records of one boot must give one moment for it."""
     starts: dict[str, tuple[str, float]] = {}
     for name, record in context.records.items():
         for event in record.events:
@@ -199,7 +200,10 @@ def _is_of(event: Event, trial: int, attempt: int) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The campaign is no copy that was chosen by its results: the committee knew its journal, line by line, before them.
+# Heads: the campaign is no copy that was chosen by its results.
+#
+# A head is the hash of a line of the journal, and covers all lines before it. Heads are given to the committee while
+# the campaign runs.
 
 
 _NAME = "heads"
@@ -232,7 +236,7 @@ class _Journal:
 
 @dataclass(frozen=True)
 class _Span:
-    """When an attempt was begun, when its qualities were known, and when it ended at last (UNIX time)."""
+    """When an attempt was begun, evaluated, and ended at last (UNIX time)."""
 
     begun_ms: int
     evaluated_ms: tuple[int, ...]
@@ -240,7 +244,7 @@ class _Span:
 
     @property
     def latest_ms(self) -> int:
-        """Until when its begin could be told by somebody who did not know its end, as far as clocks agree."""
+        """Until when its start could be told without knowing its end, as far as clocks agree."""
         is_long = self.ended_ms - self.begun_ms > 2 * SKEW_MS
         return self.ended_ms - SKEW_MS if is_long else self.ended_ms + SKEW_MS
 
@@ -250,7 +254,7 @@ class _Span:
 
 
 def check_heads(context: Context) -> Iterator[Finding]:
-    """The heads that were given with the journal: each is of a line of it, and each line was told in time."""
+    """Compare the heads given with the journal: each is of one of its lines, and each line was told in time."""
     given = context.question.heads
     if given is None:
         yield skipped(
@@ -279,19 +283,19 @@ def _heads_journal(context: Context) -> _Journal:
     if anonymised is None:
         hashes = {head.line: head.hash for head in heads_of(context.campaign)}
         return _Journal(context.campaign.identity, {1: context.campaign.identity, **hashes}, events)
-    # The last one stands for all lines between them.
+    # The last one covers all lines between them.
     last = anonymised.original_heads[f"{CAMPAIGN}/{JOURNAL}"]
     return _Journal(anonymised.original_campaign, {len(events): last, 1: anonymised.original_campaign}, events)
 
 
 def _foreign(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
-    """The first head of this campaign that is not of its journal: once two copies have parted, all lines differ."""
+    """Report the first head that is not of this journal: once two copies have parted, all lines differ."""
     if not ours:
         yield fail(_NAME, f"no head of the campaign {journal.identity} was given; expected those of all its lines")
     known = dict(journal.hashes)
     foreign = []
     for head in sorted(ours, key=lambda one: (one.line, ours[one])):
-        # Of a line that is not known here, as names were replaced in it, the head that was given first counts.
+        # Of a line whose hash is unknown, as names were replaced in it, the head that was given first counts.
         own = known.setdefault(head.line, head.hash) if head.line <= len(journal.events) else None
         if own != head.hash:
             foreign.append((head, own))
@@ -305,7 +309,7 @@ def _foreign(journal: _Journal, ours: GivenHeads) -> Iterator[Finding]:
 
 
 def _times(context: Context, journal: _Journal, told_ms: Mapping[int, int]) -> Iterator[Finding]:
-    """Each line was told while it could not yet be chosen by its result."""
+    """Check that each line was told while it could not yet be chosen by its result."""
     untold = [number for number in range(2, len(journal.events) + 1) if number not in told_ms]
     if untold:
         lines = journal.line(untold[0]) + (f", and {count(len(untold) - 1, 'line')} after it" if untold[1:] else "")
@@ -322,7 +326,7 @@ def _times(context: Context, journal: _Journal, told_ms: Mapping[int, int]) -> I
 
 
 def _told_ms(journal: _Journal, ours: GivenHeads) -> dict[int, int]:
-    """By line, in their order, when it was told: its own head came, or that of a later line, which stands for it."""
+    """By line, in order, when it was told: when its own head came, or that of a later line, which covers it."""
     first_ms: dict[int, int] = {}
     for head, received_ms in ours.items():
         first_ms[head.line] = min(received_ms, first_ms.get(head.line, received_ms))
@@ -333,7 +337,7 @@ def _told_ms(journal: _Journal, ours: GivenHeads) -> dict[int, int]:
 
 
 def _late(journal: _Journal, number: int, received_ms: int, span: _Span) -> Iterator[Finding]:
-    """Whether a line was told when results were known, or so late that there was time for another run."""
+    """Report a line that was told when results were known, or so late that there was time for another run."""
     event = journal.events[number - 1]
     told = f"{journal.line(number)}: the first head that covers it arrived at {in_words(received_ms)}"
     if event["key"] != "attempt_stop":
@@ -349,7 +353,7 @@ def _late(journal: _Journal, number: int, received_ms: int, span: _Span) -> Iter
 
 
 def _spans(context: Context, journal: _Journal) -> dict[tuple[int, int], _Span]:
-    """Of finished attempts that evaluated at least once: only these could be chosen by result."""
+    """Spans of ended attempts that are done or were evaluated: only these could be chosen by result."""
     seen: dict[tuple[int, int], tuple[int, ...]] = {}
     for one in context.campaign.attempts:
         record = context.records.get(one.record)
@@ -386,13 +390,13 @@ def _held(context: Context, journal: _Journal, heads: int, told_ms: Mapping[int,
 
 
 # ----------------------------------------------------------------------------------------------------
-# Slurm's accounting, a second witness: a job's times and nodes must hold the run that says that it ran in it.
+# Slurm's accounting, a second witness: a job's times and nodes must contain the run that names it.
 
 
 _ACCOUNTING = "accounting"
-# Rounded to whole seconds, and started a moment before the job's first process.
+# Slurm rounds to whole seconds, and a job starts a moment before its first process.
 _SKEW_SECONDS = SKEW_MS / 1000
-# Slurm counts a job that was suspended only while it ran.
+# Slurm's elapsed time leaves out how long a job was suspended.
 _SUSPENDED_SECONDS = 60.0
 _GOOD_STATES = ("COMPLETED", "RUNNING", "COMPLETING")
 
@@ -400,7 +404,7 @@ Job = Mapping[str, Any]
 
 
 def check_accounting(context: Context) -> Iterator[Finding]:
-    """Each attempt with the jobs that the journal names for it."""
+    """Compare each attempt with the jobs that the journal names for it."""
     jobs = {number: _read(context, number) for number in _numbers(context)}
     found = [*_unnamed(context), *_missing(context, [number for number, job in jobs.items() if job is None])]
     found += [finding for number, job in jobs.items() if job for finding in _of_job(number, job)]
@@ -424,7 +428,7 @@ def _numbers(context: Context) -> list[str]:
 
 
 def _unnamed(context: Context) -> Iterator[Finding]:
-    """Slurm's launcher starts nothing outside of a job."""
+    """Find attempts started by srun without a job in the journal: srun starts nothing outside of a job."""
     begun = [event["value"] for event in context.campaign.events if event["key"] in ("attempt_start", "attempt_resume")]
     odd = [value for value in begun if value.get("launcher") == "srun" and value["slurm_job_id"] is None]
     if odd:
@@ -442,7 +446,7 @@ def _read(context: Context, number: str) -> Job | None:
 
 
 def _missing(context: Context, numbers: Sequence[str]) -> Iterator[Finding]:
-    """Jobs that the journal names, and whose accounting is not here, by the reason that is told."""
+    """Report, by the reason that is told, jobs of the journal whose accounting is not here."""
     told = {left.path: left.reason for left in context.submission.manifest.left_out}
     reasons: dict[str, list[str]] = {}
     for number in numbers:
@@ -452,7 +456,7 @@ def _missing(context: Context, numbers: Sequence[str]) -> Iterator[Finding]:
 
 
 def _of_job(number: str, job: Job) -> Iterator[Finding]:
-    """What the accounting of one job says of itself."""
+    """Check the accounting of one job by itself."""
     if job["job_id"] != number and "_" not in number and "+" not in number:
         yield fail(_ACCOUNTING, f"{number}.json tells of the job {job['job_id']}")
     for run in (*job["earlier"], job):
@@ -467,7 +471,7 @@ def _of_job(number: str, job: Job) -> Iterator[Finding]:
 
 
 def _of_run(name: str, attempt: Attempt, record: Record, jobs: Sequence[Job]) -> Iterator[Finding]:
-    """Whether the jobs of an attempt hold its run."""
+    """Check that the jobs of an attempt contain its run."""
     runs = [run for job in jobs for run in (*job["earlier"], job)]
     spans = [(_moment(run["start"]), _moment(run["end"])) for run in runs]
     known = [(start, end) for start, end in spans if start is not None]
@@ -510,7 +514,7 @@ def _nodes(name: str, record: Record, jobs: Sequence[Job]) -> Iterator[Finding]:
 
 
 def _of_variables(name: str, attempt: Attempt, record: Record) -> Iterator[Finding]:
-    """The job's number that the run itself saw."""
+    """Compare the job's number that the run itself saw with the journal."""
     seen = {str((node.get("environment") or {}).get("SLURM_JOB_ID")) for node in nodes(record)} - {"None"}
     for number in sorted(seen - set(attempt.slurm_jobs)):
         if attempt.slurm_jobs:

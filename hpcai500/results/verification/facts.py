@@ -1,4 +1,4 @@
-"""What a record says of the software and the nodes that it ran on. Anything may be missing."""
+"""Reads what records tell of software, code and hosts, where anything may be missing, and compares numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a record says of the software and the nodes that it ran on. Anything may be missing.
+# The software and the nodes of a record. Anything may be missing.
 
 
 Facts = Mapping[str, Any]
@@ -57,7 +57,7 @@ def nodes(record: Record) -> Sequence[Facts]:
 
 
 def begun_on(record: Record) -> Record:
-    """The record, described by the system that its first process ran on; what it went on with may be another one."""
+    """The record with the system that its first process ran on; a resumed run may have several."""
     return replace(record, system=_table(next(iterate(record.events, "system"), {}).get("value")))
 
 
@@ -67,12 +67,12 @@ def hosts(record: Record) -> frozenset[str]:
 
 
 def begun_ms(record: Record) -> int:
-    """Wall clock of its first event."""
+    """Wall clock of its first event (UNIX time)."""
     return int(record.events[0]["time_ms"])
 
 
 def ended_ms(record: Record) -> int:
-    """Wall clock of its last event."""
+    """Wall clock of its last event (UNIX time)."""
     return int(record.events[-1]["time_ms"])
 
 
@@ -104,7 +104,7 @@ def _table(value: Any) -> Facts:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which version of the software, and which code, a record says that it was written by.
+# The version of the software, and the code, that wrote a record.
 
 
 def versions_of(record: Record) -> frozenset[str]:
@@ -114,26 +114,23 @@ def versions_of(record: Record) -> frozenset[str]:
 
 
 def is_of_our_version(record: Record) -> bool:
-    """Whether any place of it names the version that is installed here: such a record holds all that this writes.
+    """Whether any place of it names the installed version: such a record holds all that this version writes.
 
-    Not the hash of its code: one comment that is changed in a file of a free layer gives another one.
+    The hash of its code is not compared: changing one comment in a file of a free layer gives another one.
     """
     return __version__ in versions_of(record)
 
 
 def is_campaign_of_our_version(context: Context) -> bool:
-    """Whether the version that is installed here planned it, or made one of its runs."""
+    """Whether the installed version planned the campaign, or made one of its runs."""
     runs = (is_of_our_version(record) for record in context.records.values())
     return context.campaign.start.get("version") == __version__ or any(runs)
 
 
 def other_code(record: Record, level: str | None, ours: str) -> str | None:
-    """Why nobody can tell the level of a record without its sources; None where its code is what is installed here.
+    """Return why nobody can tell a record's level without its sources; None where its code is the installed one.
 
-    Args:
-        record: of a run.
-        level: that its recipe qualifies for.
-        ours: `package_code_hash`, which takes a while.
+    `level` is that by its recipe; `ours` is `package_code_hash`, which takes a while.
     """
     if codes_of(record) == {ours}:
         return None
@@ -144,12 +141,12 @@ def other_code(record: Record, level: str | None, ours: str) -> str | None:
 
 
 def codes_of(record: Record) -> frozenset[str]:
-    """Hashes of the package's code that each process of the run names; `None` of one that names none."""
+    """Hashes of the code that each process of the run names; the text `None` of one that names none."""
     return frozenset(str(one.get("code_sha256")) for one in packages(record))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Names of hosts in lists of strangers: expanded only where that takes little.
+# Host lists of untrusted files: expanded only where that takes little.
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.,\[\]-]{1,100000}")
@@ -159,7 +156,7 @@ _MOST_HOSTS = 100_000
 
 
 def names_of_list(text: str) -> list[str] | None:
-    """The hosts of Slurm's `n[01-03],login`; None where it is no list that can be expanded here."""
+    """The hosts of Slurm's `n[01-03],login`; None where it is no list, or one that is too long to expand."""
     if not _PLAIN.fullmatch(text):
         return None
     total = 0
@@ -172,12 +169,12 @@ def names_of_list(text: str) -> list[str] | None:
 
 
 def short_names(hosts: Iterable[object]) -> set[str]:
-    """First labels: a node is `n1` to Slurm, and may call itself `n1.cluster`."""
+    """First labels: a node that is `n1` to Slurm may call itself `n1.cluster`."""
     return {str(host).partition(".")[0] for host in hosts}
 
 
 def _count(inside: str) -> int | None:
-    """How many numbers `01-03,7` are."""
+    """How many numbers `01-03,7` stands for; None where it is malformed."""
     found = [_PIECE.fullmatch(piece) for piece in inside.split(",")]
     if None in found:
         return None
@@ -186,10 +183,10 @@ def _count(inside: str) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Metrics over the trials of a submission, and how near a written number must be to a computed one.
+# Metrics over the trials, and how near a written number must be to a computed one.
 
 
-# Another Python or C library may round the last digit of a sum or a power otherwise.
+# Another Python or C library may round the last digit of a sum or a power differently.
 _ROUNDING = 1e-9
 
 

@@ -1,4 +1,4 @@
-"""What verification found."""
+"""Findings of verification, the verdict that they lead to, and what keeps hostile data from doing harm."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hpcai500.results.submission.manifest import Manifest
 from hpcai500.streams import spelt_out
 
 # ----------------------------------------------------------------------------------------------------
-# What verification found.
+# Findings and the verdict.
 
 
 # `fail` refuses the submission; `warning` is for people to judge; `note` holds; `skipped` could not be looked at, or
 # was not asked for: it says nothing for the submission and nothing against it.
 Severity = Literal["fail", "warning", "note", "skipped"]
 WORST_FIRST: tuple[Severity, ...] = ("fail", "warning", "note", "skipped")
-# Warnings of these names say that nobody has seen such a run: they are shown wherever the verdict is.
+# Warnings of these names say that no honest run has shown this: they are shown wherever the verdict is.
 IMPLAUSIBLE, SHORT_STARTS = "implausible", "short-starts"
 DOUBTS = (IMPLAUSIBLE, SHORT_STARTS)
 
@@ -34,7 +34,6 @@ class Finding:
 
     Attributes:
         name: of the check, in words with hyphens (`hash-chain`): docs/verification.md has a row for each.
-        severity: what it means for the submission.
         evidence: one line: where, what was expected, what is there.
     """
 
@@ -48,14 +47,13 @@ class Verification:
     """All that was found in one submission.
 
     Attributes:
-        findings: what was found, worst first.
-        manifest: what the submission says of itself; None where it cannot be read.
+        findings: worst first.
+        manifest: None where it cannot be read.
         results: by record (its name in the campaign), computed from its events.
         metrics: over the trials, computed from the results.
         level: lowest level that allows what differs from the reference, in recipes and code; None where none does, or
             where the code could not be compared.
-        rankable: whether the rules of the edition are kept.
-        reasons: why it is not.
+        reasons: why it is not rankable.
         signer: fingerprint of the key that signed it, and its owner where one is known.
     """
 
@@ -70,7 +68,6 @@ class Verification:
 
     @property
     def verdict(self) -> Literal["verified", "refused"]:
-        """`refused` if anything failed."""
         return "refused" if any(finding.severity == "fail" for finding in self.findings) else "verified"
 
     @property
@@ -84,7 +81,6 @@ class Verification:
         return ExitCode.PASS if self.verdict == "verified" else ExitCode.WRONG_ANSWER
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "verdict": self.verdict,
             "rankable": self.rankable,
@@ -97,21 +93,17 @@ class Verification:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Runs what looks at strange data: no submission may end its verification, or do to a terminal what it likes.
+# Looking at untrusted data: no submission may end its verification early, or control a terminal.
 
 
 MALFORMED = "malformed"
 _MOST_CHARACTERS = 600
-# Of one name and severity, for one subject: what a hostile file could make a million of.
+# Findings of one name and severity for one subject; a hostile file could cause a million.
 _MOST_OF_A_KIND = 100
 
 
 def guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What `look` finds; where it stumbles over the data, one finding that says so.
-
-    Args:
-        subject: what is looked at, for that finding.
-        look: the check.
+    """Return what `look` finds; where it stumbles over the data of `subject`, only one finding that says so.
 
     Raises:
         EnvironmentLacksError, DataError, RunError: as `look`: this machine lacks something.
@@ -125,19 +117,19 @@ def guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> list[Finding
                 found.append(cleaned(finding))
         return found
     except (EnvironmentLacksError, DataError, RunError):
-        # What this machine lacks is nothing that the submission has done.
+        # This machine lacks something, which is not the submission's fault.
         raise
     except Exception as error:  # noqa: BLE001 - the types of all that is looked at are the submitter's choice
         return [fail(MALFORMED, f"{subject}: not what hpcai500 writes: {type(error).__name__}: {error}")]
 
 
 def cleaned(finding: Finding) -> Finding:
-    """The finding with evidence of one line that moves no cursor and hides nothing."""
+    """Return the finding with evidence of one line that moves no cursor and hides nothing."""
     return Finding(finding.name, finding.severity, one_line(finding.evidence))
 
 
 def one_line(text: str) -> str:
-    """`text` for a terminal: what cannot be printed is spelt out, what is endless is cut."""
+    """Return `text` fit for a terminal: what cannot be printed is spelt out, what is too long is cut."""
     return spelt_out(text, _MOST_CHARACTERS)
 
 
@@ -166,19 +158,17 @@ def _finding(name: str, severity: Severity, evidence: str) -> Finding:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is alike in many runs in one line: what holds in each of them needs to be read once.
+# Folding: what holds in many runs is said in one line.
 
 
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
 
 
 def folded(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
-    """The findings of all runs: what holds or was not looked at as one where it says the same but for numbers.
+    """Merge the findings of all runs, which are by name of the run.
 
-    Fails and warnings stay, each with the name of its run.
-
-    Args:
-        found: by the name of the run.
+    Notes and skipped checks that say the same but for numbers become one. Fails and warnings stay, each with the name
+    of its run.
     """
     alike: dict[tuple[str, Severity, str], dict[str, str]] = {}
     for name, findings in found.items():
@@ -196,7 +186,7 @@ def folded(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
 
 
 def _ranged(texts: Sequence[str]) -> str:
-    """Sentences that differ in numbers alone as one, each number that differs as `lowest to highest`."""
+    """Merge sentences that differ in numbers alone; a number that differs becomes `lowest to highest`."""
     words = _NUMBER.split(texts[0])
     numbers = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
     return "".join(word + number for word, number in zip_longest(words, map(_range, numbers), fillvalue=""))

@@ -1,4 +1,4 @@
-"""What the events of one run say for or against each other (docs/verification.md)."""
+"""Checks of one record: its events from all sides, and the files that they name (docs/verification.md)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ from hpcai500.results.verification.run_events import (
 from hpcai500.results.verification.run_numbers import check_losses, check_model, check_quality, check_rates, check_speed
 from hpcai500.results.verification.run_system import check_company, check_environment, check_replicas
 
-# ----------------------------------------------------------------------------------------------------
-# Looks at the events of a run from all sides.
-
-
 CHECKS: tuple[RunCheck, ...] = (
     check_order,
     check_evidence,
@@ -51,7 +47,7 @@ CHECKS: tuple[RunCheck, ...] = (
 
 
 def check_events(record: Record, result: Result | None, rules: Mapping[str, Any]) -> Iterator[Finding]:
-    """All that can be found in the events of one run."""
+    """Make all checks of the events of one run; a note says in what they agree."""
     try:
         run = Run(record, read_log(record.events), rules, result)
     except RecordError as error:
@@ -67,11 +63,7 @@ def check_events(record: Record, result: Result | None, rules: Mapping[str, Any]
     yield note("events", f"{len(record.events)} events, {len(run.passes)} epochs; they agree in {', '.join(right)}")
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the events of one run say for or against each other (docs/verification.md).
-
-
 RecordCheck = Callable[[Record, Result | None, Mapping[str, Any]], Iterable[Finding]]
 
-# Each looks at a record that came to its end, and at what the rules make of it.
+# Each takes a record that came to its end, its result, and the rules.
 RECORD_CHECKS: tuple[RecordCheck, ...] = (check_events, check_files)

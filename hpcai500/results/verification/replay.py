@@ -1,4 +1,4 @@
-"""Checkpoints of trials, evaluated again, must reproduce the qualities that the trials tell, and be trained weights."""
+"""Replays checkpoints of trials: they must reproduce the qualities that the trials tell, and be trained weights."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Draw = Callable[[Sequence[str], int], Sequence[str]]
 _QUALITY, _DATA, _FLOPS, _CHECKPOINT = "replay-quality", "replay-dataset", "replay-flops", "replay-checkpoint"
 _MISSING, _TARGET, _TWINS, _TRAINING = "replay-missing", "replay-target", "replay-twins", "replay-training"
 _HELD_BACK, _NOT_SHOWN = "replay-held-back", "replay-not-shown"
-# What rounding may change, which flips answers that were nearly ties: docs/verification.md has the measurements.
-# In fp32, and in any other precision: of top1, and at least two images; of mAP, over the root of the number of images.
+# What rounding may change, as it flips answers that were nearly ties (measurements: docs/verification.md); in fp32, and
+# in any other precision. Of top1, but at least two images; of mAP, divided by the root of the number of images.
 _TOP1, _TOP1_IMAGES = (0.0005, 0.002), 2
 _MAP50 = (0.02, 0.08)
-# What another kind of device may change, which decodes and sums otherwise for all images; nobody has measured it.
+# What another kind of device may change, as it decodes and sums differently for all images; nobody has measured it.
 _OTHER_DEVICE = {"top1": 0.002, "map50": 0.01}
-# Of trainings of their own it is within 0.05; of a copy with noise as large as its weights, 0.4.
+# Of separate trainings the cosine is within 0.05; of a copy with noise as large as its weights, 0.4.
 _MOST_COSINE = 0.3
-# Of first filters, which all nets for one kind of image have some of alike, so that it is only a warning.
+# Of first filters. All nets for one kind of image have some in common, so that it is only a warning.
 _MOST_MATCH = 0.95
 # Of 16,000 honest comparisons one differs by more.
 _STANDARD_ERRORS = 4
@@ -48,16 +48,16 @@ _ASK = "ask for one that `hpcai500 submit` made without --no-checkpoints"
 
 
 def replay_check(replay: Replay, most: int | None = None, draw: Draw = _SYSTEM.sample) -> Check:
-    """A check that replays checkpoints of done trials.
+    """Return a check that replays checkpoints of done trials.
 
     Args:
         replay: evaluates those of one trial.
-        most: of so many trials, drawn at random; None replays all.
+        most: number of trials, drawn at random; None replays all.
         draw: draws them; nobody may foresee it.
     """
 
     def check_replay(context: Context) -> Iterator[Finding]:
-        """What each trial's checkpoints are; what was asked for and cannot be made refuses."""
+        """Replay the drawn trials; a replay that was asked for and cannot be made refuses."""
         names = list(context.done)
         if len(names) < (most or 1):
             yield fail(_MISSING, f"{most or 'all'} trials were asked for, {len(names)} came to their end")
@@ -81,12 +81,12 @@ def replay_check(replay: Replay, most: int | None = None, draw: Draw = _SYSTEM.s
 
 
 def replay_left_out(replay: Check | None) -> list[Finding]:
-    """What a refused submission is told of the replay that was asked for: strange weights are not loaded in vain."""
+    """Findings of a submission that is refused anyway: its untrusted weights are not loaded."""
     return [skipped(_MISSING, "not replayed: the submission is refused anyway")] if replay else []
 
 
 def _replayed(replay: Replay, context: Context, name: str) -> Generator[Finding, None, Mapping[str, Any] | None]:
-    """Returns what the replay of one trial found; None where its last checkpoint is not here."""
+    """Return what the replay of one trial found; None where its last checkpoint is not here."""
     record, submission = context.done[name], context.submission
     last, earlier = last_checkpoint(record), earlier_at_target(record)
     if last is None or path_of(name, last) not in submission.entries:
@@ -110,7 +110,7 @@ def _replayed(replay: Replay, context: Context, name: str) -> Generator[Finding,
 
 
 def compared(name: str, record: Record, document: Mapping[str, Any]) -> Iterator[Finding]:
-    """What a replay of `record` found, with what the record tells."""
+    """Compare what a replay of `record` found with what the record tells."""
     dataset, counted = values(record, "dataset")[-1], values(record, "flops")[-1]
     yield _same_data(name, dataset, document)
     if document["samples"] != dataset["evaluation_samples"]:
@@ -134,9 +134,9 @@ def compared(name: str, record: Record, document: Mapping[str, Any]) -> Iterator
 
 
 def tolerances_of(metric: str, samples: int, precision: str) -> tuple[float, float] | None:
-    """How far two evaluations of the same weights may lie apart (unit of the metric), on one kind of device and on two.
+    """Return how far two evaluations of the same weights may lie apart, on one kind of device and on two.
 
-    None of a plug-in's metric, whose unit and noise are not known here.
+    In the unit of the metric. None for a plug-in's metric, whose unit and noise are not known here.
     """
     place = int(precision != "fp32")
     if metric == "top1":
@@ -153,13 +153,13 @@ def _tolerances(document: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _other_device(record: Record, document: Mapping[str, Any]) -> str | None:
-    """Both kinds of device, where the run and this replay had different ones."""
+    """Name both kinds of device, where the run and this replay had different ones."""
     ran = record.tables["accelerator"]["device"]
     return None if ran == document["device"] else f"the run was on {ran}, this replay on {document['device']}"
 
 
 def _same_data(name: str, dataset: Mapping[str, Any], document: Mapping[str, Any]) -> Finding:
-    """Compares the data set that the record names with the one here. It cannot show what was trained on."""
+    """Compare the data set that the record names with the one here. It cannot show what was trained on."""
     if document["fingerprint"] != dataset["fingerprint"]:
         fingerprints = f"{document['fingerprint']} here, {dataset['fingerprint']} in the record"
         return fail(_DATA, f"{name}: another data set, or another copy of it: its fingerprint is {fingerprints}")
@@ -205,7 +205,7 @@ def _not_less(check: str, name: str, what: str, other: Mapping[str, Any], docume
 
 
 def _margin(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Most by which chance lets two samples of one origin differ: standard errors of two pooled proportions.
+    """Return by how much chance may let two samples of one origin differ: standard errors of two pooled proportions.
 
     None where the quality is no proportion that we know: a plug-in's may have any unit.
     """
@@ -217,7 +217,7 @@ def _margin(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
 
 
 def _raised(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Noise goes both ways, and a mean of many trials has less of it; who forges only raises."""
+    """Noise goes both ways and averages out over many trials; whoever forges only raises."""
     above = {_QUALITY: list[float](), _TARGET: list[float]()}
     for name, document in found.items():
         record = context.done[name]
@@ -233,15 +233,15 @@ def _raised(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterato
             continue
         what = f"{runs} trials tell {mean:.3g} more on average than is found here"
         if others:
-            # All images are decoded, and all sums made, in another way, so that all trials may move alike.
+            # Another device decodes and sums differently for all images, so that all trials may move alike.
             yield warning(check, f"{what}, more than {most:.3g}: {others[0]}; replay them on the run's kind of device")
         else:
             yield fail(check, f"{what}; at most {most:.3g} may be noise, which goes both ways")
 
 
 def _twins(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Trainings of their own end with weights of their own; a copy stays one under noise, scales and signs."""
-    # A plug-in's model may have one layer, and so one optimum, wherever it begins.
+    """Separate trainings end with different weights; a copy is found despite noise, scaling and changes of sign."""
+    # A plug-in's model may have one layer, and so one optimum, wherever training begins.
     tell = fail if context.asked.rules else warning
     weights = {
         name: [
@@ -269,9 +269,9 @@ def _twins(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Iterator
 
 
 def match_of(filters: ArrayLike, others: ArrayLike) -> float:
-    """How like the filters (n, size) of one net are to those of another, in any order, 0 to 1.
+    """Return how alike the filters (n, size) of two nets are, in any order, 0 to 1.
 
-    The median over the filters of the cosine, of either sign, with the other net's that is nearest; 0 without filters.
+    The median over the filters of the cosine, of either sign, with the other net's nearest filter; 0 without filters.
     """
     left, right = np.asarray(filters), np.asarray(others)
     if not left.size or not right.size:
@@ -280,14 +280,14 @@ def match_of(filters: ArrayLike, others: ArrayLike) -> float:
 
 
 def cosine(one: ArrayLike, other: ArrayLike) -> float:
-    """Of the angle between two sketches, -1 to 1; 0 where one has no direction."""
+    """Cosine of the angle between two sketches, -1 to 1; 0 where one has no direction."""
     left, right = np.asarray(one), np.asarray(other)
     norms = float(np.linalg.norm(left) * np.linalg.norm(right))
     return float(left @ right) / norms if norms else 0.0
 
 
 def _not_shown(context: Context, found: Mapping[str, Mapping[str, Any]]) -> Finding:
-    """What a replay leaves open, whatever it found."""
+    """Say what a replay leaves open, whatever it found."""
     open_questions = [
         "that these weights were trained in these runs, by this code and in that time",
         "other evaluations than the last and the first at the target",

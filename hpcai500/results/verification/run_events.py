@@ -1,4 +1,4 @@
-"""Pictures, traces and predictions of a record are those that its events name."""
+"""Checks of the events of one run: order, clocks, samples, predictions, and the evidence that they must leave."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ from hpcai500.results.verification.context import Run, judged
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
-# The order of the events: each epoch trained, then evaluated, then saved, and nothing where it may not be.
+# Order and restarts: nothing comes where it may not be, and all processes of a run do the same work.
 
 
 def check_order(run: Run) -> Iterator[Finding]:
-    """Each event with the one before it, and the numbers of its epoch and step with what was done before."""
+    """Check that each epoch is trained, then evaluated, then saved, and that nothing comes where it may not be.
+
+    Epochs and steps of events are compared with what was done before.
+    """
     is_member = "ensemble" in run.record.tables
     wrong = order_violations(run.log.moments, run.field("problem", "epochs"), is_member=is_member)
     yield from judged("event-order", wrong, fail)
@@ -57,17 +60,13 @@ def check_order(run: Run) -> Iterator[Finding]:
         yield warning("unknown-events", f"events that this version does not know: {', '.join(unknown[:10])}")
 
 
-# ----------------------------------------------------------------------------------------------------
-# The processes that worked on a run, one after the other: all of them say what they work on, and lose nothing.
-
-
 _NAME, _AGAIN = "restarts", "trained-again"
-# What one run cannot change by going on.
+# Events that a resumption must repeat.
 _FIXED: dict[str, type[Value]] = {"dataset": Dataset, "model": Model, "flops": Flops}
 
 
 def check_sessions(run: Run) -> Iterator[Finding]:
-    """What each process said first with the recipe, and with each other."""
+    """Compare what each process said first with the recipe, and with the other processes."""
     yield from judged(_NAME, _faults(run), fail)
     yield from judged(_NAME, _oddities(run), warning)
     lost = [f"{one['epoch']} ({one['metric']} {one['value']!r})" for one in _lost(run)]
@@ -97,7 +96,7 @@ def _faults(run: Run) -> Iterator[str]:
 
 
 def _differ(one: Value, other: Value) -> bool:
-    """In what both tell, as an older version may have begun the run; its data may have been moved, and checked."""
+    """Compare what both tell: an older version may have begun the run; data may have been moved, and checked."""
     both = (one.model_fields_set & other.model_fields_set) - {"root", "content_fingerprint"}
     return any(getattr(one, name) != getattr(other, name) for name in both)
 
@@ -122,15 +121,15 @@ def _oddities(run: Run) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Clocks, and the times that the run tells of itself.
+# Clocks, and the durations that the run tells of itself.
 
 
-# A process takes its own time from before its first event on, by some milliseconds.
+# A process starts its own timer some milliseconds before its first event.
 _SETUP_SECONDS = 5.0
 
 
 def check_clock(run: Run) -> Iterator[Finding]:
-    """Wall clock and machine clock; a run whose clock was set while it ran cannot be told from a forged one."""
+    """Compare wall clock and machine clock; a clock that was set during a run looks like a forged one."""
     found = list(judged("clock", clock_faults(run.log), fail))
     yield from found
     yield from judged("pauses", pauses(run.log), warning)
@@ -141,7 +140,7 @@ def check_clock(run: Run) -> Iterator[Finding]:
 
 
 def check_times(run: Run) -> Iterator[Finding]:
-    """Times of epochs, evaluations and steps with the clock and with each other."""
+    """Compare times of epochs, evaluations and steps with the clock and with each other."""
     epochs = run.epochs
     yield from judged("epoch-times", time_faults(epochs), fail)
     yield from judged("epoch-times", untold_times(epochs), warning)
@@ -150,7 +149,6 @@ def check_times(run: Run) -> Iterator[Finding]:
 
 
 def _setup_faults(run: Run) -> Iterator[str]:
-    """What a process tells of its preparation with the clock."""
     for number, session in enumerate(run.log.sessions, 1):
         for stop in (moment for moment in session if moment.key == "init_stop"):
             told, elapsed = stop.told(InitStop).seconds, stop.clock_s - session[0].clock_s
@@ -159,12 +157,12 @@ def _setup_faults(run: Run) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A member of an ensemble trained on what its seed draws: the draws are made again, from recipe and data set alone.
+# Draws: what a member of an ensemble trained on is drawn again, from recipe and data set alone.
 
 
 _DRAWN = "drawn"
-# So many take about a second, and up to 50 bytes of memory each; a campaign may have 300 records, each with a seed and
-# a size of its own. ImageNet has three fifths of it.
+# Most samples that are drawn again: they take about a second, and up to 50 bytes of memory each. A campaign may have
+# 300 records, each with a seed and a size of its own. ImageNet has three fifths as many.
 MOST_DRAWN = 1 << 21
 
 
@@ -182,7 +180,7 @@ class Draws:
 
 
 def check_drawn(run: Run) -> Iterator[Finding]:
-    """What the member says that it drew, with what the recipe makes of the data set."""
+    """Compare what the member says that it drew with what the recipe makes of the data set."""
     dataset = run.log.values(Dataset, "dataset")[-1]
     faults = list(_drawn_faults(run, dataset))
     yield from judged(_DRAWN, faults, fail)
@@ -194,19 +192,19 @@ def check_drawn(run: Run) -> Iterator[Finding]:
 
 
 def draws_can_be_made(run: Run, dataset: Dataset) -> bool:
-    """Whether recipe and data set say what is drawn of what, and it is no more than can be drawn again."""
+    """Whether recipe and data set say what was drawn, and it is little enough to be drawn again."""
     return dataset.training_samples <= MOST_DRAWN and not any(_drawn_faults(run, dataset))
 
 
 def draws_of(run: Run, dataset: Dataset) -> Draws:
-    """What the recipe's seed draws of this data set; see `draws_can_be_made`."""
+    """Draw again what the recipe's seed draws of this data set; see `draws_can_be_made`."""
     strata = tuple(dataset.drawn.strata) if dataset.drawn else ()
     seed, sampling = int(run.field("hyperparameters", "seed")), str(run.field("ensemble", "sampling"))
     return _draws(dataset.training_samples, seed, sampling, strata)
 
 
 def _drawn_faults(run: Run, dataset: Dataset) -> Iterator[str]:
-    """Whether anything was drawn, and of which groups: their sizes are the data set's, and cannot be computed."""
+    """Check whether anything was drawn, and of how many strata; their sizes cannot be computed."""
     asked, drawn = run.record.tables.get("ensemble"), dataset.drawn
     if asked is None or drawn is None:
         if asked is not None:
@@ -235,16 +233,16 @@ def _draws(samples: int, seed: int, sampling: str, strata: tuple[int, ...]) -> D
 
 
 # ----------------------------------------------------------------------------------------------------
-# Each epoch saw the training set, or what a member drew, in as many steps as that takes; each evaluation saw all.
+# Samples: each epoch saw the training set, or what a member drew; each evaluation saw its whole set.
 
 
 _SAMPLES, _COVERAGE = "samples", "coverage"
-# So many take two seconds, also for records of as many sizes as a campaign has runs; ImageNet has a fiftieth of it.
+# Most samples whose digest is computed: two seconds, also if each run has another size. ImageNet has a fiftieth.
 _MOST_SAMPLES = 1 << 26
 
 
 def check_samples(run: Run) -> Iterator[Finding]:
-    """Counts of samples, steps and padding with the data set and the recipe; digests of what was delivered."""
+    """Compare samples, steps and padding with data set and recipe, and the digests of what was delivered."""
     yield from judged(_SAMPLES, _counts(run), fail)
     dataset = run.log.values(Dataset, "dataset")[-1]
     is_member = "ensemble" in run.record.tables
@@ -252,7 +250,7 @@ def check_samples(run: Run) -> Iterator[Finding]:
         yield warning(_COVERAGE, f"the digest of {dataset.training_samples} samples was not computed again")
         return
     if is_member and not draws_can_be_made(run, dataset):
-        # Which is told under the name of its own.
+        # `check_drawn` reports why.
         return
     expected = draws_of(run, dataset).coverage if is_member else _digest(dataset.training_samples)
     if dataset.coverage != expected:
@@ -261,14 +259,14 @@ def check_samples(run: Run) -> Iterator[Finding]:
             _COVERAGE,
             f"{whose} data set's {dataset.training_samples} samples give {expected}, told {dataset.coverage}",
         )
-    # A few batches that are repeated from memory are no epoch, and no result of theirs is ranked.
+    # Batches that are repeated from memory are no epoch, and their result is not ranked.
     if _tail(run) == "pad" and run.record.tables["accelerator"].get("loader") != MEMORY:
         wrong = [one.done for one in run.epochs if one.done.coverage != expected]
         yield from judged(_COVERAGE, (f"epoch {one.epoch}: {one.coverage}, expected {expected}" for one in wrong), fail)
 
 
 def _tail(run: Run) -> Any:
-    """A plug-in's layer 7 need not have the field: then the last batch is filled up."""
+    """What becomes of the last batch; a plug-in's layer 7 may lack the field, and then it is filled up."""
     return run.record.tables["workload"].get("tail", "pad")
 
 
@@ -296,7 +294,7 @@ def _counts(run: Run) -> Iterator[str]:
 
 
 def _digest_faults(one: Pass) -> list[str]:
-    """A digest says how many samples it is of."""
+    """A digest begins with the number of its samples."""
     count = one.done.coverage.partition("-")[0]
     return [] if count == str(one.done.samples) else [f"a digest of {count} samples for {one.done.samples}"]
 
@@ -309,7 +307,7 @@ def _digest(samples: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A member of an ensemble leaves what the vote needs, of as many samples as there are; nobody else leaves any.
+# Predictions: a member of an ensemble leaves what the vote needs; no other run leaves any.
 
 
 _PREDICTIONS = "predictions"
@@ -318,7 +316,7 @@ _COUNTED = ("top1",)
 
 
 def check_predictions(run: Run) -> Iterator[Finding]:
-    """Events that vouch for predictions, with the recipe, the data set and the draws that the recipe makes of it."""
+    """Compare the events on predictions with the recipe, the data set, and the draws of both."""
     yield from judged(_PREDICTIONS, _predictions_faults(run), fail)
 
 
@@ -342,7 +340,7 @@ def _predictions_faults(run: Run) -> Iterator[str]:
 
 
 def _samples(run: Run, kind: str) -> int | None:
-    """How many samples predictions of this kind are of; None where that cannot be computed again."""
+    """Return how many samples predictions of this kind have; None where that cannot be computed again."""
     dataset = run.log.values(Dataset, "dataset")[-1]
     if kind == EVALUATION:
         return dataset.evaluation_samples
@@ -377,13 +375,13 @@ def _unseen(samples: int, seed: int, sampling: str, strata: tuple[int, ...], cou
 
 
 # ----------------------------------------------------------------------------------------------------
-# What every run tells, so that its absence is no chance: whoever takes evidence out leaves a hole.
+# Evidence: what every run tells, so that its absence means that it was taken out.
 
 
 _EVIDENCE = "evidence"
-# Written one after the other, once the clock has stopped; a run that is killed among them has come to its end.
+# Written in this order once the clock has stopped; a run that is killed between them has come to its end.
 _AT_THE_END = ("steps", "communication", "power")
-# Of the event `dataset`, what our own benchmarks tell beyond what a plug-in must.
+# Fields of the event `dataset` that our own benchmarks write beyond those that a plug-in must.
 _OF_DATASET = {
     "ic": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated"),
     "ewa": ("root", "content_fingerprint", "synthetic", "classes", "classes_not_evaluated", "grid"),
@@ -394,7 +392,7 @@ _OF_ACCELERATOR = ("name", "memory_bytes", "uuid")
 
 
 def check_evidence(run: Run) -> Iterator[Finding]:
-    """Events that the software which wrote this record writes in every run, whatever it measures."""
+    """Look for the events that the software which wrote this record writes in every run."""
     if not run.log.leaves_evidence:
         return
     yield from judged(_EVIDENCE, [*_before_training(run), *_untold(run)], fail)
@@ -411,11 +409,10 @@ def check_evidence(run: Run) -> Iterator[Finding]:
 
 
 def _before_training(run: Run) -> Iterator[str]:
-    """What each process says before it trains."""
     for number, start in enumerate(run.log.starts, 1):
         if "boot_id" not in start.model_fields_set:
             yield f"start {number} does not tell which start of its machine it is of (boot_id)"
-    # Synchronised batch norm and stages talk within a step: without it, no step could be compared.
+    # Synchronised batch norm and stages communicate within a step: no step runs without it, so none can be compared.
     tables = run.record.tables
     talks = tables["workload"].get("norm") == "sync-batch" or tables["programming"].get("stages", 1) > 1
     for session, company in zip(run.log.trained, run.log.companies, strict=False):
@@ -426,7 +423,7 @@ def _before_training(run: Run) -> Iterator[str]:
 
 
 def _unknown(run: Run) -> Iterator[str]:
-    """What this version finds out on every machine that we know."""
+    """Report unknown values that this version finds out on every machine that we know."""
     for number, start in enumerate(run.log.starts, 1):
         if start.version == __version__ and start.boot_id is None:
             yield f"start {number} has no boot ID, so its clocks cannot be compared"
@@ -436,7 +433,7 @@ def _unknown(run: Run) -> Iterator[str]:
 
 
 def _untold(run: Run) -> Iterator[str]:
-    """Fields that processes of this very version write, and that are not in the record.
+    """Report fields that processes of this very version write, and that are not in the record.
 
     Older versions lack some fields and are not checked. A version that is not installed is not ranked.
     """
@@ -455,7 +452,7 @@ def _untold(run: Run) -> Iterator[str]:
 
 
 def _untold_system(session: Sequence[Moment], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each process that trains describes all of its nodes, and the software that ran."""
+    """Check that each process that trains describes all of its nodes, and the software that ran."""
     company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
     if company is None:
         return
@@ -479,7 +476,7 @@ def _untold_system(session: Sequence[Moment], events: Sequence[Mapping[str, Any]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pictures, traces and predictions of a record are those that its events name.
+# Files: pictures, traces and predictions of a record are those that its events name.
 
 
 _FILES = "files"
@@ -487,13 +484,13 @@ _FOLDERS = {"picture": "pictures", "trace": "trace", "predictions": FOLDER}
 
 
 def check_files(record: Record, result: Result | None, rules: Mapping[str, Any]) -> Iterator[Finding]:
-    """The hash of each file that the chain vouches for.
+    """Compare the hash of each file with the one that the events name.
 
-    A picture or a trace that is not here says nothing of the result; without its predictions no member can vote.
+    A missing picture or trace says nothing of the result; without its predictions no member can vote.
     """
     del result, rules
     for key, folder in _FOLDERS.items():
-        # A file that was made again has the last hash that is told of it.
+        # Of a file that was made again, the last hash counts.
         told = {event["value"]["file"]: event["value"]["sha256"] for event in iterate(record.events, key)}
         for file, sha256 in told.items():
             parts = PurePosixPath(file).parts

@@ -1,4 +1,4 @@
-"""Parameters and operations of a sample are those of the model that the recipe describes."""
+"""Checks of the numbers of one run: losses, qualities, rates, speed against the ceilings, and the model's size."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hpcai500.results.verification.context import Run, judged
 from hpcai500.results.verification.finding import IMPLAUSIBLE, Finding, fail, note, skipped, warning
 
 # ----------------------------------------------------------------------------------------------------
-# A model that learns has a loss, each epoch another one, and it falls.
+# Loss: a model that learns has one, each epoch another one, and it falls.
 
 
 _NAME = "loss"
-# Cross-entropies and distances; a plug-in's may be anything.
+# Their losses are cross-entropies and distances; a plug-in's may be anything.
 _NOT_NEGATIVE = ("ic", "ewa")
-# Sums in half precision round by so much.
+# Relative rounding of sums in half precision.
 _ROUNDING = 0.01
-# Epochs at each end whose losses are compared, and how much more than that of a guess the first may be.
+# Epochs at each end whose losses are compared, from how many epochs on, and how far the last may exceed guessing.
 _ENDS, _LEAST_EPOCHS, _WORSE_THAN_GUESSING = 3, 10, 3.0
 
 
 def check_losses(run: Run) -> Iterator[Finding]:
-    """The mean loss of each epoch, a mean of thousands of numbers in full precision: never twice the same."""
+    """Check the mean loss of each epoch: a mean of thousands of numbers in full precision never comes twice."""
     yield from judged(_NAME, _faults(run), fail)
     yield from judged(IMPLAUSIBLE, _implausible(run), warning)
 
@@ -60,7 +60,7 @@ def _faults(run: Run) -> Iterator[str]:
 
 
 def _least_loss(run: Run) -> float:
-    """The cross entropy of smoothed labels with themselves, which no answer goes below; 0 without smoothing."""
+    """The cross-entropy of smoothed labels with themselves, below which no loss can be; 0 without smoothing."""
     if run.record.tables.get("benchmark") != "ic":
         return 0.0
     smoothing, classes = float(run.field("workload", "label_smoothing")), _classes(run)
@@ -87,27 +87,28 @@ def _classes(run: Run) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The quality is one that so many samples can give, and it came as quality comes.
+# Quality: so many samples can give it, and it developed as quality does.
 
 
 _QUALITY, _CLASSES = "quality", "classes"
-# Correct samples are counted: the metric is one of k / samples.
+# Metrics that count correct samples: each value is k / samples.
 _COUNTED = ("top1",)
-# Shares; a plug-in's metric may have any unit.
+# Metrics that are shares; a plug-in's may have any unit.
 _SHARES = ("top1", "map50")
 _GRID = 1e-6
 _MEAN = 1e-9
 # Epochs before the last, what may be gained on the best of them, and how many standard errors more.
 _BEFORE, _GAIN, _ERRORS = 5, 0.03, 4.0
 _MOST_NAMES = 8
-# Of so many samples, two evaluations seldom have as many right; and of so many epochs, the first has learnt little.
+# From so many samples on, two evaluations seldom have as many right; from so many epochs on, the first has less than
+# this share of the last quality.
 FINE_GRID, _QUALITY_LEAST_EPOCHS, _EARLY = 1000, 5, 0.9
-# In this share of the epochs, nobody has come so near to the last quality, or to the target.
+# Within this share of the epochs, no training has come so near to the last quality, or to the target.
 _FIRST, _NEARLY = 0.1, 0.97
 
 
 def check_quality(run: Run) -> Iterator[Finding]:
-    """Each evaluation by itself; the last with those before it."""
+    """Check each evaluation by itself, and the last with those before it."""
     metric = run.field("problem", "metric")
     yield from judged(_QUALITY, (fault for one in run.log.evaluations for fault in _quality_faults(one, metric)), fail)
     yield from judged(_CLASSES, _class_faults(run), fail)
@@ -135,7 +136,7 @@ def _quality_faults(one: Evaluation, metric: str) -> Iterator[str]:
 
 
 def _class_faults(run: Run) -> Iterator[str]:
-    """Each evaluation tells of the edition's classes and no other; what the data have of them counts in the mean."""
+    """Each evaluation names the edition's classes and no others; all that the data have count in the mean."""
     names = run.rules.get("class_names")
     if not names:
         return
@@ -160,7 +161,7 @@ def _short(names: Sequence[str]) -> str:
 
 
 def _leap(told: Sequence[Evaluation]) -> Iterator[str]:
-    """The last evaluation, far above the best of those before it: at the end of a schedule nothing leaps."""
+    """The last evaluation is far above the best of those before it: at the end of a schedule nothing leaps."""
     if len(told) <= _BEFORE:
         return
     last = told[-1]
@@ -170,7 +171,7 @@ def _leap(told: Sequence[Evaluation]) -> Iterator[str]:
 
 
 def _lost_again(told: Sequence[Evaluation], target: float) -> Iterator[str]:
-    """The evaluation that stops the time to quality, far above those after it."""
+    """The evaluation that stops the time to quality is far above those after it."""
     first = next((place for place, one in enumerate(told) if one.value >= target), len(told))
     after = [one.value for one in told[first + 1 : first + 1 + _BEFORE]]
     if after and _is_far_above(told[first], max(after)):
@@ -205,14 +206,14 @@ def _is_far_above(one: Evaluation, best: float) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Throughput, time, images and operations of the result with each other.
+# Rates and speed: they agree with each other, and nothing was faster than the run's devices can be.
 
 
 _RATES_ROUNDING = 1e-9
 
 
 def check_rates(run: Run) -> Iterator[Finding]:
-    """Images are the samples of all epochs, and rates times the time give them and their operations again."""
+    """Images are the samples of all epochs; rates times the time give images and operations again."""
     result = run.result
     if result is None:
         return
@@ -234,15 +235,11 @@ def check_rates(run: Run) -> Iterator[Finding]:
     yield from judged("arithmetic", wrong, fail)
 
 
-# ----------------------------------------------------------------------------------------------------
-# No epoch and no evaluation was faster than the devices of the run can be.
-
-
 _SPEED, _USUAL = "speed", "usual-speed"
 
 
 def check_speed(run: Run) -> Iterator[Finding]:
-    """Rates of all epochs and evaluations with the ceilings that were measured in the run, and with each other."""
+    """Compare rates of all epochs and evaluations with the ceilings of the run, and with each other."""
     told = run.log.values(Ceilings, "ceilings")
     yield from judged("ceilings", ceiling_faults(told, run.field("accelerator", "precision")), fail)
     if len(told) < len(run.log.companies):
@@ -255,7 +252,7 @@ def check_speed(run: Run) -> Iterator[Finding]:
 
 
 def _too_efficient(rehearsed: Sequence[ParallelEfficiency]) -> Iterator[str]:
-    """Many ranks that are faster, each for itself, than one alone: then that one was slowed."""
+    """Many ranks cannot each be faster than one alone, unless that one was slowed."""
     for number, one in enumerate(rehearsed, 1):
         middle = statistics.median(one.efficiencies) if one.efficiencies else 0.0
         if middle > MOST_EFFICIENCY:
@@ -281,22 +278,22 @@ def _with_ceiling(run: Run, most: float | None) -> Iterator[Finding]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Parameters and operations of a sample are those of the model that the recipe describes.
+# Model: parameters and operations of a sample are those of the recipe's model.
 
 
 _MODEL = "model"
 _ANALYTIC = "analytic"
-# Forward and both backward products; the gradient of the first layer's input is not needed.
+# Training takes forward and both backward products; the gradient of the first layer's input is not needed.
 _LEAST_OF_FORWARD, _MOST_OF_FORWARD = 1.0, 3.0
 _MODEL_ROUNDING = 1e-9
 
 
 def check_model(run: Run) -> Iterator[Finding]:
-    """What the run counted, with a count of the recipe's model; that of a plug-in cannot be made."""
+    """Compare what the run counted with a count of the recipe's model; a plug-in's cannot be counted."""
     counted, model = run.log.values(Flops, "flops")[-1], run.log.values(Model, "model")[-1]
     yield from judged(_MODEL, _own_faults(counted), fail)
     dataset = run.log.values(Dataset, "dataset")[-1]
-    # Fields that a recipe of an older version does not have are those of the reference.
+    # Fields that a recipe of an older version lacks are those of the reference.
     workload = {**run.rules.get("reference", {}).get("workload", {}), **run.record.tables["workload"]}
     classes = len(run.rules.get("class_names", [])) or dataset.classes or run.rules.get("classes", 0)
     height, width = dataset.grid or run.rules.get("grid") or (0, 0)

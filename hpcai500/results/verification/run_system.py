@@ -1,4 +1,4 @@
-"""What changed the processes of a run from outside: variables and libraries that change arithmetic, clocks or code."""
+"""Checks of where a run was: ranks, hosts and devices, replicas of the weights, and the processes' environment."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hpcai500.results.verification.finding import Finding, fail, note, skipped, 
 from hpcai500.system.software import effects, tuning
 
 # ----------------------------------------------------------------------------------------------------
-# Who trained: as many ranks on as many hosts as the recipe asks for, in everything that tells of them.
+# Ranks: as many on as many hosts as the recipe asks for, in everything that tells of them.
 
 
 _NAME, _REPLICAS = "ranks", "replicas"
 
 
 def check_company(run: Run) -> Iterator[Finding]:
-    """Ranks, nodes and hosts of recipe, events and system."""
+    """Compare ranks, nodes and hosts of recipe, events and system."""
     faults = [*_recipe_faults(run)]
     for session in run.log.sessions:
         faults += _session_faults(session)
@@ -38,7 +38,7 @@ def check_company(run: Run) -> Iterator[Finding]:
 
 
 def check_replicas(run: Run) -> Iterator[Finding]:
-    """The evidence of synchronous SGD: after each epoch, all ranks held the same weights, and new ones."""
+    """Check the evidence of synchronous SGD: after each epoch, all ranks held the same weights, and new ones."""
     told = run.log.values(Replicas, "replicas")
     missing = sorted(run.passes.keys() - {one.epoch for one in told})
     if missing:
@@ -56,7 +56,6 @@ def _recipe_faults(run: Run) -> Iterator[str]:
 
 
 def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
-    """What one process tells of its ranks."""
     company = next((one.told(Company) for one in session if one.key in ("run_start", "run_resume")), None)
     if company is None:
         return
@@ -76,7 +75,7 @@ def _session_faults(session: Sequence[Moment]) -> Iterator[str]:
 
 
 def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow], company: Company) -> Iterator[str]:
-    """Each rank is told of once, on one of the hosts, and each host has some."""
+    """Each rank has one row, on one of the hosts, and each host has a rank."""
     ranks = sorted(row.rank for row in rows)
     if ranks != list(range(company.world_size)):
         yield f"{key} tells of {len(ranks)} ranks, {company.world_size} trained"
@@ -87,7 +86,7 @@ def _row_faults(key: str, rows: Sequence[StepsRow] | Sequence[CommunicationRow],
 
 
 def _described(run: Run) -> Iterator[tuple[Company, Sequence[Facts]]]:
-    """Of each process that trained, its ranks and the nodes that it described."""
+    """Yield the ranks of each process that trained, and the nodes that it described."""
     for session, company in zip(run.log.trained, run.log.companies, strict=True):
         for event in run.record.events[session[0].line - 1 : session[-1].line]:
             if event["key"] == "system":
@@ -116,7 +115,7 @@ def _device_faults(run: Run) -> Iterator[str]:
             for device in devices:
                 if device.get("uuid") is not None:
                     owners.setdefault(str(device["uuid"]), []).append(host)
-            # A launcher may show each rank its own device alone: one is all that rank 0 of a node then sees.
+            # A launcher may show each rank only its own device; rank 0 of a node then sees one.
             if 1 < len(devices) < company.world_size // company.nodes:
                 yield f"{host} has {len(devices)} accelerators for more ranks than that"
         for uuid, hosts in owners.items():
@@ -149,17 +148,17 @@ def _replica_faults(told: Sequence[Replicas]) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What changed the processes of a run from outside: variables and libraries that change arithmetic, clocks or code.
+# Environment: variables and libraries that change arithmetic, clocks or code from outside.
 
 
 _ENVIRONMENT = "environment"
 _MOST_HOSTS = 4
-# Nearly every cluster sets it; it can put another library in the place of any that is loaded by name.
+# Nearly every cluster sets it; it can replace any library that is loaded by name.
 _CHOOSES = "LD_LIBRARY_PATH"
 
 
 def check_environment(run: Run) -> Iterator[Finding]:
-    """Variables and preloaded libraries of each node, at each start; `evidence` asks whether they are told at all."""
+    """Check variables and preloaded libraries of each node, at each start; `check_evidence` requires them."""
     silent: list[str] = []
     told: dict[str, list[str]] = {}
     tuned: set[str] = set()

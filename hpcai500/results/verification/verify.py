@@ -43,15 +43,11 @@ if TYPE_CHECKING:
     from hpcai500.results.submission.signature import Signer
 
 
-# ----------------------------------------------------------------------------------------------------
-# Who signed a submission, and who vouches for the key.
-
-
 _NAME = "signature"
 
 
 def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | None, list[Finding]]:
-    """The signer, None where there is no good signature; and what is to be said of it.
+    """Return the signer, None where there is no good signature, and the findings on it.
 
     Raises:
         EnvironmentLacksError: there is no ssh-keygen here.
@@ -74,10 +70,6 @@ def who_signed(submission: Submission, signers: Path | None) -> tuple[Signer | N
     return signer, [warning(_NAME, f"{told}: compare it with the submitter's, or give --signers ALLOWED_SIGNERS")]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Verifies a submission: opens it in a scratch folder, computes all of it again, and says what does not hold.
-
-
 class _Stands(TypedDict):
     rankable: bool
     reasons: tuple[str, ...]
@@ -94,17 +86,15 @@ def verify_submission(
     replay: Check | None = None,
     tracker: Tracker = silent,
 ) -> Verification:
-    """All that can be found out about the submission in the file `path`, from that file alone.
+    """Find out all that the submission in the file `path` shows by itself.
 
     Args:
-        path: what `hpcai500 submit` wrote, or something that says so.
         signers: OpenSSH file of keys that are vouched for; without one, no key is trusted, and none refused.
         registered: identity of the campaign as it was registered before its first run.
         heads: of journals, as they were given while campaigns ran (`campaign.journal.read_heads`).
-        edition: rules to score under; those that are claimed where it is None.
-        more_checks: looked at while the submission is open, after those that need nothing but it.
+        edition: rules to score under; None: those that are claimed.
+        more_checks: made while the submission is open, after those that need nothing but it.
         replay: evaluates weights of the submission; made last, and only if nothing failed before.
-        tracker: shows how far it is.
 
     Raises:
         UsageError: there is no such file, no such edition, or `signers` is no list of signers.
@@ -167,7 +157,6 @@ def _verified(
 
 
 def _record_findings(context: Context, progress: Progress) -> Iterator[Finding]:
-    """What the events of each done record say against themselves."""
     found: dict[str, list[Finding]] = {}
     for name, record in context.done.items():
         result, own = context.asked.results.get(name), found.setdefault(name, [])
@@ -178,7 +167,6 @@ def _record_findings(context: Context, progress: Progress) -> Iterator[Finding]:
 
 
 def _standing(context: Context) -> _Stands:
-    """Whether the campaign may be ranked, under the rules that were asked for."""
     standing = context.asked.standing
     reasons = list(standing.reasons) if standing else ["whether it may be ranked cannot be found out"]
     if uncompared := not_compared(context):
@@ -190,7 +178,7 @@ def _standing(context: Context) -> _Stands:
 
 
 def _told(findings: Iterable[Finding], folder: Path) -> tuple[Finding, ...]:
-    """Worst first, each once, without the name of the scratch folder, which means nothing to anyone."""
+    """Sort findings, worst first, each once, without the name of the scratch folder."""
     short = dict.fromkeys(replace(one, evidence=one.evidence.replace(f"{folder}/", "")) for one in findings)
     return tuple(sorted(short, key=lambda one: (WORST_FIRST.index(one.severity), one.name not in DOUBTS)))
 
@@ -207,7 +195,7 @@ def _title(check: Callable[..., object]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What verification found, for people: the verdict, what was computed, then each finding, worst first.
+# The report for people: the verdict, what was computed, then each finding, worst first.
 
 
 _SEVERITIES = {"fail": "failed", "warning": "to be judged", "note": "hold", "skipped": "not checked"}
@@ -227,15 +215,10 @@ def verification_lines(
     heads: bool = False,
     width: int = 100,
 ) -> Iterator[str]:
-    """The verdict first; then a table of findings by severity.
+    """Yield the verdict, then the findings by severity.
 
-    Args:
-        path: the submission.
-        verification: what was found in it.
-        replayed: whether a replay was asked for.
-        registered: whether it was compared with a registered identity.
-        heads: whether its journal was compared with heads that were given while it was written.
-        width: of a line, in characters.
+    `replayed`, `registered` and `heads` say whether a replay, a registered identity and heads were given to compare
+    with; `width` is in characters.
     """
     width = max(width, _LEAST_WIDTH)
     counts = Counter[str](finding.severity for finding in verification.findings)
@@ -256,7 +239,7 @@ def verification_lines(
 
 
 def _not_shown(*, replayed: bool, registered: bool, heads: bool) -> str:
-    """Whatever is in a file, its makers could have written it so: this much is left to people."""
+    """Say what no file shows, as its makers could have written it so: this much is left to people."""
     made = "that the runs were made at all (watch one, or --replay DATA)"
     open_questions = ["that these weights come from these runs (watch one)" if replayed else made]
     if not registered:
@@ -300,7 +283,7 @@ def _quantity(name: str, value: float) -> str:
 
 
 def _rows(findings: Sequence[Finding], names: int, width: int) -> Iterator[str]:
-    """Each with its name; of many by one name the first ones, as each record is looked at for itself."""
+    """Yield findings with their names; of many by one name the first ones."""
     for name in dict.fromkeys(finding.name for finding in findings):
         found = [finding for finding in findings if finding.name == name]
         most = _MOST_TOLD[found[0].severity]
@@ -311,7 +294,7 @@ def _rows(findings: Sequence[Finding], names: int, width: int) -> Iterator[str]:
 
 
 def _wrapped(beginning: str, text: str, width: int) -> list[str]:
-    """`text` after `beginning`, in lines that hang below its first word; hashes and paths stay in one piece."""
+    """Wrap `text` after `beginning`, indented below its first word; hashes and paths stay in one piece."""
     indent = " " * len(beginning)
     lines = textwrap.wrap(
         text, width, initial_indent=beginning, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False

@@ -1,10 +1,8 @@
 """Faster R-CNN with a feature pyramid (Ren et al. 2015; Lin et al. 2017): the model of V2.0 section 4.2.1.
 
-The parts are in files of their own: `resnet`, `pyramid` (backbone), `anchors`, `proposals` (first stage), `roi_heads`
-(second stage), `boxes` and `matching` (coding and targets). Images are not resized. State-dict keys are torchvision's.
-
-No shape depends on what images hold: there are as many proposals, sampled anchors and sampled regions in each, and
-masks tell which count. So a training step asks a GPU nothing, an evaluation once a batch, for the detections.
+Images are not resized. State-dict keys are torchvision's. No shape depends on what images hold: each image has the same
+number of proposals, sampled anchors and sampled regions, and masks tell which of them count. So a training step never
+waits for the GPU, and an evaluation waits once a batch, for the detections.
 """
 
 from __future__ import annotations
@@ -56,17 +54,17 @@ class Anchors(nn.Module):
         self._placed: dict[tuple[int, int, torch.device], PlacedAnchors] = {}
         for level, level_shapes in enumerate(shapes):
             sides = torch.tensor(level_shapes).flip(1)
-            # Not in the state: they follow from the recipe.
+            # Not in the state dict: they follow from the recipe.
             self.register_buffer(f"cell_{level}", torch.cat([-sides / 2, sides / 2], dim=1), persistent=False)
 
     def forward(self, height: int, width: int) -> PlacedAnchors:
-        """The anchors of an image of height x width; of each level h * w * per_cell, row by row, cell by cell.
+        """The anchors of an image of height x width: h * w * per_cell of each level, row by row, cell by cell.
 
         A level's h and w are the image's divided by its stride and rounded up, as the backbone rounds.
         """
         if torch.compiler.is_compiling():
             return self._place(height, width)
-        # The images of a run have one size or two: some sixty small operators a step are saved.
+        # A run has images of one or two sizes. Caching them saves some sixty small operators a step.
         key = height, width, self.get_buffer("cell_0").device
         if key not in self._placed:
             with torch.inference_mode(mode=False):
@@ -104,7 +102,7 @@ Weights = tuple[float, float]
 
 
 def area(boxes: Tensor) -> Tensor:
-    """(…, 4) -> (…): width x height."""
+    """Width x height: (…, 4) -> (…)."""
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
@@ -134,7 +132,7 @@ def at_least(boxes: Tensor, side: float) -> Tensor:
 
 
 def encode(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
-    """What turns `references` (…, 4) into `boxes` (…, 4): (dx, dy, dw, dh) of Girshick et al. 2014, times `weights`."""
+    """The codes (dx, dy, dw, dh) of Girshick et al. 2014 from `references` to `boxes`, both (…, 4), by `weights`."""
     size, reference_size = boxes[..., 2:] - boxes[..., :2], references[..., 2:] - references[..., :2]
     centre, reference_centre = boxes[..., :2] + 0.5 * size, references[..., :2] + 0.5 * reference_size
     shift = (centre - reference_centre) / reference_size
@@ -144,7 +142,7 @@ def encode(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
 def decode(codes: Tensor, references: Tensor, weights: Weights) -> Tensor:
     """The inverse of `encode`: codes (N, …, 4) of references (N, 4) -> boxes (N, …, 4), in float32 or better.
 
-    Both may have more axes in front, which are the same.
+    Both may have more leading axes, which must be equal.
     """
     codes = codes.to(references.dtype)
     shift, log_scale = codes[..., :2] / weights[0], codes[..., 2:] / weights[1]
@@ -156,18 +154,18 @@ def decode(codes: Tensor, references: Tensor, weights: Weights) -> Tensor:
 
 
 def take(values: Tensor, places: Tensor) -> Tensor:
-    """Rows of boxes or codes: values (N, n, 4) and, of each image, places (N, k) in them -> (N, k, 4)."""
+    """Gather rows of boxes or codes: values (N, n, 4) at `places` (N, k) of each image -> (N, k, 4)."""
     return values.gather(1, places[..., None].expand(-1, -1, values.shape[2]))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Random numbers by which a step chooses what it trains on: of each image from a seed of its own.
+# Random numbers that choose what a step trains on: each image's from a seed of its own.
 
 
 def uniform(seeds: Tensor, count: int, device: torch.device) -> Tensor:
     """(N,) int64 seeds on the host -> (N, count) float32 in [0, 1) on `device`, row i from seed i alone.
 
-    One operator, so that a compiler does not look into it: the seeds are data, and other ones need no other code.
+    One operator, so that the compiler treats the seeds as data and does not recompile for other ones.
     """
     return _uniform(seeds, count, device)  # type: ignore[no-any-return]
 
@@ -188,12 +186,12 @@ def _(seeds: Tensor, count: int, device: torch.device) -> Tensor:
 
 @cache
 def _generator(device: torch.device) -> torch.Generator:
-    """One for all images of all steps, seeded anew for each: to make one takes longer."""
+    """One for all images of all steps, seeded anew for each: making one takes longer."""
     return torch.Generator(device)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a batch of images should be found to hold, and the seed of each image's random choices.
+# The truth of a batch, and the seed of each image's random choices.
 
 
 BACKGROUND_LABEL = 0
@@ -206,7 +204,7 @@ class Targets:
     Attributes:
         boxes: (N, M, 4) as x1 y1 x2 y2 in pixels.
         labels: (N, M) int64, from 1; BACKGROUND_LABEL in places that hold no box.
-        seeds: (N,) int64, always on the host: the anchors and proposals that an image trains on are drawn with its.
+        seeds: (N,) int64, always on the host: they draw the anchors and proposals that an image trains on.
     """
 
     boxes: Tensor
@@ -214,41 +212,41 @@ class Targets:
     seeds: Tensor
 
     def to(self, device: torch.device) -> Targets:
-        """The same on `device`, which is not waited for; the seeds stay."""
+        """Copy boxes and labels to `device` without waiting for it; the seeds stay on the host."""
         boxes, labels = (_sent(tensor, device) for tensor in (self.boxes, self.labels))
         return Targets(boxes, labels, self.seeds)
 
     @property
     def present(self) -> Tensor:
-        """(N, M), where there is a box."""
+        """(N, M) bool: where there is a box."""
         return self.labels != BACKGROUND_LABEL
 
     def boxes_of(self, image: int) -> Tensor:
-        """The boxes (m, 4) of one image. On a GPU this waits for it."""
+        """The boxes (m, 4) of one image. On a GPU this waits for the device."""
         return self.boxes[image, self.labels[image] != BACKGROUND_LABEL]
 
     def labels_of(self, image: int) -> Tensor:
-        """The labels (m,) of one image. On a GPU this waits for it."""
+        """The labels (m,) of one image. On a GPU this waits for the device."""
         labels = self.labels[image]
         return labels[labels != BACKGROUND_LABEL]
 
     def keys(self, count: int) -> Tensor:
-        """(N, count) uniform random numbers in [0, 1) on the boxes' device: an image's follow from its seed alone.
+        """(N, count) uniform random numbers in [0, 1) on the boxes' device.
 
-        The same choices after a restart, on any rank and beside any other image.
+        An image's numbers follow from its seed alone: they are the same after a restart, on any rank and in any batch.
         """
         return uniform(self.seeds, count, self.boxes.device)
 
 
 def blank_targets(images: int, places: int, height: int, width: int) -> Targets:
-    """One box in each image of `height` x `width`, and `places` for such: in memory as real targets are."""
+    """One box in each image of `height` x `width`, with room for `places`: shaped in memory as real targets are."""
     boxes, labels = torch.zeros(images, places, 4), torch.zeros(images, places, dtype=torch.int64)
     boxes[:, 0], labels[:, 0] = torch.tensor([width / 4, height / 4, width / 2, height / 2]), 1
     return Targets(boxes, labels, torch.zeros(images, dtype=torch.int64))
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    # A copy from memory that is not pinned would wait for all that the GPU was given before.
+    # A copy from memory that is not pinned would wait for all work queued on the GPU.
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
@@ -257,8 +255,8 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
 # ----------------------------------------------------------------------------------------------------
 # Which truth each anchor or proposal answers for, and which of them a step trains on (Ren et al. 2015).
 #
-# All images of a batch at once, in tensors whose shapes do not depend on what the images hold: what is not there is
-# told by a mask. So a GPU is never asked how much of something it found.
+# All images of a batch at once, in tensors whose shapes do not depend on what the images hold. Masks mark unused
+# places, so the host never has to ask the GPU how much it found.
 
 
 BACKGROUND = -1
@@ -277,16 +275,16 @@ def match(
     """For each candidate of each image the place of the truth that it overlaps most: (N, A) int64.
 
     BACKGROUND where that overlap (IoU) is below `background`, IGNORED between that and `foreground`. With
-    `every_truth`, the best candidates of each truth stand for it however small the overlap is.
+    `every_truth`, the best candidates of each truth match it however small the overlap is.
 
     Args:
         truth: boxes (N, M, 4).
-        present: (N, M), where `truth` holds a box.
+        present: (N, M) bool, where `truth` holds a box.
         candidates: boxes (N, A, 4), or (A, 4) for every image.
     """
     if truth.shape[1] == 0:
         return torch.full((truth.shape[0], candidates.shape[-2]), BACKGROUND, device=candidates.device)
-    # Below every overlap there is: a place without a box is nobody's best.
+    # Below every real overlap, so that a place without a box is nobody's best.
     overlaps = iou(truth, candidates).masked_fill(~present[:, :, None], -1)
     best, index = overlaps.max(dim=1)
     matches = index.masked_fill(best < foreground, IGNORED).masked_fill(best < background, BACKGROUND)
@@ -299,13 +297,13 @@ def match(
 
 @dataclass(frozen=True)
 class Sample:
-    """What a step trains on: of each image as many places, positives first, then background, then unused ones.
+    """What a step trains on: the same number of places for each image, positives first, then background, then unused.
 
     Attributes:
-        places: (N, S) int64, the candidates that were drawn; any in unused places.
-        positive: (N, S), where a positive one was drawn.
-        used: (N, S), where any was drawn.
-        most_positives: behind so many places none is positive.
+        places: (N, S) int64, the candidates that were drawn; arbitrary in unused places.
+        positive: (N, S) bool, where a positive one was drawn.
+        used: (N, S) bool, where any was drawn.
+        most_positives: no place from this one on is positive.
     """
 
     places: Tensor
@@ -314,7 +312,7 @@ class Sample:
     most_positives: int
 
     def count(self) -> Tensor:
-        """How many were drawn in the batch, at least 1 so that it can be divided by: a float32 scalar on the device."""
+        """How many were drawn in the batch, at least 1 as a divisor: a float32 scalar on the device."""
         return self.used.sum(dtype=torch.float32).clamp(min=1)
 
 
@@ -322,8 +320,8 @@ def sample(matches: Tensor, keys: Tensor, size: int, positive_fraction: float) -
     """Draw at most `size` candidates of each image, at most that fraction of them positive, the rest background.
 
     Args:
-        matches: (N, A), what `match` gave.
-        keys: (N, A), uniform random numbers from 0 on: the candidates with the largest are drawn.
+        matches: (N, A) from `match`.
+        keys: (N, A), random numbers from 0 on: the candidates with the largest are drawn.
         size: S, less where there are fewer candidates.
         positive_fraction: of `size`, rounded down.
     """
@@ -339,23 +337,23 @@ def sample(matches: Tensor, keys: Tensor, size: int, positive_fraction: float) -
 
 
 def _draw(eligible: Tensor, keys: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The eligible candidates with the largest keys, best first (N, most), and how many these are (N, 1)."""
+    """The eligible candidates with the largest keys, best first (N, most), and how many there are (N, 1)."""
     best = keys.masked_fill(~eligible, -1).topk(most, dim=1)
     return best.indices, (best.values >= 0).sum(dim=1, keepdim=True)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Region proposal network (Ren et al. 2015, section 3): where in an image something may be. Keys as torchvision's.
+# Region proposal network (Ren et al. 2015, section 3): where in an image something may be.
 
 
 _SMOOTH_L1_BETA = 1 / 9
-# A proposal thinner than this has no inside.
+# A thinner proposal has no inside.
 _LEAST_SIDE_PIXELS = 1e-3
 
 
 @dataclass(frozen=True)
 class ProposalOptions:
-    """How many proposals, and what they learn from; the first number of a pair is for training, the second for use."""
+    """How many proposals, and what they learn from. Of a pair, the first is for training, the second for evaluation."""
 
     before_nms: tuple[int, int]
     after_nms: tuple[int, int]
@@ -368,7 +366,7 @@ class ProposalOptions:
 
 @dataclass(frozen=True)
 class Proposals:
-    """Of each image as many places, best first: boxes (N, K, 4), and present (N, K), where a place holds one."""
+    """The same number of places for each image, best first: boxes (N, K, 4); present (N, K), which places hold one."""
 
     boxes: Tensor
     present: Tensor
@@ -379,7 +377,7 @@ class ProposalHead(nn.Module):
 
     def __init__(self, channels: int, anchors_per_cell: int) -> None:
         super().__init__()
-        # Twice in a container: torchvision's keys say conv.0.0.
+        # In two containers, as torchvision's keys say conv.0.0.
         self.conv = nn.Sequential(nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1)))
         self.cls_logits = nn.Conv2d(channels, anchors_per_cell, 1)
         self.bbox_pred = nn.Conv2d(channels, 4 * anchors_per_cell, 1)
@@ -397,7 +395,7 @@ class ProposalHead(nn.Module):
 
 
 class ProposalNetwork(nn.Module):
-    """Anchors, the head that judges them, the choice of proposals, and the loss that both learn from."""
+    """Anchors, the head that scores them, the choice of proposals, and the loss that both learn from."""
 
     def __init__(self, head: ProposalHead, anchors: Anchors, options: ProposalOptions) -> None:
         super().__init__()
@@ -407,7 +405,7 @@ class ProposalNetwork(nn.Module):
 
     @torch.no_grad()
     def propose(self, logits: Tensor, codes: Tensor, anchors: PlacedAnchors, image_size: tuple[int, int]) -> Proposals:
-        """The proposals of images of `image_size` (H, W), from the logits (N, A) and codes (N, A, 4) of all anchors."""
+        """Proposals for images of `image_size` (H, W), from the logits (N, A) and codes (N, A, 4) of all anchors."""
         before, after = (pair[0 if self.training else 1] for pair in (self.options.before_nms, self.options.after_nms))
         scores, places = _best_of_levels(logits, anchors.counts, before)
         boxes = clip(decode(take(codes, places), anchors.boxes[places], PROPOSAL_WEIGHTS), *image_size)
@@ -425,9 +423,9 @@ class ProposalNetwork(nn.Module):
     def losses(
         self, logits: Tensor, codes: Tensor, anchors: PlacedAnchors, targets: Targets, keys: Tensor
     ) -> dict[str, Tensor]:
-        """Binary cross entropy of objectness and smooth L1 of the box codes, both a sampled anchor.
+        """Binary cross entropy of objectness and smooth L1 of the box codes, both averaged over the sampled anchors.
 
-        Logits (N, A) and codes (N, A, 4) are of all anchors; `keys` (N, A) are `Targets.keys`, by which is sampled.
+        Logits (N, A) and codes (N, A, 4) are of all anchors; `keys` (N, A), from `Targets.keys`, draw the sample.
         """
         chosen, codes_wanted = self._choose(anchors, targets, keys)
         count = chosen.count()
@@ -435,7 +433,7 @@ class ProposalNetwork(nn.Module):
             logits.gather(1, chosen.places).float(), chosen.positive.float(), chosen.used.float(), reduction="sum"
         )
         first = slice(chosen.most_positives)
-        # Where there is no positive one, 0 is found and wanted: no error, no gradient.
+        # Where there is no positive one, found and wanted are both 0: no error, no gradient.
         found = take(codes, chosen.places[:, first]).float().masked_fill(~chosen.positive[:, first, None], 0)
         boxes = F.smooth_l1_loss(found, codes_wanted, beta=_SMOOTH_L1_BETA, reduction="sum")
         return {"objectness": objectness / count, "proposal_boxes": boxes / count}
@@ -460,7 +458,7 @@ class ProposalNetwork(nn.Module):
 
 
 def _best_of_levels(logits: Tensor, counts: Sequence[int], most: int) -> tuple[Tensor, Tensor]:
-    """Of each image and level at most `most` anchors, best first: their logits and their places, (N, K) both."""
+    """At most `most` anchors of each image and level, best first: their logits and their places, both (N, K)."""
     scores, places, start = [], [], 0
     for of_level in logits.float().split(list(counts), dim=1):
         best = of_level.topk(min(most, of_level.shape[1]), dim=1)
@@ -471,11 +469,11 @@ def _best_of_levels(logits: Tensor, counts: Sequence[int], most: int) -> tuple[T
 
 
 # ----------------------------------------------------------------------------------------------------
-# Feature pyramid network (Lin et al. 2017): the stages of a backbone, merged top down. Keys as torchvision's.
+# Feature pyramid network (Lin et al. 2017): the stages of a backbone, merged top down.
 
 
 def _convolution(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
-    """One convolution, in a container that gives it torchvision's key."""
+    """One convolution, in a container as torchvision's keys have it."""
     convolution = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
     nn.init.kaiming_uniform_(convolution.weight, a=1)
     nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # there is a bias
@@ -483,11 +481,9 @@ def _convolution(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
 
 
 class FeaturePyramid(nn.Module):
-    """Brings every stage to `outputs` channels and adds to each what the coarser ones know.
+    """Brings every stage to `outputs` channels and adds the coarser stages to each.
 
-    Args:
-        inputs: channels of the stages, finest first.
-        outputs: channels of every level.
+    `inputs` are the channels of the stages, finest first.
     """
 
     def __init__(self, inputs: Sequence[int], outputs: int) -> None:
@@ -496,7 +492,7 @@ class FeaturePyramid(nn.Module):
         self.layer_blocks = nn.ModuleList(_convolution(outputs, outputs, 3) for _ in inputs)
 
     def forward(self, stages: Sequence[Tensor]) -> list[Tensor]:
-        """Stages, finest first -> as many levels and one more, at half the resolution of the coarsest."""
+        """Stages, finest first -> as many levels, and one more at half the resolution of the coarsest."""
         merged = self.inner_blocks[-1](stages[-1])
         levels = [self.layer_blocks[-1](merged)]
         finer = list(zip(stages, self.inner_blocks, self.layer_blocks, strict=True))[:-1]
@@ -517,7 +513,7 @@ class Backbone(nn.Module):
 
     @property
     def strides(self) -> list[int]:
-        """Pixels of the image a cell of each level stands for, finest level first: 4, 8, 16, …"""
+        """Pixels of the image that a cell of each level stands for, finest level first: 4, 8, 16, …"""
         return [4 * 2**level for level in range(len(self.body.stage_names) + 1)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -527,14 +523,14 @@ class Backbone(nn.Module):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The second stage (Girshick 2015; Lin et al. 2017): what each proposal holds, and its box. Keys as torchvision's.
+# The second stage (Girshick 2015; Lin et al. 2017): the class of each proposal, and its refined box.
 
 
 _POOLED = 7
 _SAMPLING_RATIO = 2
-# A detection thinner than this is none.
+# A thinner detection counts as none.
 _ROI_HEADS_LEAST_SIDE_PIXELS = 1e-2
-# Cross entropy leaves out what has this label.
+# The label that cross entropy leaves out.
 _NO_LABEL = -100
 
 
@@ -586,7 +582,7 @@ class RegionPooling(nn.Module):
 
 
 class BoxHead(nn.Module):
-    """Two fully connected layers."""
+    """Two fully connected layers, each with ReLU."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -636,9 +632,9 @@ class RegionHeads(nn.Module):
     def losses(
         self, levels: Sequence[Tensor], proposals: Proposals, targets: Targets, keys: Tensor
     ) -> dict[str, Tensor]:
-        """Cross entropy of the class and smooth L1 of the box codes, both a sampled region.
+        """Cross entropy of the class and smooth L1 of the box codes, both averaged over the sampled regions.
 
-        `keys` (N, K + M) are `Targets.keys` of the K proposals and M places for truth, by which is sampled.
+        `keys` (N, K + M), from `Targets.keys`, draw from the K proposals and M places for truth.
         """
         chosen, regions, labels, codes_wanted = self._choose(proposals, targets, keys)
         count = chosen.count()
@@ -647,19 +643,19 @@ class RegionHeads(nn.Module):
         first = slice(chosen.most_positives)
         classes = labels[:, first].clamp(min=0)[..., None, None].expand(-1, -1, 1, 4)
         found = codes.unflatten(0, regions.shape[:2])[:, first].gather(2, classes).squeeze(2).float()
-        # Where there is no positive one, 0 is found and wanted: no error, no gradient.
+        # Where there is no positive one, found and wanted are both 0: no error, no gradient.
         found = found.masked_fill(~chosen.positive[:, first, None], 0)
         boxes = F.smooth_l1_loss(found, codes_wanted, beta=_SMOOTH_L1_BETA, reduction="sum")
         return {"classification": classification / count, "boxes": boxes / count}
 
     @torch.no_grad()
     def _choose(self, proposals: Proposals, targets: Targets, keys: Tensor) -> tuple[Sample, Tensor, Tensor, Tensor]:
-        """The sample, its regions (N, S, 4) and labels (N, S), and the codes (N, P, 4) wanted of its first places.
+        """The sample, its regions (N, S, 4) and labels (N, S), and the codes (N, P, 4) wanted of its first P places.
 
-        In unused places the region is empty and the label is none; where there is no positive one the codes are 0.
+        In unused places the region is empty and the label is _NO_LABEL; without a positive one the codes are 0.
         """
         options = self.options
-        # The truth itself is a proposal, so that the second stage learns before the first one finds anything.
+        # The truth is among the proposals, so that the second stage learns before the first one finds anything.
         candidates = torch.cat([proposals.boxes, targets.boxes], dim=1)
         present = torch.cat([proposals.present, targets.present], dim=1)
         matches = match(
@@ -679,13 +675,13 @@ class RegionHeads(nn.Module):
         return chosen, regions, labels, codes.masked_fill(~chosen.positive[:, first, None], 0)
 
     def detect(self, levels: Sequence[Tensor], proposals: Proposals, image_size: tuple[int, int]) -> list[Detections]:
-        """The detections of each image: at most `most`, thinned out class by class. The device is waited for once."""
+        """The detections of each image: at most `most`, after NMS within each class. Waits for the device once."""
         found = self._found(levels, proposals, image_size).cpu()
         of_images = (rows[rows[:, -1] > 0] for rows in found)
         return [Detections(rows[:, :4], rows[:, 4], rows[:, 5].to(torch.int64)) for rows in of_images]
 
     def _found(self, levels: Sequence[Tensor], proposals: Proposals, image_size: tuple[int, int]) -> Tensor:
-        """The best of each image as rows x1 y1 x2 y2 score label, and 1, or 0 where there are fewer: (N, most, 7)."""
+        """The best of each image as (N, most, 7): x1 y1 x2 y2 score label, and 1 (0 where there are fewer)."""
         options = self.options
         logits, codes = self(levels, _rows(proposals.boxes))
         shape = proposals.present.shape
@@ -704,7 +700,7 @@ class RegionHeads(nn.Module):
         return torch.cat([chosen, *(column.to(chosen.dtype)[..., None] for column in columns)], dim=2)
 
     def _thinned_out(self, boxes: Tensor, scores: Tensor, eligible: Tensor) -> Tensor:
-        """Which of the boxes (N, K, classes, 4) stay, of those that are eligible: (N, K, classes)."""
+        """Which boxes (N, K, classes, 4) survive NMS within their class, of the eligible ones: (N, K, classes) bool."""
         images, places, classes = scores.shape
         boxes = boxes.masked_fill(~eligible[..., None], torch.nan)
         falling = scores.masked_fill(~eligible, -torch.inf).sort(dim=1, descending=True, stable=True).indices
@@ -721,20 +717,13 @@ def _rows(regions: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Faster R-CNN with a feature pyramid (Ren et al. 2015; Lin et al. 2017): the model of V2.0 section 4.2.1.
-#
-# The parts are in files of their own: `resnet`, `pyramid` (backbone), `anchors`, `proposals` (first stage),
-# `roi_heads` (second stage), `boxes` and `matching` (coding and targets). Images are not resized. State-dict keys are
-# torchvision's.
-#
-# No shape depends on what images hold: there are as many proposals, sampled anchors and sampled regions in each, and
-# masks tell which count. So a training step asks a GPU nothing, an evaluation once a batch, for the detections.
+# The model: its dense part, which can be compiled or captured whole, and what chooses by values.
 
 
 class DenseDetector(nn.Module):
     """The part whose work depends on the images' shape alone: backbone, pyramid and proposal head.
 
-    Tensors in, tensors out, no random numbers, no asking: what a compiler or a CUDA graph takes whole.
+    Tensors in, tensors out, no random numbers, no wait for the device: a compiler or a CUDA graph can take it whole.
     """
 
     def __init__(self, backbone: Backbone, head: ProposalHead) -> None:
@@ -757,36 +746,36 @@ class FasterRCNN(nn.Module):
         self.backbone = backbone
         self.rpn = rpn
         self.roi_heads = roi_heads
-        # Not registered: its weights are the model's, once, under torchvision's keys.
+        # Not registered as a submodule: the state dict would hold its weights twice.
         self._unregistered = (DenseDetector(backbone, rpn.head),)
 
     @property
     def dense(self) -> DenseDetector:
-        """The dense part, which `forward` calls: what replaces its own `forward` (a CUDA graph, a compiler) is used."""
+        """The dense part that `forward` calls. Replace its own `forward` to use a CUDA graph or a compiler."""
         return self._unregistered[0]
 
     def train(self, mode: bool = True) -> FasterRCNN:
-        """As of any module, the dense part included."""
+        """As `nn.Module.train`, the dense part included."""
         super().train(mode)
         self.dense.train(mode)
         return self
 
     def forward(self, images: Tensor, targets: Targets | None = None) -> dict[str, Tensor] | list[Detections]:
-        """Images (N, C, H, W) and, in training mode, their targets -> the four losses; else what is in each image."""
+        """Images (N, C, H, W) and, in training mode, their targets -> the four losses; else each image's detections."""
         *levels, logits, codes = self.dense(images)
         return self.conclude(levels, logits, codes, (images.shape[-2], images.shape[-1]), targets)
 
     def judge(
         self, levels: Sequence[Tensor], size: tuple[int, int], targets: Targets | None
     ) -> dict[str, Tensor] | list[Detections]:
-        """All behind the backbone: its levels for images of `size` (H, W) -> as `forward`."""
+        """All that follows the backbone: its levels for images of `size` (H, W) -> as `forward`."""
         logits, codes = self.rpn.head(levels)
         return self.conclude(levels[:-1], logits, codes, size, targets)
 
     def conclude(
         self, levels: Sequence[Tensor], logits: Tensor, codes: Tensor, size: tuple[int, int], targets: Targets | None
     ) -> dict[str, Tensor] | list[Detections]:
-        """All behind the dense part: what it gave for images of `size` (H, W) -> as `forward`."""
+        """All that follows the dense part: its outputs for images of `size` (H, W) -> as `forward`."""
         if targets is None:
             proposals = self.rpn.propose(logits, codes, self.rpn.anchors(*size), size)
             return self.roi_heads.detect(levels, proposals, size)
@@ -803,9 +792,9 @@ class FasterRCNN(nn.Module):
         targets: Targets,
         keys: Tensor,
     ) -> dict[str, Tensor]:
-        """The four losses; `keys` (N, …) are `Targets.keys`, as many as there are anchors or candidates at least.
+        """The four losses; `keys` (N, …) are `Targets.keys`, at least as many as there are anchors or candidates.
 
-        Tensors of fixed shapes throughout: it can be compiled whole.
+        Shapes are fixed throughout, so it can be compiled whole.
         """
         anchors = self.rpn.anchors(*size)
         proposals = self.rpn.propose(logits, codes, anchors, size)
@@ -817,7 +806,7 @@ class FasterRCNN(nn.Module):
 
 
 class CountedDetector(nn.Module):
-    """The convolutions and matrix products of one step, for counting them: regions are given, not found."""
+    """The convolutions and matrix products of one step, to count their operations: regions are given, not found."""
 
     def __init__(self, detector: FasterRCNN) -> None:
         super().__init__()
@@ -826,9 +815,9 @@ class CountedDetector(nn.Module):
         self.backbone, self.rpn, self.roi_heads = detector.backbone, detector.rpn, detector.roi_heads
 
     def forward(self, images: Tensor, regions: Tensor) -> Sequence[Sequence[Tensor]]:
-        """Images (N, C, H, W) and regions (K, 5) -> everything that a loss is taken of."""
+        """Images (N, C, H, W) and regions (K, 5) -> everything that a loss is computed from."""
         levels = self.backbone(images)
-        # Which level a region is pooled from depends on data, which a count has not; pooling itself is not counted.
-        # This stand-in has its shape and, as it depends on the levels, its gradient.
+        # Which level a region is pooled from depends on data that a count does not have; pooling itself is not counted.
+        # This stand-in has the pooled shape and, as it depends on the levels, their gradient.
         pooled = levels[0].mean().expand(len(regions), *self.roi_heads.pooled_shape)
         return [self.rpn.head(levels), self.roi_heads.judge(pooled)]

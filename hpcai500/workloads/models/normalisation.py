@@ -13,18 +13,18 @@ from torch.nn import functional as F
 from hpcai500.comm.communicator import Communicator
 
 # ----------------------------------------------------------------------------------------------------
-# Normalisation layers by the names of a recipe; each takes the place of batch norm, with its state-dict keys.
+# Layers of one rank, and the choice by name.
 
 
 Norm = Callable[[int], nn.Module]
 
-# Wu and He 2018: 32 groups, and at least some channels in each where a smoke model has few.
+# Wu and He 2018 use 32 groups; a smoke model has few channels, and each group gets at least some.
 _GROUPS = 32
 _LEAST_CHANNELS_A_GROUP = 4
 
 
 class FrozenBatchNorm2d(nn.Module):
-    """Batch norm whose statistics, scale and shift never change: for weights that were trained before."""
+    """Batch norm whose statistics, scale and shift never change: for pretrained weights."""
 
     def __init__(self, channels: int, epsilon: float = 1e-5) -> None:
         super().__init__()
@@ -35,11 +35,10 @@ class FrozenBatchNorm2d(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) -> the same shape."""
         weight, bias, mean, variance = (self.get_buffer(name) for name in _FROZEN_STATE)
         scale = weight * (variance + self.epsilon).rsqrt()
         shift = bias - mean * scale
-        # The type of the input: under autocast a multiplication by fp32 would make everything behind it fp32.
+        # In the type of the input: under autocast a multiplication by float32 would make all later layers float32.
         return x * scale[:, None, None].to(x.dtype) + shift[:, None, None].to(x.dtype)
 
 
@@ -59,15 +58,13 @@ def norm_factory(name: str, communicator: Communicator | None = None, momentum: 
 
     Args:
         name: `batch`, `sync-batch`, `frozen-batch` or `group`, as in a recipe.
-        communicator: the ranks that `sync-batch` is over, in a conversation of its own; None is one rank.
+        communicator: the ranks that `sync-batch` is over, used for nothing else; None is one rank.
         momentum: weight of a batch in the running statistics; with 1 they are those of the last batch.
     """
     match name:
         case "batch":
             return partial(nn.BatchNorm2d, momentum=momentum)
         case "sync-batch":
-            # Brings torch's compiler along, which takes a second.
-
             return partial(SyncBatchNorm2d, communicator=communicator, momentum=momentum)
         case "frozen-batch":
             return FrozenBatchNorm2d
@@ -80,7 +77,7 @@ def norm_factory(name: str, communicator: Communicator | None = None, momentum: 
 # ----------------------------------------------------------------------------------------------------
 # Distributed batch norm: statistics over the samples of all ranks (V2.0 Table 1, Google: Ying et al. 2018).
 #
-# In the place of torch's SyncBatchNorm, which runs on CUDA alone and over torch's own process groups alone.
+# torch's SyncBatchNorm runs only on CUDA, and only over torch's own process groups.
 
 
 # Of (N, C, H, W): all but the channels.
@@ -94,11 +91,9 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
     scale and shift are those of this rank's samples, to be averaged over ranks with those of all other weights.
     Evaluation is that of `nn.BatchNorm2d`, and so is training with one rank.
 
-    Args:
-        channels: C.
-        communicator: the ranks, in a conversation of its own: gradients of later layers travel at the same time. None
-            is one rank. A copy or pickle of the layer has None: a conversation cannot be copied.
-        momentum: weight of a batch in the running statistics.
+    `communicator` is used for nothing else, as gradients of later layers travel at the same time; None is one rank. A
+    copy or pickle of the layer has None, as a communicator cannot be copied. `momentum` is the weight of a batch in the
+    running statistics.
     """
 
     def __init__(self, channels: int, communicator: Communicator | None = None, momentum: float = 0.1) -> None:
@@ -109,17 +104,14 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         return {**self.__dict__, "_communicator": None}
 
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, H, W) -> the same shape, type and memory format.
-
-        Raises:
-            RunError: another rank is lost.
-        """
+        """(N, C, H, W) -> the same shape, type and memory format. Raises RunError when another rank is lost."""
         if not self.training or self._communicator is None or self._communicator.size == 1:
             return super().forward(input)
         outputs: Tensor = self._normalised(input, self._communicator)
         return outputs
 
-    # Its conversation is no computation that could be compiled: the compiler goes around it.
+    # Communication cannot be compiled: the compiler breaks the graph here. The decorator imports torch's compiler,
+    # which takes a second.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _normalised(self, images: Tensor, communicator: Communicator) -> Tensor:
         self._check_input_dim(images)
@@ -131,7 +123,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _follow(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Take a batch into the running statistics; they hold the unbiased variance, as torch's do."""
+        """Update the running statistics with a batch; they hold the unbiased variance, as torch's do."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -145,8 +137,8 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 def _global_statistics(images: Tensor, communicator: Communicator) -> tuple[Tensor, Tensor, Tensor]:
     """Samples a channel (), and mean and biased variance (C,) over all ranks, in float64, by one all-reduce.
 
-    Each rank takes its moments about its own mean; they are shifted to 0 and summed in float64. What the shift loses,
-    1e-16 of the squared mean, is less than what float32 images lost when they were rounded (4e-15 of it).
+    Each rank takes its moments about its own mean; they are shifted to 0 and summed in float64. The shift loses 1e-16
+    of the squared mean, less than the rounding of images to float32 lost (4e-15 of it).
     """
     channels = images.shape[1]
     local_mean = images.mean(_SAMPLES, dtype=_real(images))
@@ -164,7 +156,7 @@ def _global_statistics(images: Tensor, communicator: Communicator) -> tuple[Tens
 
 
 class _Normalise(torch.autograd.Function):
-    """The normalisation by given statistics of all ranks, whose gradient goes through the statistics too."""
+    """Normalises by statistics of all ranks; the gradient flows through the statistics too."""
 
     @staticmethod
     def forward(

@@ -15,8 +15,8 @@ class Part:
     """A link of the chain.
 
     Attributes:
-        module: takes what the part before gave, as positional tensors whose first dimension is samples, and gives one
-            tensor or several in a tuple. It shares its parameters with the model.
+        module: takes the outputs of the part before, as positional tensors whose first dimension is samples, and gives
+            one tensor or a tuple of several. It shares its parameters with the model.
         names: modules of the model that it holds: each parameter and buffer of the model is in exactly one part.
     """
 
@@ -36,10 +36,10 @@ def classifier_parts(model: ResNet) -> tuple[Part, ...]:
 
 
 def detector_parts(model: FasterRCNN) -> tuple[Part, ...]:
-    """Stem, each residual block, pyramid, and what judges it; finished stages are handed on to the pyramid."""
+    """Stem, each residual block, pyramid, the two stages; outputs of finished stages are passed on to the pyramid."""
     body = model.backbone.body
     blocks = (
-        # What the stem gives is no level of the pyramid, and what the first block of a later stage takes is one.
+        # The first block of a later stage takes a level of the pyramid; the stem's output is none.
         Part(_Beside(block, keeps=place > 0 and number == 0), (f"backbone.body.{stage}.{number}",))
         for place, stage in enumerate(body.stage_names)
         for number, block in enumerate(body.get_submodule(stage).children())
@@ -55,11 +55,9 @@ def _stem(body: ResNetStages, prefix: str) -> Part:
 
 
 class _Beside(nn.Module):
-    """Runs a block on the last of several tensors and hands the others on.
+    """Runs a block on the last of several tensors and passes the others on.
 
-    Args:
-        block: the residual block.
-        keeps: whether what it takes is handed on too: the output of a finished stage.
+    With `keeps`, the block's input, the output of a finished stage, is passed on too.
     """
 
     def __init__(self, block: nn.Module, *, keeps: bool) -> None:
@@ -73,24 +71,23 @@ class _Beside(nn.Module):
 
 
 class _Merged(nn.Module):
-    """The feature pyramid, of tensors instead of a list."""
+    """The feature pyramid, with tensors as arguments instead of a list."""
 
     def __init__(self, pyramid: nn.Module) -> None:
         super().__init__()
         self.pyramid = pyramid
 
     def forward(self, *stages: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of all stages -> the levels."""
         return tuple(self.pyramid(stages))
 
 
 class _Judges(nn.Module):
-    """Proposals and detections are a part of the loss; here they only have their place in the chain."""
+    """Gives proposals and detections, which are a part of the loss, their place in the chain."""
 
     def __init__(self, rpn: nn.Module, roi_heads: nn.Module) -> None:
         super().__init__()
         self.rpn, self.roi_heads = rpn, roi_heads
 
     def forward(self, *levels: Tensor) -> tuple[Tensor, ...]:
-        """The levels, as they are."""
+        """The levels, unchanged."""
         return levels

@@ -86,12 +86,11 @@ class ResNetStages(nn.Module):
     """Stem and stages: the part of a ResNet that a detector builds on.
 
     Args:
-        block: residual block of all stages.
         depths: blocks in each stage; ResNet-50 is bottlenecks in (3, 4, 6, 3).
         width: channels of the stem and the first stage.
         channels: channels of an image.
         zero_gamma: start the last norm of each block at 0, so that each block starts as its shortcut.
-        norm: normalisation layer for a number of channels.
+        norm: builds the normalisation layer for a number of channels.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is looked at in a submission as a whole, in the order of its parts; `records` looks into each record."""
+"""The checks of a submission as a whole, in the order of its parts; `records` has those of single records."""
 
 from __future__ import annotations
 
