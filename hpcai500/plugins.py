@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcai500.errors import EnvironmentLacksError, UsageError
-from hpcai500.layers import RECIPE_TYPES, Recipe
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -288,6 +287,8 @@ def _loaded(name: str, path: tuple[str, ...]) -> Plugin | None:
 
 def _problems(found: Found, plugin: Plugin) -> Iterator[str]:
     """What is wrong with the fields of a plug-in; its dataclass takes any value."""
+    from hpcai500.layers import Recipe
+
     if not (isinstance(plugin.recipe, type) and issubclass(plugin.recipe, Recipe)):
         yield f"recipe: expected a subclass of hpcai500.layers.Recipe, got {plugin.recipe!r}"
     if not isinstance(plugin.recipes, Path) or not (plugin.recipes / "reference.toml").is_file():
@@ -323,6 +324,8 @@ def recipe_type(benchmark: str) -> type[Recipe] | None:
     Raises:
         EnvironmentLacksError: it is of a plug-in that cannot be used.
     """
+    from hpcai500.layers import RECIPE_TYPES
+
     kind = RECIPE_TYPES.get(benchmark)
     if kind is None and (plugin := load_plugin(benchmark)) is not None:
         return plugin.recipe
@@ -331,6 +334,8 @@ def recipe_type(benchmark: str) -> type[Recipe] | None:
 
 def known_benchmarks() -> list[str]:
     """Names of the benchmarks of hpcai500, then of those of plug-ins."""
+    from hpcai500.layers import RECIPE_TYPES
+
     return list(dict.fromkeys([*RECIPE_TYPES, *(one.name for one in installed_plugins())]))
 
 

@@ -1,4 +1,4 @@
-"""The in-job driver: a recipe goes in, a record comes out. `python -m hpcai500.train --help`.
+"""The in-job driver, `python -m hpcai500.train`: a recipe goes in, a record comes out.
 
 Before torch is imported, handlers of signals are set and OpenMP is told how long idle threads spin.
 """

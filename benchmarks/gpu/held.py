@@ -21,7 +21,8 @@ from hpcai500.engine.precision import Precision
 from hpcai500.engine.ranks import Ranks
 from hpcai500.hosts import find_placement
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.workloads.base import BlankWorkload, Place, TrainingBatch
+from hpcai500.workloads.base import Place, TrainingBatch
+from hpcai500.workloads.blank import BlankWorkload
 from hpcai500.workloads.models.detector import Targets
 
 # Captures, compilations and choices of kernels are over by then.

@@ -21,7 +21,6 @@ from hpcai500.comm.identity import CONTENT, DATA, RECIPE, code_facts, plugin_cod
 from hpcai500.engine.checkpoints import Checkpoint, CheckpointStore
 from hpcai500.engine.evidence import Costs, measure_ceilings
 from hpcai500.engine.journal import Console, Journal, SilentJournal, in_words, telling
-from hpcai500.engine.pipeline import stage_groups
 from hpcai500.engine.power import RunPower
 from hpcai500.engine.precision import Precision, device_of
 from hpcai500.engine.predictions import (
@@ -32,7 +31,7 @@ from hpcai500.engine.predictions import (
     require_trained,
     write_predictions,
 )
-from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of
+from hpcai500.engine.ranks import Ranks, joined, require_size, shares_of, stage_groups
 from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.trainer import Trainer, state_bytes
 from hpcai500.engine.warm_up import Rehearsed, facts

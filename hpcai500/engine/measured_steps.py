@@ -38,7 +38,8 @@ from hpcai500.methodology.cost import Phases
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.optim.schedules import LearningRate
 from hpcai500.workloads import factory
-from hpcai500.workloads.base import BlankWorkload, Place, TrainingBatch, Workload
+from hpcai500.workloads.base import Place, TrainingBatch, Workload
+from hpcai500.workloads.blank import BlankWorkload
 
 # ----------------------------------------------------------------------------------------------------
 # Steps on blank input.

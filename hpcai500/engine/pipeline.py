@@ -9,71 +9,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from hpcai500.comm.communicator import Communicator, as_run_error
-from hpcai500.comm.liveness import COMPUTING, READING, WAITING
-from hpcai500.comm.torch_backend import TorchCommunicator
+from hpcai500.comm.liveness import COMPUTING, WAITING
 from hpcai500.engine.evidence import make_equal
-from hpcai500.engine.journal import EpochTally
 from hpcai500.engine.precision import Precision
-from hpcai500.engine.ranks import Layout, Ranks, layout_of
-from hpcai500.engine.updates import Updater
+from hpcai500.engine.ranks import Neighbours, StageGroups
 from hpcai500.errors import CommunicationError, RecipeError
 from hpcai500.layers import Recipe
 from hpcai500.measure.flops import FlopsCount, count_flops
-from hpcai500.workloads.base import Chain, Chained, Place, TrainingBatch, Workload
-from hpcai500.workloads.models.parts import Part
-
-# ----------------------------------------------------------------------------------------------------
-# The groups of a rank: the stages of its own model (a column), and the replicas of its stage (a row).
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """The ranks of one model, first stage first: `column` is for the training thread, `process_group` for torch."""
-
-    column: Communicator
-    process_group: dist.ProcessGroup
-
-
-@dataclass(frozen=True)
-class StageGroups:
-    """The ranks of this rank's model, and the ranks that hold the same stage.
-
-    `replicas` is for any thread, `watched_replicas` for the training thread.
-    """
-
-    layout: Layout
-    neighbours: Neighbours
-    replicas: Communicator
-    watched_replicas: Communicator
-
-
-def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
-    """Make the groups of this rank; called by all ranks together. None where every rank has a whole model.
-
-    Raises:
-        RunError: another rank is lost.
-    """
-    layout = layout_of(recipe, ranks.world.size)
-    if layout is None or layout.stages == 1:
-        return None
-    # A recipe with stages names the backend `torch`, and a column has two ranks at least.
-    world = cast(TorchCommunicator, ranks.unwatched)
-    column = world.split([layout.column(replica) for replica in range(layout.replicas)])
-    row = world.split([layout.row(stage) for stage in range(layout.stages)])
-    process_group: dist.ProcessGroup = cast(TorchCommunicator, column).process_group
-    return StageGroups(layout, Neighbours(ranks.watched(column), process_group), row, ranks.watched(row))
-
+from hpcai500.workloads.base import Place, Workload
+from hpcai500.workloads.models.parts import Chain, Chained, Part
 
 # ----------------------------------------------------------------------------------------------------
 # Where the chain is cut.
@@ -92,7 +46,7 @@ def work_of(parts: Sequence[Part], count: FlopsCount) -> list[float]:
 
 
 def cut(work: Sequence[float], stages: int) -> list[range]:
-    """Cut parts with this `work` into consecutive ranges, one a stage, so that the largest stage is smallest.
+    """Cut parts with this `work` into `stages` consecutive ranges so that the largest has as little work as possible.
 
     Raises:
         RecipeError: there are fewer parts than stages.
@@ -153,8 +107,8 @@ class StageModule(nn.Module):
 class Pipe:
     """Passes batches forward and back through all stages of one model; every rank of its column calls alike.
 
-    `own` are the parts that this rank computes; of `example`, a batch as the first part takes it, only the shape
-    counts.
+    `own` are the parts that this rank computes; `example` is a batch as the first part takes it, whose values do not
+    matter.
 
     Attributes:
         waited_seconds: waiting for other stages, in `run` since `begin`. Measured on a CPU only; on a GPU, which
@@ -251,7 +205,7 @@ class Pipe:
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Tell and time that this rank computes; between such contexts it waits for other stages."""
+        """Time the body, in which this rank computes, and tell `phase`; between such contexts it waits for others."""
         start = time.perf_counter()
         self.phase(COMPUTING)
         try:
@@ -465,79 +419,3 @@ def _described(values: Mapping[str, Any]) -> dict[str, Any]:
         key: _Form(tuple(value.shape), value.dtype, value.device.type != "cpu") if isinstance(value, Tensor) else value
         for key, value in values.items()
     }
-
-
-# ----------------------------------------------------------------------------------------------------
-# One update.
-
-
-@dataclass
-class StagedUpdater(Updater):
-    """Does the updates of one stage; all ranks of the job call alike.
-
-    Only the first stage reads batches and counts their samples. The loss is that of this rank's replica, the same on
-    all its stages. `world` and `replicas` (the ranks that hold the same stage) are for the training thread.
-    """
-
-    pipe: Pipe = field(kw_only=True)
-    world: Communicator = field(kw_only=True)
-    replicas: Communicator = field(kw_only=True)
-    micro_batches: int = field(kw_only=True)
-    _agreed_seconds: float = field(default=0.0, init=False)
-
-    @property
-    def waited_seconds(self) -> float:
-        """Waiting in the last update: for other stages, for sums over replicas, and for all ranks to agree."""
-        return super().waited_seconds + self.pipe.waited_seconds + self._agreed_seconds
-
-    def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
-        """Leave the gradients of one update in the parameters of this stage: the mean over all shares."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.pipe.phase = self.phase
-        self.pipe.begin()
-        if self.reducer:
-            self.reducer.begin(number)
-        loss = 0.0
-        for turn in range(self.passes):
-            batch = self._next(batches)
-            with self._held_back(turn):
-                if self.reducer:
-                    self.reducer.backward_begins()
-                loss += self.pipe.run(batch.payload if batch else None, self.passes)
-            if tally and batch:
-                tally.add(batch)
-        self.phase(WAITING)
-        if self.reducer:
-            self.reducer.finish([])
-        return self._agreed(loss)
-
-    def _next(self, batches: Iterator[TrainingBatch]) -> TrainingBatch | None:
-        if not self.pipe.is_first:
-            return None
-        self.phase(READING)
-        batch = next(batches)
-        self.phase(COMPUTING)
-        return batch
-
-    def _agreed(self, loss: float) -> Tensor:
-        """Sum losses, alarms and requests to stop over all ranks; returns the loss of this replica."""
-        start = time.perf_counter()
-        # A place for each replica's loss: one sum of all would hide whose was not finite.
-        losses = [0.0] * self.replicas.size
-        losses[self.replicas.rank] = loss
-        numbers = torch.tensor([*losses, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
-        self.world.all_reduce(numbers)
-        alarms, *wishes = numbers[self.replicas.size :].tolist()
-        self.is_alarmed = alarms > 0
-        self.stop.agree(wishes)
-        self._agreed_seconds = time.perf_counter() - start
-        return numbers[self.replicas.rank]
-
-    def _held_back(self, turn: int) -> AbstractContextManager[Any]:
-        """Keep the reducer from sending gradients that are not complete yet.
-
-        They are complete during the last pass if that has one micro-batch, and only after it if it has several.
-        """
-        if self.reducer is None or (turn == self.passes - 1 and self.micro_batches == 1):
-            return nullcontext()
-        return self.reducer.accumulate()

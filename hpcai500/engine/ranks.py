@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch.distributed as dist
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.comm.connect import connect
 from hpcai500.comm.liveness import EVALUATING, STARTING, WAITING, WRITING, Monitor, start_watcher
+from hpcai500.comm.torch_backend import TorchCommunicator
 from hpcai500.engine.signals import StopRequest
 from hpcai500.errors import (
     CommunicationError,
@@ -361,3 +363,41 @@ def _require_same_update(recipe: Recipe, size: int) -> None:
             f"batch norm over {seen} was begun on {recipe.world_size} ranks and would be another on {size}: go on "
             f"with {recipe.world_size}"
         )
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The ranks of one model, first stage first: `column` is for the training thread, `process_group` for torch."""
+
+    column: Communicator
+    process_group: dist.ProcessGroup
+
+
+@dataclass(frozen=True)
+class StageGroups:
+    """The ranks of this rank's model, and the ranks that hold the same stage.
+
+    `replicas` is for any thread, `watched_replicas` for the training thread.
+    """
+
+    layout: Layout
+    neighbours: Neighbours
+    replicas: Communicator
+    watched_replicas: Communicator
+
+
+def stage_groups(recipe: Recipe, ranks: Ranks) -> StageGroups | None:
+    """Make the groups of this rank; called by all ranks together. None where every rank has a whole model.
+
+    Raises:
+        RunError: another rank is lost.
+    """
+    layout = layout_of(recipe, ranks.world.size)
+    if layout is None or layout.stages == 1:
+        return None
+    # A recipe with stages names the backend `torch`, and a column has two ranks at least.
+    world = cast(TorchCommunicator, ranks.unwatched)
+    column = world.split([layout.column(replica) for replica in range(layout.replicas)])
+    row = world.split([layout.row(stage) for stage in range(layout.stages)])
+    process_group: dist.ProcessGroup = cast(TorchCommunicator, column).process_group
+    return StageGroups(layout, Neighbours(ranks.watched(column), process_group), row, ranks.watched(row))

@@ -18,11 +18,10 @@ from hpcai500.engine.checkpoints import CheckpointStore
 from hpcai500.engine.evidence import Attribution, average_statistics, make_equal, require_equal
 from hpcai500.engine.graphs import step_graphs, step_model
 from hpcai500.engine.journal import Console, EpochTally, Journal, Status
-from hpcai500.engine.pipeline import StagedUpdater, StageGroups
 from hpcai500.engine.precision import Precision, device_name, same_kernels
-from hpcai500.engine.ranks import Ranks
+from hpcai500.engine.ranks import Ranks, StageGroups
 from hpcai500.engine.signals import StopRequest
-from hpcai500.engine.updates import Updater
+from hpcai500.engine.updates import StagedUpdater, Updater
 from hpcai500.engine.warm_up import Rehearsal, Rehearsed
 from hpcai500.errors import FAULTY_DEVICE, NotFiniteError, StoppedError
 from hpcai500.hosts import name_ranks

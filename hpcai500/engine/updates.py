@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn, optim
 
+from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.liveness import COMPUTING, READING, WAITING
 from hpcai500.comm.reducer import Reducer
 from hpcai500.comm.timeline import SpanSink, StepSpan
@@ -18,6 +21,9 @@ from hpcai500.engine.precision import Precision
 from hpcai500.engine.signals import StopRequest
 from hpcai500.optim.optimizers import advance
 from hpcai500.workloads.base import TrainingBatch, Workload
+
+if TYPE_CHECKING:
+    from hpcai500.engine.pipeline import Pipe
 
 
 @dataclass
@@ -126,5 +132,77 @@ class Updater:
     def _held_back(self, turn: int) -> AbstractContextManager[None]:
         """Let all passes but the last only add to the gradients; the sums are sent during the last one."""
         if self.reducer is None or turn == self.passes - 1:
+            return nullcontext()
+        return self.reducer.accumulate()
+
+
+@dataclass
+class StagedUpdater(Updater):
+    """Does the updates of one stage; all ranks of the job call alike.
+
+    Only the first stage reads batches and counts their samples. The loss is that of this rank's replica, the same on
+    all its stages. `world` and `replicas` (the ranks that hold the same stage) are for the training thread.
+    """
+
+    pipe: Pipe = field(kw_only=True)
+    world: Communicator = field(kw_only=True)
+    replicas: Communicator = field(kw_only=True)
+    micro_batches: int = field(kw_only=True)
+    _agreed_seconds: float = field(default=0.0, init=False)
+
+    @property
+    def waited_seconds(self) -> float:
+        """Waiting in the last update: for other stages, for sums over replicas, and for all ranks to agree."""
+        return super().waited_seconds + self.pipe.waited_seconds + self._agreed_seconds
+
+    def gradients(self, number: int, batches: Iterator[TrainingBatch], tally: EpochTally | None = None) -> Tensor:
+        """Leave the gradients of one update in the parameters of this stage: the mean over all shares."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.pipe.phase = self.phase
+        self.pipe.begin()
+        if self.reducer:
+            self.reducer.begin(number)
+        loss = 0.0
+        for turn in range(self.passes):
+            batch = self._next(batches)
+            with self._held_back(turn):
+                if self.reducer:
+                    self.reducer.backward_begins()
+                loss += self.pipe.run(batch.payload if batch else None, self.passes)
+            if tally and batch:
+                tally.add(batch)
+        self.phase(WAITING)
+        if self.reducer:
+            self.reducer.finish([])
+        return self._agreed(loss)
+
+    def _next(self, batches: Iterator[TrainingBatch]) -> TrainingBatch | None:
+        if not self.pipe.is_first:
+            return None
+        self.phase(READING)
+        batch = next(batches)
+        self.phase(COMPUTING)
+        return batch
+
+    def _agreed(self, loss: float) -> Tensor:
+        """Sum losses, alarms and requests to stop over all ranks; returns the loss of this replica."""
+        start = time.perf_counter()
+        # A place for each replica's loss: one sum of all would hide whose was not finite.
+        losses = [0.0] * self.replicas.size
+        losses[self.replicas.rank] = loss
+        numbers = torch.tensor([*losses, float(self.alarm), *self.stop.wishes()], dtype=torch.float64)
+        self.world.all_reduce(numbers)
+        alarms, *wishes = numbers[self.replicas.size :].tolist()
+        self.is_alarmed = alarms > 0
+        self.stop.agree(wishes)
+        self._agreed_seconds = time.perf_counter() - start
+        return numbers[self.replicas.rank]
+
+    def _held_back(self, turn: int) -> AbstractContextManager[Any]:
+        """Keep the reducer from sending gradients that are not complete yet.
+
+        They are complete during the last pass if that has one micro-batch, and only after it if it has several.
+        """
+        if self.reducer is None or (turn == self.passes - 1 and self.micro_batches == 1):
             return nullcontext()
         return self.reducer.accumulate()

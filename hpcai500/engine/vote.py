@@ -12,11 +12,7 @@ first member that cannot vote is written to the file of `--refused`, {member, re
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,22 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from hpcai500.engine.measurement import CommandParser, exit_code_of, let_threads_spin
 from hpcai500.engine.predictions import is_same_quality, last_evaluation
-from hpcai500.errors import HpcAi500Error, RecipeError, RecordError, RunError, UsageError, WrongAnswerError
-from hpcai500.files import scratch, write_atomically
+from hpcai500.errors import HpcAi500Error, RecordError, RunError, UsageError, WrongAnswerError
 from hpcai500.layers import Recipe
 from hpcai500.methodology.ensemble import EVALUATION, OUT_OF_BAG, expected_kinds, file_of, vouched
 from hpcai500.methodology.sampling import SampleIds, draws, probe, unseen_probe
-from hpcai500.progress import Tracker, silent, track
-from hpcai500.recipe import parse_resolved, table_differences
+from hpcai500.progress import Tracker, silent
+from hpcai500.recipe import table_differences
 from hpcai500.record import Record, read_record
 from hpcai500.workloads.base import Evaluation
 from hpcai500.workloads.voting import SAMPLES, Form, Predictions, Voter, read_arrays, voter
-
-# ----------------------------------------------------------------------------------------------------
-# Counting the votes.
-
 
 SCHEMA = "hpcai500-vote-1"
 _EVERY_POINT_TO = 16
@@ -282,61 +272,3 @@ def _named(member: Listed, on_refused: OnRefused) -> Iterator[None]:
 
 def _rest(one: Evaluation) -> dict[str, Any]:
     return {"per_class": dict(one.per_class) or None, "samples": one.samples}
-
-
-# ----------------------------------------------------------------------------------------------------
-# The command, which `hpcai500 ensemble collect` starts.
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Vote; returns the exit code: 2 for a member that is refused. Errors are one line on stderr."""
-
-    def command() -> None:
-        options = _options(arguments)
-        recipe = _read_recipe(options.recipe)
-        with scratch(os.environ, options.out.parent):
-            let_threads_spin()
-
-            def on_refused(number: int, reason: str) -> None:
-                if options.refused is not None:
-                    _write(options.refused, {"member": number, "reason": reason})
-
-            members = read_list(options.records, options.recipe.parent)
-            vote = hold_vote(recipe, members, track, on_refused)
-        _write(options.out, vote)
-
-    return exit_code_of(command)
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    try:
-        write_atomically(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror}; mend it, then vote again") from error
-
-
-def _read_recipe(path: Path) -> Recipe:
-    try:
-        recipe = parse_resolved(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not a text in UTF-8: {error.reason}") from error
-    if recipe.ensemble is None:
-        raise RecipeError(f"{path}: of one model: without a table [ensemble] nobody votes")
-    return recipe
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser(prog="python -m hpcai500.engine.vote", description=__doc__.partition("\n")[0])
-    parser.add_argument("--recipe", type=Path, required=True, help="recipe.toml of the ensemble, or of any member")
-    parser.add_argument(
-        "--records", type=Path, required=True, help="list: a member's number, a tab, its record; a line"
-    )
-    parser.add_argument("-o", "--out", type=Path, required=True, help="file that the vote is written to")
-    parser.add_argument("--refused", type=Path, help="file that the first member that cannot vote is written to")
-    return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

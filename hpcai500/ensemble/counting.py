@@ -416,7 +416,7 @@ def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
             listed.write_text("".join(f"{one.number}\t{one.record}\n" for one in members), encoding="utf-8")
             code = run_to_end(
                 module_command(
-                    "engine.vote", "--recipe", (ensemble.path / RECIPE).absolute(), "--records", listed,
+                    "engine.vote_command", "--recipe", (ensemble.path / RECIPE).absolute(), "--records", listed,
                     "--refused", refused, "-o", out.absolute(),
                 ),
                 hold=True,

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from hpcai500.comm.reducer import BYTES_AN_ELEMENT
 from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
-from hpcai500.measure.flops import FlopsCount
 from hpcai500.methodology.cost import Gradients, Phases, summarised
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hpcai500.engine.measured_steps import BlankSteps
+    from hpcai500.measure.flops import FlopsCount
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -33,6 +32,8 @@ def gradients_of(named: Iterable[tuple[str, nn.Parameter]], count: FlopsCount) -
     operations of its own module and of all later ones are done: `ready` is their share of the backward FLOPs. Modules
     that are not counted (normalisation) are ready with what was sent before them.
     """
+    from hpcai500.comm.reducer import BYTES_AN_ELEMENT  # torch after OpenMP's variables
+
     done, ready = 0.0, {}
     backward = count.training_flops - count.forward_flops
     for operator in reversed(count.operators):

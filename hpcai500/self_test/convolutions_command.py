@@ -10,7 +10,7 @@ import torch
 from hpcai500.errors import ExitCode
 from hpcai500.measure.convolutions import FIX, Setting, convolutions_of, wrong_gradients
 from hpcai500.recipe import load_recipe
-from hpcai500.self_test.kernels import require
+from hpcai500.self_test.checking import require
 from hpcai500.self_test.process import begin
 from hpcai500.workloads import model_of
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hpcai500.errors import ExitCode
-from hpcai500.self_test import kernels, libraries
+from hpcai500.self_test import accelerator, libraries
 from hpcai500.self_test.process import begin
 
 
@@ -23,14 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for name, tell in facts.items():
         findings.check(f"libraries: {name}", tell)
-    for name, body in kernels.CHECKS.items():
+    for name, body in accelerator.CHECKS.items():
         findings.check(f"{name} [CUDA]", _on_device(body))
     return ExitCode.PASS
 
 
 def _on_device(body: Callable[[torch.device], str]) -> Callable[[], str]:
     def check() -> str:
-        device = kernels.find_device()
+        device = accelerator.find_device()
         return f"{torch.cuda.get_device_name(device)}: {body(device)}"
 
     return check

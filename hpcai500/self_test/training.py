@@ -15,7 +15,7 @@ from hpcai500.errors import EnvironmentLacksError, ExitCode, RunError, WrongAnsw
 from hpcai500.methodology.result import Result, derive
 from hpcai500.recipe import rulebook
 from hpcai500.record import Record, iterate, read_record
-from hpcai500.self_test.kernels import require, require_equal
+from hpcai500.self_test.checking import require, require_equal
 
 _EPOCHS = 2
 _COMMON = (

@@ -10,22 +10,16 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
-from hpcai500.data.climate.years import MOST_BOXES
-from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
+from hpcai500.layers import Recipe
 from hpcai500.progress import Tracker, track
-from hpcai500.recipe import benchmark_rules
-from hpcai500.workloads.models.detector import FasterRCNN, Targets, blank_targets
-from hpcai500.workloads.models.parts import Part, detector_parts
-from hpcai500.workloads.models.resnet import ResNet
 
 # ----------------------------------------------------------------------------------------------------
 # The workload, as the engine sees it.
@@ -199,146 +193,8 @@ class WorkloadFactory(Protocol):
 # Which modules of our models have static shapes and are called once a step, so that a CUDA graph can hold them.
 
 
-def static_parts(model: nn.Module, ranks: int) -> tuple[str, ...]:
-    """Names of modules of `model` in the order of their calls, for training by `ranks`; "" is the model itself.
-
-    Gradients of a part come all at once, when its backward graph has run. One rank has nobody to send them to and takes
-    parts as large as possible. Several take stage by stage, so that the all-reduce of one stage overlaps the backward
-    pass of the next; the few kernels of the stem and the classifier are then launched one by one. An unknown model is
-    taken whole.
-    """
-    match model:
-        case ResNet():
-            return tuple(model.stage_names) if ranks > 1 else ("",)
-        case FasterRCNN():
-            # The rest of a step chooses by values, so no graph can hold it.
-            stages = tuple(f"backbone.body.{name}" for name in model.backbone.body.stage_names)
-            return (*stages, "backbone.fpn", "rpn.head") if ranks > 1 else ("dense",)
-        case _:
-            return ("",)
-
-
-# ----------------------------------------------------------------------------------------------------
-# A workload without data: the model of a recipe and input of its shape, for steps that only time or profile it.
-
-
-class BlankWorkload:
-    """What `engine.updates.Updater` and `engine.rehearsal.Rehearsal` need of a workload, and a forward pass.
-
-    Losses are those of `workloads.ic` and `workloads.ewa`. Images are noise, as normalised images are: zeros would stay
-    zeros through all layers, take less power, and so run faster than training does. Where boxes are learnt, each image
-    has one, fewer than real images, with places for as many as a year's file has.
-
-    Args:
-        classes: outputs of a classifier; by default those of the edition's data set.
-        grid: height and width of a climate image; by default the edition's.
-
-    Attributes:
-        after_loss: called when a loss is computed, before its backward pass.
-    """
-
-    def __init__(
-        self, recipe: Recipe, place: Place, classes: int | None = None, grid: tuple[int, int] | None = None
-    ) -> None:
-        rules = benchmark_rules(recipe.edition, recipe.benchmark)
-        self._place, self._recipe = place, recipe
-        self._classes = classes or rules["classes"]
-        self._grid = grid or tuple(rules.get("grid", ()))
-        self.after_loss: Callable[[], None] = lambda: None
-        self.model: nn.Module = self._build()
-
-    def blank_payload(self) -> Any:
-        """One batch, on the host."""
-        options, batch = self._recipe.workload, self._recipe.hyperparameters.batch_size
-        if isinstance(options, ImageClassification):
-            return self._images(batch, 3, options.image_size, options.image_size), torch.zeros(batch, dtype=torch.int64)
-        assert isinstance(options, ExtremeWeather)
-        height, width = self._grid[0], options.crop_width or self._grid[1]
-        targets = blank_targets(batch, MOST_BOXES, height, width)
-        return self._images(batch, len(options.channels), height, width), targets
-
-    def graphed_parts(self) -> tuple[str, ...]:
-        return static_parts(self.model, self._place.world_size)
-
-    def loss(self, model: nn.Module, payload: Any) -> Tensor:
-        images, truth = payload[0].to(self._place.device), payload[1].to(self._place.device)
-        options = self._recipe.workload
-        if isinstance(options, ImageClassification):
-            loss = F.cross_entropy(model(images), truth, label_smoothing=options.label_smoothing)
-        else:
-            loss = cast(Tensor, sum(model(images, truth).values()))
-        self.after_loss()
-        return loss
-
-    def infer(self, model: nn.Module, payload: Any) -> None:
-        """The forward pass of an evaluation."""
-        model(payload[0].to(self._place.device))
-
-    def _images(self, *shape: int) -> Tensor:
-        layout = torch.channels_last if self._recipe.framework.channels_last else torch.contiguous_format
-        return noise(*shape, dtype=self._place.input_dtype).to(memory_format=layout)
-
-    def _build(self) -> nn.Module:
-        options = self._recipe.workload
-        talks = getattr(options, "norm", None) == "sync-batch"
-        conversation = self._place.second_conversation() if talks else None
-        if isinstance(options, ImageClassification):
-            from hpcai500.workloads import ic  # a run has one benchmark
-
-            return ic.build_model(options, self._classes, conversation)
-        from hpcai500.workloads import ewa  # a run has one benchmark
-
-        assert isinstance(options, ExtremeWeather)
-        return ewa.build_model(options, conversation)
-
-
 # ----------------------------------------------------------------------------------------------------
 # A model that can be cut over ranks (model and pipeline parallelism).
-
-
-@dataclass(frozen=True)
-class Chain:
-    """A model as parts that follow one another, and a loss of the last part's outputs.
-
-    Attributes:
-        parts: first to last; modules that only the loss uses are in the last.
-        inputs: what the first part takes, on the device, from a payload.
-        targets: what the loss takes besides, from a payload: on the host, and small, as it is sent to the last rank.
-        pick: of such targets, those of some of the samples.
-        loss: the scalar that is minimised, from the last part's outputs and their targets.
-    """
-
-    parts: tuple[Part, ...]
-    inputs: Callable[[Any], Tensor]
-    targets: Callable[[Any], Any]
-    pick: Callable[[Any, slice], Any]
-    loss: Callable[[tuple[Tensor, ...], Any], Tensor]
-
-
-@runtime_checkable
-class Chained(Protocol):
-    """A workload whose model can be cut."""
-
-    def chain(self) -> Chain:
-        """The model's parts; `Workload.loss` of a payload is `loss(parts(inputs), targets)`."""
-
-
-def detector_chain(
-    model: FasterRCNN, size: tuple[int, int], device: torch.device, inputs: Callable[[Any], Tensor]
-) -> Chain:
-    """The chain of a detector on `device`, for training images of `size` (height, width).
-
-    `inputs` gives the images of a payload, whose second part are their `Targets`.
-    """
-
-    def loss(levels: tuple[Tensor, ...], targets: Targets) -> Tensor:
-        losses = cast(dict[str, Tensor], model.judge(levels, size, targets.to(device)))
-        return cast(Tensor, sum(losses.values()))
-
-    def pick(targets: Targets, which: slice) -> Targets:
-        return Targets(targets.boxes[which], targets.labels[which], targets.seeds[which])
-
-    return Chain(detector_parts(model), inputs, lambda payload: payload[1], pick, loss)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -26,16 +26,7 @@ from hpcai500.data.samplers import SampleIds, Shares, evaluation_shard, training
 from hpcai500.drawing import drawn
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.layers import ClimateProblem, ExtremeWeather, Recipe
-from hpcai500.workloads.base import (
-    Chain,
-    Evaluation,
-    Place,
-    TrainingBatch,
-    detector_chain,
-    leader_first,
-    noise,
-    static_parts,
-)
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, leader_first, noise
 from hpcai500.workloads.models.detector import (
     Anchors,
     Backbone,
@@ -52,6 +43,7 @@ from hpcai500.workloads.models.detector import (
     blank_targets,
 )
 from hpcai500.workloads.models.normalisation import norm_factory
+from hpcai500.workloads.models.parts import Chain, detector_chain, static_parts
 from hpcai500.workloads.models.resnet import BLOCKS, ResNetStages
 from hpcai500.workloads.quality import AveragePrecision
 from hpcai500.workloads.voting import Image, Seen, flat

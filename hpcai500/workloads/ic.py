@@ -23,18 +23,9 @@ from hpcai500.data.imagenet.index import Split, load_content_fingerprint, load_i
 from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
 from hpcai500.data.samplers import SampleIds, Shares, epoch_order, evaluation_shard, training_samples
 from hpcai500.layers import ImageClassification, Recipe
-from hpcai500.workloads.base import (
-    Chain,
-    Evaluation,
-    Place,
-    TrainingBatch,
-    gather_rows,
-    leader_first,
-    noise,
-    static_parts,
-)
+from hpcai500.workloads.base import Evaluation, Place, TrainingBatch, gather_rows, leader_first, noise
 from hpcai500.workloads.models.normalisation import norm_factory
-from hpcai500.workloads.models.parts import classifier_parts
+from hpcai500.workloads.models.parts import Chain, classifier_parts, static_parts
 from hpcai500.workloads.models.resnet import BLOCKS, ResNet
 from hpcai500.workloads.quality import Top1
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator
@@ -108,6 +106,8 @@ class AveragePrecision:
         return Precision(float(np.mean(occurring)) if occurring else 0.0, per_class)
 
     def _evaluate(self) -> dict[str, float | None]:
+        from pycocotools.cocoeval import COCOeval  # only detectors need it
+
         truth = self._dataset(self._truth)
         found = truth.loadRes(self._detections) if self._detections else self._dataset([])
         evaluation = COCOeval(truth, found, iouType="bbox")
@@ -124,6 +124,8 @@ class AveragePrecision:
         }
 
     def _dataset(self, annotations: list[dict[str, Any]]) -> Any:
+        from pycocotools.coco import COCO
+
         dataset = COCO()
         dataset.dataset = {
             "images": [{"id": image} for image in range(1, self.images + 1)],

@@ -229,7 +229,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_who_waits_in_vain_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(connect, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(connecting, "_QUIET_SECONDS", 0.1)
     port = free_port()
     with pytest.raises(RunError, match=rf"^waited 1 s for rank 0 at 127.0.0.1:{port}: "):
         meet(at(port, 1, 3), patience=1)

@@ -148,7 +148,7 @@ def test_help_explains_and_succeeds(arguments: list[str], capsys: pytest.Capture
 def test_an_interrupt_is_one_line_and_the_next_call_goes_on(tmp_path: Path, workers: str) -> None:
     old = write_year(tmp_path / "source", 1979, images_of(60, 48, 72), **SHIPPED)
     target = tmp_path / "target"
-    script = "import sys; from hpcai500.data.climate.values import raw_images; raw_images.BLOCK_BYTES = 1; "
+    script = "import sys; from hpcai500.data.climate import values; values.BLOCK_BYTES = 1; "
     script += "from hpcai500.data.command import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", script, "repack", "ewa", str(old.parent), str(target), "--workers", workers]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

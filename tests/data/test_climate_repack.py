@@ -282,7 +282,7 @@ def test_a_corrupt_source_is_named(source: Path, target: Path) -> None:
 COMMAND = """
 import resource, sys
 from pathlib import Path
-from hpcai500.data.climate.values import raw_images
+from hpcai500.data.climate import values
 from hpcai500.data.climate.repack import Repacking
 from hpcai500.errors import RunError
 from hpcai500.progress import silent
@@ -292,7 +292,7 @@ def progress(total, description, unit):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
     return silent(total, description, unit)
 
-raw_images.BLOCK_BYTES = 1
+values.BLOCK_BYTES = 1
 job = Repacking(Path(sys.argv[1]), Path(sys.argv[2]), kind=sys.argv[3], workers=1)
 job._progress = progress
 try:

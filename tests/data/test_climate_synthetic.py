@@ -263,7 +263,7 @@ def test_no_workers_are_refused(tmp_path: Path) -> None:
 def test_what_a_killed_call_left_goes_with_the_next(tmp_path: Path) -> None:
     code = MAKE.replace(
         "try:",
-        "import os, signal\nfrom hpcai500.data.climate.weather import synthetic\n"
+        "import os, signal\nfrom hpcai500.data.climate import synthetic\n"
         "synthetic.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\ntry:",
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path), "image"], check=False)

@@ -16,8 +16,7 @@ from PIL import Image
 from hpcai500._core import SeekIndex
 from hpcai500.data.imagenet import check as check_module
 from hpcai500.data.imagenet.check import FileCheck, check_file, check_images
-from hpcai500.data.imagenet.index import load_content_fingerprint, load_index
-from hpcai500.data.imagenet.loader import decode_odd
+from hpcai500.data.imagenet.index import decode_odd, load_content_fingerprint, load_index
 from hpcai500.errors import DataError
 
 ODD = "train/cat/odd.JPEG"

@@ -30,7 +30,8 @@ from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import Rehearsal
 from hpcai500.errors import RecipeError
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.base import TrainingBatch, Workload, static_parts
+from hpcai500.workloads.base import TrainingBatch, Workload
+from hpcai500.workloads.models.parts import static_parts
 from hpcai500.workloads.models.resnet import BasicBlock, ResNet
 
 CPU = torch.device("cpu")

@@ -16,7 +16,8 @@ from hpcai500.engine.signals import StopRequest
 from hpcai500.engine.updates import Updater
 from hpcai500.optim.optimizers import build_optimizer
 from hpcai500.recipe import reference_recipe
-from hpcai500.workloads.base import Workload, static_parts
+from hpcai500.workloads.base import Workload
+from hpcai500.workloads.models.parts import static_parts
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,11 +15,11 @@ from threads_at_exit import ThreadsAtExit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcai500.engine.pipeline import Neighbours, Pipe
+from hpcai500.engine.pipeline import Pipe
 from hpcai500.engine.precision import Precision
+from hpcai500.engine.ranks import Neighbours
 from hpcai500.errors import CommunicationError
-from hpcai500.workloads.base import Chain
-from hpcai500.workloads.models.parts import Part
+from hpcai500.workloads.models.parts import Chain, Part
 
 CPU = torch.device("cpu")
 SAMPLES, CLASSES, PASSES = 8, 5, 2

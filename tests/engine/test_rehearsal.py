@@ -17,7 +17,8 @@ from hpcai500.engine.updates import Updater
 from hpcai500.engine.warm_up import Rehearsal
 from hpcai500.hosts import find_placement
 from hpcai500.recipe import load_recipe
-from hpcai500.workloads.base import BlankWorkload, Place, Workload
+from hpcai500.workloads.base import Place, Workload
+from hpcai500.workloads.blank import BlankWorkload
 
 SMALL = ("workload.width=8", "workload.image_size=32", "hyperparameters.batch_size=2",
          "hardware.accelerators_per_node=2", "communication.backend=torch")  # fmt: skip

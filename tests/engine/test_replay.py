@@ -23,7 +23,7 @@ from tiny_runs import train_arguments, weather_arguments
 from hpcai500 import train
 from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine import replay_command
-from hpcai500.engine.replay_command import first_filters, load_weights, sketch_of
+from hpcai500.engine.checkpoint_weights import first_filters, load_weights, sketch_of
 from hpcai500.errors import WrongAnswerError
 from hpcai500.layers import ImageClassification
 from hpcai500.record import iterate, read_record

@@ -16,7 +16,7 @@ from tiny_members import member_arguments, member_recipe
 from written_campaign import edit_record
 
 from hpcai500 import train
-from hpcai500.engine import vote as vote_module
+from hpcai500.engine import vote_command as vote_module
 from hpcai500.engine.vote import curve_points, read_list
 from hpcai500.ensemble.counting import Member, RefusedError, run_vote
 from hpcai500.ensemble.journal import Ensemble

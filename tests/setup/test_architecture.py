@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +168,36 @@ def test_no_two_test_files_have_one_name() -> None:
     """pytest imports them by it, and then collects neither."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "cli.commands",
+        "data.command",
+        "engine.replay_command",
+        "engine.vote_command",
+        "measure.flops_command",
+        "measure.micro_command",
+        "measure.preflight_command",
+        "measure.profile_command",
+        "measure.step_command",
+        "measure.system_command",
+        "self_test.kernels_command",
+        "self_test.training_command",
+        "train",
+    ],
+)
+def test_a_command_loads_torch_only_when_it_needs_it(module: str) -> None:
+    """It takes seconds, and OpenMP reads its variables when it is loaded: a command of the job sets them first."""
+    code = f"import sys, hpcai500.{module}; print(sorted({{'torch', 'pycocotools', 'matplotlib'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("module", ["workloads.ic", "workloads.ewa", "workloads.simple"])
+def test_a_workload_does_not_load_the_compiler(module: str) -> None:
+    """torch's compiler and COCO's code take a second of each start."""
+    code = (
+        f"import sys, hpcai500.{module}; print(sorted({{'torch._dynamo', 'pycocotools', 'numba'}} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -124,7 +124,7 @@ def test_a_log_of_more_events_than_any_run_has_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_line_that_is_longer_than_any_event_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content_module.limits, "LINE_BYTES", 1000)
+    monkeypatch.setattr(content_module, "LINE_BYTES", 1000)
     content = b'{"a": "' + b"x" * 2000 + b'"}\n'
     told = refusal(write_submission(tmp_path / "s.zip", with_file(EVENTS, content)), tmp_path / "out")
     assert "a line of more than 1000 bytes" in told

@@ -16,7 +16,8 @@ from hpcai500.layers import ImageClassification
 from hpcai500.recipe import load_recipe
 from hpcai500.workloads.ewa import build_model as build_detector
 from hpcai500.workloads.ic import build_model
-from hpcai500.workloads.models.normalisation import SyncBatchNorm2d, norm_factory
+from hpcai500.workloads.models.normalisation import norm_factory
+from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d
 
 SHARES = (5, 3)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hpcai500.engine.graphs import StepGraphs
 from hpcai500.engine.precision import Precision
-from hpcai500.workloads.base import static_parts
 from hpcai500.workloads.models.detector import FasterRCNN
+from hpcai500.workloads.models.parts import static_parts
 
 CPU = torch.device("cpu")
 

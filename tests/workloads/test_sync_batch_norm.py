@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hpcai500.comm.communicator import Communicator, LocalCommunicator
 from hpcai500.measure.flops import count_flops
-from hpcai500.workloads.models.normalisation import SyncBatchNorm2d
+from hpcai500.workloads.models.sync_batch_norm import SyncBatchNorm2d
 
 CHANNELS = 3
 

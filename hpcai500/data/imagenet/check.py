@@ -23,11 +23,11 @@ from hpcai500.data.imagenet.index import (
     ContentDigest,
     ImageIndex,
     Split,
+    decode_odd,
     load_index,
     read_image,
     store_content_fingerprint,
 )
-from hpcai500.data.imagenet.loader import decode_odd
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, FoundIndex, SeekCounts, find_seek_index
 from hpcai500.data.staging.reading import require_all_files
 from hpcai500.errors import DataError

@@ -6,10 +6,8 @@ repeated.
 
 from __future__ import annotations
 
-import io
 import os
 import time
-import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,55 +18,15 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, UnidentifiedImageError
 
 from hpcai500._core import Batch, DecodeSpec, Failure, JpegLoader, crop_pixels
 from hpcai500.data.device_batches import HeldSlots, Mark, stream_mark
-from hpcai500.data.imagenet.index import Split, read_image
+from hpcai500.data.imagenet.index import Split, decode_odd, read_image
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staging.layout import is_staged
 from hpcai500.data.staging.reading import not_staged
 from hpcai500.errors import DataError
-
-# ----------------------------------------------------------------------------------------------------
-# Files that the core's JPEG decoder leaves to Pillow: ImageNet itself holds a PNG named .JPEG.
-
-
-Pixels = npt.NDArray[np.uint8]
-
-
-def decode_odd(content: bytes) -> Pixels:
-    """Decode any image file that Pillow reads to uint8 of shape (height, width, 3), RGB.
-
-    Grey becomes RGB, transparency is dropped, 16-bit grey keeps its upper 8 bits. Raises ValueError with the reason
-    when the file is not an image, truncated, damaged, or so large that Pillow suspects an attack.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Pillow's advice to programmers (a palette's transparency, a large size) is no defect of the data.
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(content)) as image:
-                return _rgb(image)
-    except UnidentifiedImageError as error:
-        raise ValueError("no JPEG and no other image format that Pillow knows") from error
-    except Exception as error:
-        # Pillow's decoders raise a dozen types (OSError, SyntaxError, struct.error, ...) for damaged input.
-        raise ValueError(f"{str(error).strip() or type(error).__name__}") from error
-
-
-def _rgb(image: Image.Image) -> Pixels:
-    if image.mode.startswith("I"):
-        # Pillow's own conversion of 16-bit grey clips at 255, which gives a white image.
-        grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    # A copy, as asarray of an image is read-only and cropping may need to own it.
-    return np.array(image.convert("RGB"), dtype=np.uint8)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The loader.
-
 
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
 Layout = Literal["nchw", "nhwc"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
-from hpcai500.workloads.models.detector import FasterRCNN
+from hpcai500.workloads.models.detector import FasterRCNN, Targets
 from hpcai500.workloads.models.resnet import ResNet, ResNetStages
 
 
@@ -91,3 +94,67 @@ class _Judges(nn.Module):
     def forward(self, *levels: Tensor) -> tuple[Tensor, ...]:
         """The levels, unchanged."""
         return levels
+
+
+def static_parts(model: nn.Module, ranks: int) -> tuple[str, ...]:
+    """Names of modules of `model` in the order of their calls, for training by `ranks`; "" is the model itself.
+
+    Gradients of a part come all at once, when its backward graph has run. One rank has nobody to send them to and takes
+    parts as large as possible. Several take stage by stage, so that the all-reduce of one stage overlaps the backward
+    pass of the next; the few kernels of the stem and the classifier are then launched one by one. An unknown model is
+    taken whole.
+    """
+    match model:
+        case ResNet():
+            return tuple(model.stage_names) if ranks > 1 else ("",)
+        case FasterRCNN():
+            # The rest of a step chooses by values, so no graph can hold it.
+            stages = tuple(f"backbone.body.{name}" for name in model.backbone.body.stage_names)
+            return (*stages, "backbone.fpn", "rpn.head") if ranks > 1 else ("dense",)
+        case _:
+            return ("",)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A model as parts that follow one another, and a loss of the last part's outputs.
+
+    Attributes:
+        parts: first to last; modules that only the loss uses are in the last.
+        inputs: what the first part takes, on the device, from a payload.
+        targets: what the loss takes besides, from a payload: on the host, and small, as it is sent to the last rank.
+        pick: of such targets, those of some of the samples.
+        loss: the scalar that is minimised, from the last part's outputs and their targets.
+    """
+
+    parts: tuple[Part, ...]
+    inputs: Callable[[Any], Tensor]
+    targets: Callable[[Any], Any]
+    pick: Callable[[Any, slice], Any]
+    loss: Callable[[tuple[Tensor, ...], Any], Tensor]
+
+
+@runtime_checkable
+class Chained(Protocol):
+    """A workload whose model can be cut."""
+
+    def chain(self) -> Chain:
+        """The model's parts; `Workload.loss` of a payload is `loss(parts(inputs), targets)`."""
+
+
+def detector_chain(
+    model: FasterRCNN, size: tuple[int, int], device: torch.device, inputs: Callable[[Any], Tensor]
+) -> Chain:
+    """The chain of a detector on `device`, for training images of `size` (height, width).
+
+    `inputs` gives the images of a payload, whose second part are their `Targets`.
+    """
+
+    def loss(levels: tuple[Tensor, ...], targets: Targets) -> Tensor:
+        losses = cast(dict[str, Tensor], model.judge(levels, size, targets.to(device)))
+        return cast(Tensor, sum(losses.values()))
+
+    def pick(targets: Targets, which: slice) -> Targets:
+        return Targets(targets.boxes[which], targets.labels[which], targets.seeds[which])
+
+    return Chain(detector_parts(model), inputs, lambda payload: payload[1], pick, loss)
