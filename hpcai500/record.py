@@ -116,6 +116,21 @@ def parse_events(
     return events, len(rest)
 
 
+def parse_journal(content: bytes, name: str, first: str) -> tuple[bytes, list[Event]]:
+    """The whole lines of a journal, and their events, which begin with one of the key `first`.
+
+    Nobody has acted on a line that a crash cut off: `append_line` returns once the line is on disk.
+
+    Raises:
+        RecordError: as `parse_events`, or the journal begins otherwise.
+    """
+    whole = content[: content.rfind(b"\n") + 1]
+    events, _ = parse_events(whole, name)
+    if not events or events[0]["key"] != first:
+        raise RecordError(f"{name}:1: expected the event {first} first")
+    return whole, events
+
+
 def _parse_event(line: bytes, place: str) -> Event:
     try:
         event = json.loads(line)

@@ -23,7 +23,7 @@ from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.plugins import plugin_facts
 from hpcai500.recipe import recipe_hash, tables_hash, to_toml
-from hpcai500.record import FIRST_PREVIOUS, Event, event_line, iterate, last_hash, line_hash, new_event, parse_events
+from hpcai500.record import FIRST_PREVIOUS, Event, event_line, iterate, last_hash, line_hash, new_event, parse_journal
 from hpcai500.system.software import package_code_hash
 from hpcai500.toml_source import parse_toml
 
@@ -167,11 +167,7 @@ def read_campaign(folder: Path) -> Campaign:
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
     tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
-    # A line that a crash cut off was never acted on: `append_line` returns once the line is on disk.
-    whole = content[: content.rfind(b"\n") + 1]
-    events, _ = parse_events(whole, str(path))
-    if not events or events[0]["key"] != "campaign_start":
-        raise RecordError(f"{path}:1: expected the event campaign_start first")
+    whole, events = parse_journal(content, str(path), "campaign_start")
     try:
         return _campaign(folder, whole, tables, events)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

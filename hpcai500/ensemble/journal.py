@@ -26,7 +26,7 @@ from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.plugins import plugin_facts
 from hpcai500.recipe import parse_resolved, recipe_hash, tables_hash, to_toml
-from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, new_event, parse_events
+from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, new_event, parse_journal
 from hpcai500.system.software import package_code_hash
 from hpcai500.toml_source import parse_toml
 
@@ -161,11 +161,7 @@ def read_ensemble(folder: Path) -> Ensemble:
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
     tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
-    # Nobody has acted on a line that a crash cut off.
-    whole = content[: content.rfind(b"\n") + 1]
-    events, _ = parse_events(whole, str(path))
-    if not events or events[0]["key"] != "ensemble_start":
-        raise RecordError(f"{path}:1: expected the event ensemble_start first")
+    whole, events = parse_journal(content, str(path), "ensemble_start")
     try:
         start = events[0]["value"]
         if start["schema"] != SCHEMA:

@@ -17,7 +17,7 @@ from hpcai500 import train
 from hpcai500.methodology.result import derive
 from hpcai500.recipe import rulebook
 from hpcai500.record import read_record
-from hpcai500.results.verification.records import RECORD_CHECKS
+from hpcai500.results.verification.checks import RECORD_CHECKS
 
 Run = Callable[..., tuple[int, Path]]
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "hyperparameters.batch_size=4")

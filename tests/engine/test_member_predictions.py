@@ -29,7 +29,7 @@ from hpcai500.methodology.result import derive
 from hpcai500.methodology.sampling import draws, probe
 from hpcai500.recipe import rulebook
 from hpcai500.record import Event, RecordWriter, iterate, read_record
-from hpcai500.results.verification.records import RECORD_CHECKS
+from hpcai500.results.verification.checks import RECORD_CHECKS
 from hpcai500.workloads.ic import ImageClassificationWorkload
 from hpcai500.workloads.voting import voter
 

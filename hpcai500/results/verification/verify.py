@@ -19,7 +19,7 @@ from hpcai500.recipe import rulebook
 from hpcai500.results.submission.archive import open_submission
 from hpcai500.results.submission.signature import check_signature, require_signers
 from hpcai500.results.verification.campaign import level_of, not_compared
-from hpcai500.results.verification.checks import CHECKS
+from hpcai500.results.verification.checks import CHECKS, RECORD_CHECKS
 from hpcai500.results.verification.context import Check, Context, Question, read_context
 from hpcai500.results.verification.finding import (
     DOUBTS,
@@ -33,7 +33,6 @@ from hpcai500.results.verification.finding import (
     one_line,
     warning,
 )
-from hpcai500.results.verification.records import RECORD_CHECKS
 from hpcai500.results.verification.replay import replay_left_out
 from hpcai500.text import scaled
 
