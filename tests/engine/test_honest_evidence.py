@@ -9,15 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import evidence
 import pytest
 from many_ranks import start, started
 from tiny_runs import train_arguments, weather_arguments
 
 from hpcai500 import train
-from hpcai500.methodology.result import derive
-from hpcai500.recipe import rulebook
 from hpcai500.record import read_record
-from hpcai500.results.verification.checks import RECORD_CHECKS
 
 Run = Callable[..., tuple[int, Path]]
 TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "hyperparameters.batch_size=4")
@@ -30,15 +28,12 @@ LOOKED_AT = (
 
 def findings(path: Path) -> list[str]:
     """`severity name: evidence` of all that is against a complete record; its notes must be there, too."""
-    record = read_record(path)
-    assert record.status == "done"
-    rules = rulebook("v2.0", record.tables["benchmark"])
-    result = derive(record.tables, rules, record.events)
-    found = [one for check in RECORD_CHECKS for one in check(record, result, rules)]
+    assert read_record(path).status == "done"
+    found = evidence.findings(path)
     assert [one for one in found if one.name == "events"], found
-    against = [f"{one.severity} {one.name}: {one.evidence}" for one in found if one.severity in ("fail", "warning")]
+    against = evidence.against(found)
     assert against or any(one.evidence.endswith(LOOKED_AT) for one in found)
-    return against
+    return [f"{one.severity} {one.name}: {one.evidence}" for one in against]
 
 
 def wait_for(record: Path, key: str, count: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+import evidence
 import numpy as np
 import pytest
 import torch
@@ -27,9 +28,7 @@ from hpcai500.errors import ExitCode, RunError
 from hpcai500.methodology.ensemble import vouched
 from hpcai500.methodology.result import derive
 from hpcai500.methodology.sampling import draws, probe
-from hpcai500.recipe import rulebook
 from hpcai500.record import Event, RecordWriter, iterate, read_record
-from hpcai500.results.verification.checks import RECORD_CHECKS
 from hpcai500.workloads.ic import ImageClassificationWorkload
 from hpcai500.workloads.voting import voter
 
@@ -74,12 +73,8 @@ def arrays(record: Path, kind: str) -> dict[str, Any]:
 
 
 def findings(path: Path) -> list[tuple[str, str]]:
-    """What there is against a record, as verification sees it: that a run is synthetic aside."""
-    record = read_record(path)
-    rules = rulebook(record.tables["edition"], record.tables["benchmark"])
-    result = derive(record.tables, rules, record.events)
-    found = [one for check in RECORD_CHECKS for one in check(record, result, rules)]
-    return [(one.name, one.evidence) for one in found if one.severity in ("fail", "warning")]
+    """What there is against a record, as verification sees it."""
+    return [(one.name, one.evidence) for one in evidence.against(evidence.findings(path))]
 
 
 def test_the_quality_of_the_file_is_that_of_the_last_evaluation_bit_for_bit(member: Path) -> None:
