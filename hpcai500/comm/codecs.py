@@ -1,4 +1,4 @@
-"""Codecs of gradients (`Wire`): packed into one flat buffer as fp32, fp16, bf16 or int8, summed, and unpacked."""
+"""Codecs of gradients (`Codec`): packed into one flat buffer as fp32, fp16, bf16 or int8, summed, and unpacked."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Residuals:
 TYPES = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Wire(Protocol):
+class Codec(Protocol):
     """A codec: a packed form of gradients and the sums of it. One thread at a time may use it.
 
     Packed buffers are flat tensors; what methods return is valid until the next `pack`. All-gather and broadcast need
@@ -127,7 +127,7 @@ class Wire(Protocol):
         """What this rank sends in `reduce_scatter`."""
 
 
-class PlainWire:
+class PlainCodec:
     """fp16 or bf16, and what they share with fp32: the library sums buffers in their own type.
 
     Gradients are multiplied by the scale before they are rounded, so that no sum of fp16 overflows where the average
@@ -206,7 +206,7 @@ class PlainWire:
 # fp32: gradients are summed in the memory from which the optimizer reads them.
 
 
-class Fp32Wire(PlainWire):
+class Fp32Codec(PlainCodec):
     """No compression. Each bucket has its own buffer, and its gradients become views of it.
 
     That saves a pass over memory, and what autograd allocated is freed while the backward pass still runs, as with
@@ -254,7 +254,7 @@ def _views(packed: Tensor, gradients: Sequence[Tensor]) -> list[Tensor]:
 # int8 with a scale for each block of 256 values: no library can sum it, so the sums are made here, in fp32.
 
 
-class QuantisedWire:
+class QuantisedCodec:
     """int8: pieces of packed buffers are exchanged, summed in fp32 where they arrive, and quantised again.
 
     Values are rounded when they are packed and once in each sum after that; between the sums they do not change. A
@@ -342,13 +342,13 @@ class QuantisedWire:
         return direct_all_to_all(group, packed_bytes)
 
 
-def make_wire(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Wire:
+def make_codec(compression: str, buffers: Buffers, residuals: Residuals | None, threads: int | None) -> Codec:
     """The codec of `compression`, the recipe's word; `residuals` of None is no error feedback.
 
     `threads` are CPU threads for the kernels; None is torch's number.
     """
     if compression == "none":
-        return Fp32Wire(buffers, threads)
+        return Fp32Codec(buffers, threads)
     if compression == "int8":
-        return QuantisedWire(buffers, residuals, threads)
-    return PlainWire(compression, buffers, residuals, threads)
+        return QuantisedCodec(buffers, residuals, threads)
+    return PlainCodec(compression, buffers, residuals, threads)

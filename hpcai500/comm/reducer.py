@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hpcai500.comm.codecs import Buffers, Residuals, make_wire
+from hpcai500.comm.codecs import Buffers, Residuals, make_codec
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.timeline import BucketSpan, SpanSink
 from hpcai500.comm.topologies import make_topology, ranks_by_host
@@ -196,13 +196,13 @@ class ExchangeThreads:
 # Order between the exchange and the computation: after the gradients it needs, beside the rest of the backward pass.
 
 
-# A point in the work whose time is known only later (for CUDA an event); made and read by the same lane.
+# A point in the work whose time is known only later (for CUDA an event); made and read by the same stream.
 Mark = Any
-# An ordered sequence of work (for CUDA a stream): hashable; made and read by the same lane.
+# An ordered sequence of work (for CUDA a stream): hashable; made and read by the same stream.
 Queue = Any
 
 
-class ExchangeLane(Protocol):
+class ExchangeStream(Protocol):
     """Orders the exchange against the computation, and tells when each mark was reached."""
 
     def queue(self) -> Queue:
@@ -225,7 +225,7 @@ class ExchangeLane(Protocol):
         """When `mark` was, by `time.perf_counter`."""
 
 
-class HostExchangeLane:
+class HostStream:
     """On the CPU, work is done when its call returns, so nothing has to be ordered."""
 
     def queue(self) -> Queue:
@@ -248,7 +248,7 @@ class HostExchangeLane:
         return float(mark)
 
 
-class StreamExchangeLane:
+class CudaStream:
     """On a CUDA device, the exchange has its own stream, which waits for events of the computing streams.
 
     Gradients belong to a computing stream: once freed, the allocator could reuse their memory while this stream still
@@ -287,8 +287,8 @@ class StreamExchangeLane:
         return self._anchor_seconds - float(mark.elapsed_time(self._anchor)) / 1e3
 
 
-def make_exchange_lane(device: torch.device) -> ExchangeLane:
-    return StreamExchangeLane(device) if device.type == "cuda" else HostExchangeLane()
+def make_exchange_stream(device: torch.device) -> ExchangeStream:
+    return CudaStream(device) if device.type == "cuda" else HostStream()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -311,14 +311,16 @@ class GradientUpdate:
         exchange_end: mark of when `sums` were there.
     """
 
-    def __init__(self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], lane: ExchangeLane) -> None:
-        self._step, self._parameters, self._lane = step, parameters, lane
+    def __init__(
+        self, step: int, parameters: Sequence[Tensor], buckets: Sequence[Bucket], stream: ExchangeStream
+    ) -> None:
+        self._step, self._parameters, self._stream = step, parameters, stream
         self._readiness = Readiness(buckets)
         self._absent: dict[int, Tensor] = {}
         self._first_ready: dict[int, Mark] = {}
         self._queues: defaultdict[int, set[Queue]] = defaultdict(set)
         self.used = bytearray(len(parameters))
-        self.backward_start = self.backward_end = self.exchange_end = lane.mark()
+        self.backward_start = self.backward_end = self.exchange_end = stream.mark()
         self.last_ready: dict[int, tuple[Mark, ...]] = {}
         self.stages: dict[int, list[Mark]] = {}
         norms = torch.empty(len(parameters), dtype=torch.float64, device=parameters[0].device)
@@ -357,7 +359,7 @@ class GradientUpdate:
                 elif self._readiness.awaits(index):
                     self._keep_layout(index)
         # After the zeros: the exchange of these buckets waits for this mark.
-        self.backward_end = self._lane.mark()
+        self.backward_end = self._stream.mark()
         for bucket in rest:
             self._first_ready.setdefault(bucket.number, self.backward_end)
             if not self._readiness.complete(bucket):
@@ -388,20 +390,20 @@ class GradientUpdate:
                 self._parameters[index].grad = gradient
 
     def waited_seconds(self) -> float:
-        """From the end of the backward pass to the last sum, once the lane has settled."""
+        """From the end of the backward pass to the last sum, once the stream has settled."""
         ends = [self.exchange_end, *(marks[-1] for marks in self.stages.values())]
-        return max(0.0, max(map(self._lane.seconds, ends)) - self._lane.seconds(self.backward_end))
+        return max(0.0, max(map(self._stream.seconds, ends)) - self._stream.seconds(self.backward_end))
 
     def span(self, bucket: Bucket, sent_bytes: int) -> BucketSpan:
-        """When `bucket` passed each stage, once the lane has settled."""
+        """When `bucket` passed each stage, once the stream has settled."""
         number = bucket.number
-        copy_start, sent, received, done = map(self._lane.seconds, self.stages[number])
+        copy_start, sent, received, done = map(self._stream.seconds, self.stages[number])
         return BucketSpan(
             step=self._step,
             bucket=number,
-            backward_start=self._lane.seconds(self.backward_start),
-            first_ready=self._lane.seconds(self._first_ready[number]),
-            last_ready=max(map(self._lane.seconds, self.last_ready[number])),
+            backward_start=self._stream.seconds(self.backward_start),
+            first_ready=self._stream.seconds(self._first_ready[number]),
+            last_ready=max(map(self._stream.seconds, self.last_ready[number])),
             copy_start=copy_start,
             sent=sent,
             received=received,
@@ -413,13 +415,13 @@ class GradientUpdate:
     def _note(self, bucket: Bucket) -> None:
         """A gradient of `bucket` is ready, or will be in the queue of the calling thread."""
         queues = self._queues[bucket.number]
-        queues.add(self._lane.queue())
+        queues.add(self._stream.queue())
         if bucket.number not in self._first_ready:
-            self._first_ready[bucket.number] = self._lane.mark()
+            self._first_ready[bucket.number] = self._stream.mark()
         if self._readiness.complete(bucket):
             # Autograd computes a gradient on the stream on which its parameter's node was made; for some that is the
             # capture stream of a CUDA graph. So the last gradient to come is not ordered after those of other streams.
-            self.last_ready[bucket.number] = tuple(self._lane.mark(queue) for queue in queues)
+            self.last_ready[bucket.number] = tuple(self._stream.mark(queue) for queue in queues)
 
     def _keep_layout(self, index: int) -> None:
         """Buffers hold gradients in memory order, which must be the same on all ranks: the parameter's."""
@@ -440,7 +442,7 @@ def _lie_alike(one: Tensor, other: Tensor) -> bool:
 # One of the exchanges that run beside each other: it has its own groups and buffers, and averages a bucket at a time.
 
 
-class Conversation:
+class AllReduceChannel:
     """Averages buckets over all ranks of `communicator`, which all make it alike and use it in the same order.
 
     Raises:
@@ -452,7 +454,7 @@ class Conversation:
         self,
         communicator: Communicator,
         settings: Communication,
-        lane: ExchangeLane,
+        stream: ExchangeStream,
         residuals: Residuals | None,
         *,
         device: torch.device,
@@ -460,42 +462,42 @@ class Conversation:
     ) -> None:
         group = communicator.group(range(communicator.size))
         assert group
-        self._all, self._lane, self._device = group, lane, device
+        self._all, self._stream, self._device = group, stream, device
         buffers = Buffers(device)
-        self._wire = make_wire(settings.compression, buffers, residuals, threads)
-        self._topology = make_topology(settings, group, self._wire, buffers)
+        self._codec = make_codec(settings.compression, buffers, residuals, threads)
+        self._topology = make_topology(settings, group, self._codec, buffers)
 
     def average(self, update: GradientUpdate, bucket: Bucket) -> None:
         """Replace the gradients of `bucket` by their average over all ranks, and note when each stage was passed."""
         number, gradients = bucket.number, update.gradients(bucket)
-        with self._lane.after(*update.last_ready[number]):
-            marks = [self._lane.mark()]
-            packed = self._wire.pack(
+        with self._stream.after(*update.last_ready[number]):
+            marks = [self._stream.mark()]
+            packed = self._codec.pack(
                 gradients,
                 self._padded(bucket.elements),
                 scale=1 / self._all.size,
                 bucket=number,
                 norms=update.norms[number],
             )
-            targets = self._wire.targets(gradients, number)
+            targets = self._codec.targets(gradients, number)
             if targets is not gradients:
-                self._lane.let_go(gradients)
+                self._stream.let_go(gradients)
                 update.replace(bucket, targets)
                 del gradients
-            marks.append(self._lane.mark())
+            marks.append(self._stream.mark())
             packed = self._topology.sum(packed, number)
-            marks.append(self._lane.mark())
-            self._wire.unpack(packed, targets)
-            marks.append(self._lane.mark())
+            marks.append(self._stream.mark())
+            self._codec.unpack(packed, targets)
+            marks.append(self._stream.mark())
         update.stages[number] = marks
 
     def add_up(self, update: GradientUpdate, numbers: Sequence[float]) -> None:
         """Put the sum of `numbers` over all ranks into `update.sums`; work queued before is then done, and timed."""
-        with self._lane.after(update.backward_end):
+        with self._stream.after(update.backward_end):
             tensor = torch.tensor(numbers, dtype=torch.float64, device=self._device)
             self._all.all_reduce(tensor)
-            update.exchange_end = self._lane.mark()
-            self._lane.settle()
+            update.exchange_end = self._stream.mark()
+            self._stream.settle()
             update.sums = tensor.tolist()
 
     def sent(self, bucket: Bucket) -> int:
@@ -508,7 +510,7 @@ class Conversation:
 
     def forget(self) -> None:
         """Forget what is kept for each bucket, since other buckets come."""
-        self._wire.forget()
+        self._codec.forget()
 
     def close(self) -> None:
         for group in [*self._topology.groups, self._all]:
@@ -516,11 +518,11 @@ class Conversation:
 
     def _padded(self, elements: int) -> int:
         """`elements` rounded up to what the topology can cut into pieces of whole codec grains."""
-        unit = self._topology.pieces * self._wire.grain
+        unit = self._topology.pieces * self._codec.grain
         return -(-elements // unit) * unit
 
     def _packed_bytes(self, bucket: Bucket) -> int:
-        return self._wire.packed_bytes(self._padded(bucket.elements))
+        return self._codec.packed_bytes(self._padded(bucket.elements))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -528,8 +530,8 @@ class Conversation:
 
 
 # While one bucket is packed or summed, others are being sent: over Gloo, two at a time take four fifths of the time of
-# one after the other, three somewhat less. NCCL fills a device by itself, so it gets one conversation.
-_CONVERSATIONS = {"cpu": 3, "cuda": 1}
+# one after the other, three somewhat less. NCCL fills a device by itself, so it gets one channel.
+_CHANNELS = {"cpu": 3, "cuda": 1}
 
 
 class Reducer:
@@ -577,18 +579,18 @@ class Reducer:
         self._parameters = trained(parameters)
         self._settings, self.sink = settings, sink
         device = self._parameters[0].device
-        self._lane = make_exchange_lane(device)
+        self._stream = make_exchange_stream(device)
         self.waited_seconds = 0.0
         self.own_norm = torch.zeros((), dtype=torch.float64, device=device)
         self._set_buckets(bucket_bytes)
         self._require_alike(communicator)
         self._residuals = Residuals(device) if settings.error_feedback else None
         # With their own groups, since collectives of the training thread (synchronised batch norm) run beside them.
-        self._conversations = [
-            Conversation(communicator, settings, self._lane, self._residuals, device=device, threads=threads)
-            for _ in range(_CONVERSATIONS[device.type])
+        self._channels = [
+            AllReduceChannel(communicator, settings, self._stream, self._residuals, device=device, threads=threads)
+            for _ in range(_CHANNELS[device.type])
         ]
-        self._threads = ExchangeThreads(len(self._conversations))
+        self._threads = ExchangeThreads(len(self._channels))
         self._place = (communicator.rank, ranks_by_host(communicator.hosts))
         self._update: GradientUpdate | None = None
         self._accumulating = False
@@ -605,16 +607,16 @@ class Reducer:
     @property
     def sent_bytes(self) -> int:
         """Bytes that this rank sends in one update, by the topology's count, without the status."""
-        return sum(self._conversation(bucket).sent(bucket) for bucket in self.buckets)
+        return sum(self._channel(bucket).sent(bucket) for bucket in self.buckets)
 
     @property
     def sent_between_nodes(self) -> int:
         """The part of `sent_bytes` that goes to other hosts."""
-        return sum(self._conversation(bucket).sent_between_nodes(bucket) for bucket in self.buckets)
+        return sum(self._channel(bucket).sent_between_nodes(bucket) for bucket in self.buckets)
 
     def begin(self, step: int) -> None:
         """Begin update `step` of the run, before the first forward pass."""
-        self._update = GradientUpdate(step, self._parameters, self.buckets, self._lane)
+        self._update = GradientUpdate(step, self._parameters, self.buckets, self._stream)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -631,7 +633,7 @@ class Reducer:
     def backward_begins(self) -> None:
         """Tell the timeline that the last backward pass begins now; without this call it counts from `begin`."""
         assert self._update
-        self._update.backward_start = self._lane.mark()
+        self._update.backward_start = self._stream.mark()
 
     def finish(self, status: Sequence[float]) -> list[float]:
         """After the last backward pass: wait until all gradients are averages.
@@ -646,12 +648,12 @@ class Reducer:
         assert update
         self._update = None
         self._send(update, update.end())
-        self._threads.submit(0, partial(self._conversations[0].add_up, update, [*update.used, *status]))
+        self._threads.submit(0, partial(self._channels[0].add_up, update, [*update.used, *status]))
         self._threads.wait()
         self.waited_seconds = update.waited_seconds()
         if self.sink:
             for bucket in self.buckets:
-                self.sink.bucket(update.span(bucket, self._conversation(bucket).sent(bucket)))
+                self.sink.bucket(update.span(bucket, self._channel(bucket).sent(bucket)))
         update.hand_over()
         self.own_norm = torch.cat(update.norms).sum()
         return update.sums[len(self._parameters) :]
@@ -660,8 +662,8 @@ class Reducer:
         """Change the buckets, on all ranks alike, between updates. Residuals begin again with 0."""
         assert self._update is None
         self._set_buckets(bucket_bytes)
-        for conversation in self._conversations:
-            conversation.forget()
+        for channel in self._channels:
+            channel.forget()
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: what compression lost on this rank and is still to be added (error feedback)."""
@@ -685,8 +687,8 @@ class Reducer:
             hook.remove()
         # A thread that still waits for other ranks uses its groups, which then end with the process.
         if self._threads.close():
-            for conversation in self._conversations:
-                conversation.close()
+            for channel in self._channels:
+                channel.close()
 
     def _set_buckets(self, bucket_bytes: int) -> None:
         self.buckets = make_buckets([parameter.numel() for parameter in self._parameters], bucket_bytes)
@@ -698,13 +700,13 @@ class Reducer:
 
     def _send(self, update: GradientUpdate, buckets: Sequence[Bucket]) -> None:
         for bucket in buckets:
-            self._threads.submit(self._turn(bucket), partial(self._conversation(bucket).average, update, bucket))
+            self._threads.submit(self._turn(bucket), partial(self._channel(bucket).average, update, bucket))
 
     def _turn(self, bucket: Bucket) -> int:
-        return bucket.number % len(self._conversations)
+        return bucket.number % len(self._channels)
 
-    def _conversation(self, bucket: Bucket) -> Conversation:
-        return self._conversations[self._turn(bucket)]
+    def _channel(self, bucket: Bucket) -> AllReduceChannel:
+        return self._channels[self._turn(bucket)]
 
     def _layout(self) -> str:
         """What a residual's meaning depends on."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hpcai500.comm.codecs import Buffers, Wire
+from hpcai500.comm.codecs import Buffers, Codec
 from hpcai500.comm.communicator import Communicator, Traffic, broadcast_from, ring_pass
 from hpcai500.errors import RecipeError
 from hpcai500.layers import Communication
@@ -78,16 +78,16 @@ def ranks_by_host(hosts: Sequence[str]) -> list[list[int]]:
 class Flat(Topology):
     """One all-reduce over all ranks, by the library's algorithm where the library can sum."""
 
-    def __init__(self, communicator: Communicator, wire: Wire) -> None:
+    def __init__(self, communicator: Communicator, codec: Codec) -> None:
         super().__init__()
-        self._all, self._wire = communicator, wire
+        self._all, self._codec = communicator, codec
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        return self._wire.all_reduce(self._all, packed, (bucket, "all"))
+        return self._codec.all_reduce(self._all, packed, (bucket, "all"))
 
     def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
         """2 b (n - 1) / n."""
-        return self._wire.all_reduce_traffic(self._all, packed_bytes)
+        return self._codec.all_reduce_traffic(self._all, packed_bytes)
 
 
 class Hierarchical(Topology):
@@ -97,18 +97,18 @@ class Hierarchical(Topology):
     host name are on one node. Nodes may have different numbers of ranks.
     """
 
-    def __init__(self, communicator: Communicator, wire: Wire) -> None:
+    def __init__(self, communicator: Communicator, codec: Codec) -> None:
         super().__init__()
-        self._wire = wire
+        self._codec = codec
         nodes = ranks_by_host(communicator.hosts)
         self._node = self.own_group(communicator, nodes)
         self._leaders = self.own_group(communicator, [[node[0] for node in nodes]])
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
         if self._node:
-            packed = self._wire.reduce(self._node, packed, 0, (bucket, "node"))
+            packed = self._codec.reduce(self._node, packed, 0, (bucket, "node"))
         if self._leaders:
-            packed = self._wire.all_reduce(self._leaders, packed, (bucket, "leaders"))
+            packed = self._codec.all_reduce(self._leaders, packed, (bucket, "leaders"))
         if self._node:
             self._node.broadcast(packed, 0)
         return packed
@@ -117,11 +117,11 @@ class Hierarchical(Topology):
         """b from each rank to its leader; from a leader of m ranks (m - 1) b, and 2 b (l - 1) / l to l - 1 others."""
         traffic = Traffic()
         if self._node:
-            traffic += self._wire.reduce_traffic(self._node, packed_bytes, 0) + broadcast_from(
+            traffic += self._codec.reduce_traffic(self._node, packed_bytes, 0) + broadcast_from(
                 self._node, packed_bytes, 0
             )
         if self._leaders:
-            traffic += self._wire.all_reduce_traffic(self._leaders, packed_bytes)
+            traffic += self._codec.all_reduce_traffic(self._leaders, packed_bytes)
         return traffic
 
 
@@ -131,20 +131,20 @@ class ParameterServer(Topology):
     Servers only sum gradients; all ranks compute the update, as in the other topologies.
     """
 
-    def __init__(self, communicator: Communicator, wire: Wire) -> None:
+    def __init__(self, communicator: Communicator, codec: Codec) -> None:
         super().__init__()
-        self._all, self._wire = communicator, wire
+        self._all, self._codec = communicator, codec
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
         server = self._server(bucket)
-        total = self._wire.reduce(self._all, packed, server, (bucket, "server"))
+        total = self._codec.reduce(self._all, packed, server, (bucket, "server"))
         self._all.broadcast(total, server)
         return total
 
     def traffic(self, packed_bytes: int, bucket: int) -> Traffic:
         """b to the server, and (n - 1) b from it."""
         server = self._server(bucket)
-        return self._wire.reduce_traffic(self._all, packed_bytes, server) + broadcast_from(
+        return self._codec.reduce_traffic(self._all, packed_bytes, server) + broadcast_from(
             self._all, packed_bytes, server
         )
 
@@ -162,9 +162,9 @@ class Torus(Topology):
         RecipeError: the ranks do not fill the rows, or nodes differ where a row is a node.
     """
 
-    def __init__(self, communicator: Communicator, wire: Wire, buffers: Buffers, *, columns: int) -> None:
+    def __init__(self, communicator: Communicator, codec: Codec, buffers: Buffers, *, columns: int) -> None:
         super().__init__()
-        self._wire, self._buffers = wire, buffers
+        self._codec, self._buffers = codec, buffers
         size = communicator.size
         self.pieces = columns or _ranks_of_a_node(communicator.hosts)
         if size % self.pieces:
@@ -178,9 +178,9 @@ class Torus(Topology):
         self._column = self.own_group(communicator, [range(column, size, self.pieces) for column in range(self.pieces)])
 
     def sum(self, packed: Tensor, bucket: int) -> Tensor:
-        piece = self._wire.reduce_scatter(self._row, packed, (bucket, "row")) if self._row else packed
+        piece = self._codec.reduce_scatter(self._row, packed, (bucket, "row")) if self._row else packed
         if self._column:
-            piece = self._wire.all_reduce(self._column, piece, (bucket, "column"))
+            piece = self._codec.all_reduce(self._column, piece, (bucket, "column"))
         if self._row is None:
             return piece
         whole = self._buffers.take("torus", len(packed), packed.dtype)
@@ -191,9 +191,9 @@ class Torus(Topology):
         """With c columns and r rows: 2 b (c - 1) / c along the row and 2 (b / c) (r - 1) / r along the column."""
         traffic = Traffic()
         if self._row:
-            traffic += self._wire.reduce_scatter_traffic(self._row, packed_bytes) + ring_pass(self._row, packed_bytes)
+            traffic += self._codec.reduce_scatter_traffic(self._row, packed_bytes) + ring_pass(self._row, packed_bytes)
         if self._column:
-            traffic += self._wire.all_reduce_traffic(self._column, packed_bytes // self.pieces)
+            traffic += self._codec.all_reduce_traffic(self._column, packed_bytes // self.pieces)
         return traffic
 
 
@@ -214,7 +214,7 @@ def _ranks_of_a_node(hosts: tuple[str, ...]) -> int:
     return sizes[0]
 
 
-def make_topology(settings: Communication, communicator: Communicator, wire: Wire, buffers: Buffers) -> Topology:
+def make_topology(settings: Communication, communicator: Communicator, codec: Codec, buffers: Buffers) -> Topology:
     """The topology that `settings` names, over all members of `communicator`, which all call this alike.
 
     Raises:
@@ -222,10 +222,10 @@ def make_topology(settings: Communication, communicator: Communicator, wire: Wir
     """
     match settings.topology:
         case "flat":
-            return Flat(communicator, wire)
+            return Flat(communicator, codec)
         case "hierarchical":
-            return Hierarchical(communicator, wire)
+            return Hierarchical(communicator, codec)
         case "torus":
-            return Torus(communicator, wire, buffers, columns=settings.torus_columns)
+            return Torus(communicator, codec, buffers, columns=settings.torus_columns)
         case "parameter-server":
-            return ParameterServer(communicator, wire)
+            return ParameterServer(communicator, codec)

@@ -35,7 +35,7 @@ Mark = Callable[[], Event]
 
 
 def stream_mark() -> Event:
-    """A mark on the current CUDA stream: that of the computation, or inside `CopyLane.beside` that of the lane."""
+    """A mark on the current CUDA stream: that of the computation, or inside `CopyStream.beside` that of the stream."""
     return cast(Event, torch.cuda.current_stream().record_event())
 
 
@@ -76,11 +76,11 @@ class HeldSlots:
 # Where copies to a device are queued: beside the computation. The two wait for each other by events, never the host.
 
 
-class CopyLane(Protocol):
+class CopyStream(Protocol):
     """Orders copies, and their conversion on the device, against the computation."""
 
     def mark(self) -> Event:
-        """The end of what the calling thread queued so far: on the lane inside `beside`, else on the computation."""
+        """The end of what the calling thread queued so far: on the stream inside `beside`, else on the computation."""
 
     @contextmanager
     def beside(self, *marks: Event) -> Iterator[None]:
@@ -90,7 +90,7 @@ class CopyLane(Protocol):
         """What the calling thread queues on the computation from now on runs after `mark`."""
 
 
-class HostCopyLane:
+class HostCopyStream:
     """On the processor, work is done when its call returns: nothing needs to wait."""
 
     def mark(self) -> Event:
@@ -105,7 +105,7 @@ class HostCopyLane:
         """Nothing to wait for."""
 
 
-class StreamCopyLane:
+class CudaCopyStream:
     """On a CUDA device, a stream of its own. Copies out of pinned memory and kernels run there in the order queued.
 
     What is allocated inside `beside` belongs to this stream, and its memory is used again in the order of this stream.
@@ -137,8 +137,8 @@ class _Passed:
         return
 
 
-def make_copy_lane(device: torch.device) -> CopyLane:
-    return StreamCopyLane(device) if device.type == "cuda" else HostCopyLane()
+def make_copy_stream(device: torch.device) -> CopyStream:
+    return CudaCopyStream(device) if device.type == "cuda" else HostCopyStream()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -263,32 +263,32 @@ class DeviceBatches(Generic[B]):
     """A loader's batches with their images on the device, one batch ahead.
 
     While the consumer computes with batch k, batch k + 1 is copied out of its (pinned) slot and converted, both on
-    `lane`. These wait, all of them by events on the device:
+    `stream`. These wait, all of them by events on the device:
 
     - the computation, before batch k is handed out, for the end of its conversion;
     - the copy of batch k + 2, into the place of batch k, for the end of all work that was queued on the computation
       when batch k + 1 was asked for;
     - the host, before the loader refills a slot, for the end of the copy out of it: the loader is advanced inside
-      `lane.beside`, where the event that it records by `HeldSlots` is the lane's.
+      `stream.beside`, where the event that it records by `HeldSlots` is the stream's.
 
     So a batch is valid until the next one is asked for, as a loader's is, and one more is waited for at the beginning
     of an epoch. An error comes in the place of its batch. All but the images stays on the host.
 
     Memory on the device, in bytes, from the first batch of an epoch to its end: 2 x batch_size x image in its form, and
     batch_size x image as it comes where it is converted or laid out. On the host, only the loader's slots are pinned.
-    Places are memory of the lane that this class keeps from batch to batch, so torch's allocator protects none of it:
-    the marks above alone order reads and writes. Loaders that share a lane, and whose epochs do not overlap, take turns
-    with the same memory.
+    Places are memory of the stream that this class keeps from batch to batch, so torch's allocator protects none of it:
+    the marks above alone order reads and writes. Loaders that share a stream, and whose epochs do not overlap, take
+    turns with the same memory.
     """
 
     def __init__(
-        self, source: Source[B], *, device: torch.device, batch_size: int, form: DeviceForm, lane: CopyLane
+        self, source: Source[B], *, device: torch.device, batch_size: int, form: DeviceForm, stream: CopyStream
     ) -> None:
         self._source = source
         self._device = device
         self._batch_size = batch_size
         self._form = form
-        self._lane = lane
+        self._stream = stream
         self._running: Generator[B, None, None] | None = None
         self._closed = False
 
@@ -323,13 +323,13 @@ class DeviceBatches(Generic[B]):
             number += 1
             try:
                 # Without waiting for any step: the loader marks the end of the copy before, and waits for that.
-                with self._lane.beside():
+                with self._stream.beside():
                     batch = next(source, None)
                 if batch is None:
                     return None
-                with self._lane.beside(*place.marks):
+                with self._stream.beside(*place.marks):
                     images = place.fill(batch.images, staging)
-                    return _Moved(replace(batch, images=images), self._lane.mark(), place)
+                    return _Moved(replace(batch, images=images), self._stream.mark(), place)
             except Exception as error:  # noqa: BLE001  # told in the place of its batch, whatever it is
                 return error
 
@@ -341,20 +341,20 @@ class DeviceBatches(Generic[B]):
                     raise moved
                 following = begin()
                 waited += _wait_of(following)
-                self._lane.follow(moved.ready)
+                self._stream.follow(moved.ready)
                 try:
                     yield replace(moved.batch, wait_seconds=waited)
                 finally:
-                    moved.place.marks = (self._lane.mark(),)
+                    moved.place.marks = (self._stream.mark(),)
                 if self._closed:
                     return
                 moved, waited = following, 0.0
         finally:
-            with self._lane.beside():
+            with self._stream.beside():
                 if isinstance(source, Generator):
                     source.close()
-            # Who gets the places' memory next on this lane must wait for the computation that still uses it.
-            with self._lane.beside(*(mark for place in places for mark in place.marks)):
+            # Who gets the places' memory next on this stream must wait for the computation that still uses it.
+            with self._stream.beside(*(mark for place in places for mark in place.marks)):
                 pass
 
 
@@ -372,7 +372,7 @@ def _wait_of(moved: _Moved[B] | Exception | None) -> float:
 
 
 class _Staging:
-    """Memory on the device for images as they come. Used in the order of the lane alone, so one is enough."""
+    """Memory on the device for images as they come. Used in the order of the stream alone, so one is enough."""
 
     def __init__(self, device: torch.device, batch_size: int) -> None:
         self._device = device
@@ -396,7 +396,7 @@ class _Place:
         self.marks: tuple[Event, ...] = ()
 
     def fill(self, images: Tensor, staging: _Staging) -> Tensor:
-        """Queue copy and conversion on the lane, and return what will hold the result."""
+        """Queue copy and conversion on the stream, and return what will hold the result."""
         form = self._form
         if self._memory is None:
             self._memory = _memory(images, self._batch_size, self._device, form.dtype, form.memory_format)

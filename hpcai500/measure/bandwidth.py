@@ -76,10 +76,10 @@ def partitions(hosts: Sequence[str]) -> dict[str, Partition]:
     return found
 
 
-def measure_all_reduce(crew: Crew, conversation: Communicator, seconds: float, bar: Progress) -> dict[str, Any]:
+def measure_all_reduce(crew: Crew, communicator: Communicator, seconds: float, bar: Progress) -> dict[str, Any]:
     """The document's entries, by name; empty for one rank.
 
-    Groups are made of `conversation`, a communicator of all ranks that nothing else uses. All sizes of a measurement
+    Groups are made of `communicator`, a communicator of all ranks that nothing else uses. All sizes of a measurement
     take about `seconds`; `bar` is advanced after each measurement.
 
     Raises:
@@ -93,7 +93,7 @@ def measure_all_reduce(crew: Crew, conversation: Communicator, seconds: float, b
         if name == SYSTEM and wanted.get(NODE) == partition:
             entries[SYSTEM] = entries[NODE]
         else:
-            entries[name] = _measure(name, partition, crew, conversation, seconds)
+            entries[name] = _measure(name, partition, crew, communicator, seconds)
         bar.advance()
     # With one rank a node, all sums are between nodes.
     if SYSTEM in entries and NODE not in entries:
@@ -101,10 +101,10 @@ def measure_all_reduce(crew: Crew, conversation: Communicator, seconds: float, b
     return entries
 
 
-def _measure(name: str, partition: Partition, crew: Crew, conversation: Communicator, seconds: float) -> dict[str, Any]:
+def _measure(name: str, partition: Partition, crew: Crew, communicator: Communicator, seconds: float) -> dict[str, Any]:
     group = None
     for members in partition:
-        mine = conversation.group(members) if len(members) > 1 else None
+        mine = communicator.group(members) if len(members) > 1 else None
         group = mine or group
     try:
         table = [_row(times) for times in _sizes(name, crew, group, seconds)]

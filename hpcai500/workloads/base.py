@@ -93,7 +93,7 @@ class Place:
     replicas: Communicator | None = None
     tracker: Tracker = track
 
-    def second_conversation(self) -> Communicator | None:
+    def second_communicator(self) -> Communicator | None:
         """One more communicator of all replicas, for use during backward passes beside the gradients; None for one."""
         replicas = self.replicas or self.communicator
         return replicas.group(range(replicas.size)) if replicas.size > 1 else None

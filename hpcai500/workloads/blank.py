@@ -76,12 +76,12 @@ class BlankWorkload:
     def _build(self) -> nn.Module:
         options = self._recipe.workload
         talks = getattr(options, "norm", None) == "sync-batch"
-        conversation = self._place.second_conversation() if talks else None
+        communicator = self._place.second_communicator() if talks else None
         if isinstance(options, ImageClassification):
             from hpcai500.workloads import ic  # a run has one benchmark
 
-            return ic.build_model(options, self._classes, conversation)
+            return ic.build_model(options, self._classes, communicator)
         from hpcai500.workloads import ewa  # a run has one benchmark
 
         assert isinstance(options, ExtremeWeather)
-        return ewa.build_model(options, conversation)
+        return ewa.build_model(options, communicator)

@@ -21,7 +21,7 @@ from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches, MemoryCli
 from hpcai500.data.climate.values import combined, load_or_measure, require_varied
 from hpcai500.data.climate.years import CHANNELS, CLASSES, Storage, YearFile
 from hpcai500.data.derived import MANIFEST
-from hpcai500.data.device_batches import CopyLane, DeviceBatches, DeviceForm, Source, make_copy_lane
+from hpcai500.data.device_batches import CopyStream, DeviceBatches, DeviceForm, Source, make_copy_stream
 from hpcai500.data.samplers import SampleIds, Shares, evaluation_shard, training_samples, windowed_order
 from hpcai500.drawing import drawn
 from hpcai500.errors import DataError, RecipeError
@@ -102,16 +102,16 @@ class ClimateInput:
             std=tuple(self._std.tolist()) if self._on_device else None,
         )
         batch_size = self._recipe.hyperparameters.batch_size
-        return DeviceBatches(source, device=self._place.device, batch_size=batch_size, form=form, lane=self._lane)
+        return DeviceBatches(source, device=self._place.device, batch_size=batch_size, form=form, stream=self._stream)
 
     @property
     def _on_device(self) -> bool:
         return self._recipe.accelerator.conversion == "device"
 
     @cached_property
-    def _lane(self) -> CopyLane:
+    def _stream(self) -> CopyStream:
         """One for training and evaluation, which take turns and so share memory on the device."""
-        return make_copy_lane(self._place.device)
+        return make_copy_stream(self._place.device)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -334,8 +334,8 @@ class ExtremeWeatherWorkload:
                     f"{data}: the years {years[0]} to {years[1]} hold no boxes: there is nothing to learn or find"
                 )
         self._truth_places = most_boxes(self._training_truths, rolled=options.longitude_roll)
-        conversation = place.second_conversation() if options.norm == "sync-batch" else None
-        self.model: nn.Module = build_model(options, conversation)
+        communicator = place.second_communicator() if options.norm == "sync-batch" else None
+        self.model: nn.Module = build_model(options, communicator)
         images_of_year = [year.images for year in training]
         self._samples = training_samples(recipe, len(self._training_truths), {"year": images_of_year})
         self.drawn = self._samples.drawn

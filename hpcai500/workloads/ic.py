@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from hpcai500.comm.communicator import Communicator
 from hpcai500.data.derived import MANIFEST
-from hpcai500.data.device_batches import CopyLane, DeviceBatches, DeviceForm, make_copy_lane
+from hpcai500.data.device_batches import CopyStream, DeviceBatches, DeviceForm, make_copy_stream
 from hpcai500.data.imagenet.dali import CropSettings, DaliBatches
 from hpcai500.data.imagenet.index import Split, load_content_fingerprint, load_index, make_split
 from hpcai500.data.imagenet.loader import Batches, JpegBatches, MemoryBatches
@@ -93,7 +93,7 @@ class ImageInput:
         memory_format = torch.channels_last if self.recipe.framework.channels_last else torch.contiguous_format
         form = DeviceForm(self.place.input_dtype, memory_format, self._converted, mean, std)
         batch_size = self.recipe.hyperparameters.batch_size
-        return DeviceBatches(loader, device=self.place.device, batch_size=batch_size, form=form, lane=self._lane)
+        return DeviceBatches(loader, device=self.place.device, batch_size=batch_size, form=form, stream=self._stream)
 
     @property
     def _converted(self) -> bool:
@@ -101,9 +101,9 @@ class ImageInput:
         return self.recipe.accelerator.loader != "dali" and self.recipe.accelerator.conversion == "device"
 
     @cached_property
-    def _lane(self) -> CopyLane:
+    def _stream(self) -> CopyStream:
         """One for training and evaluation, which take turns and so share memory on the device."""
-        return make_copy_lane(self.place.device)
+        return make_copy_stream(self.place.device)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ class ImageClassificationWorkload:
         self._channels_last = recipe.framework.channels_last
         with leader_first(place.communicator):
             self._index = load_index(data, progress=place.tracker)
-        conversation = place.second_conversation() if options.norm == "sync-batch" else None
-        self.model: nn.Module = build_model(options, len(self._index.classes), conversation)
+        communicator = place.second_communicator() if options.norm == "sync-batch" else None
+        self.model: nn.Module = build_model(options, len(self._index.classes), communicator)
         images_of_class = np.bincount(self._index.train.labels, minlength=len(self._index.classes)).tolist()
         self._samples = training_samples(recipe, len(self._index.train), {"class": images_of_class})
         self.drawn = self._samples.drawn

@@ -7,7 +7,7 @@ import torch
 from reduction import settings
 from thread_ranks import run_threads
 
-from hpcai500.comm.codecs import Buffers, make_wire
+from hpcai500.comm.codecs import Buffers, make_codec
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.topologies import make_topology
 from hpcai500.methodology.roofline import BYTES_A_VALUE, Topology, gradient_bytes
@@ -32,7 +32,7 @@ def test_the_closed_form_is_what_all_ranks_count(
 
     def count(communicator: Communicator) -> tuple[float, float]:
         table, buffers = settings(topology=setting, compression=compression), Buffers(torch.device("cpu"))
-        made = make_topology(table, communicator, make_wire(compression, buffers, None, 1), buffers)
+        made = make_topology(table, communicator, make_codec(compression, buffers, None, 1), buffers)
         # As many buckets as ranks: each of them serves once.
         found = [made.traffic(size, bucket) for bucket in range(communicator.size)]
         return sum(one.sent for one in found), sum(one.between_nodes for one in found)

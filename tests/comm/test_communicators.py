@@ -1,4 +1,4 @@
-"""Communicators of every backend: each collective against NumPy, groups, two conversations at once, lost members."""
+"""Communicators of every backend: each collective against NumPy, groups, two channels at once, lost members."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def everything(communicator: Communicator) -> dict[str, object]:
         "bits": _rounded_sum(communicator),
         "objects": _objects(communicator),
         "groups": _groups(communicator),
-        "conversations": _two_conversations(communicator),
+        "channels": _two_channels(communicator),
         "empty": _empty(communicator),
     }
 
@@ -103,7 +103,7 @@ def _groups(communicator: Communicator) -> dict[str, object]:
     return found
 
 
-def _two_conversations(communicator: Communicator) -> list[float]:
+def _two_channels(communicator: Communicator) -> list[float]:
     """Two threads, one communicator each, at different speeds on different ranks."""
     groups = [communicator.group(range(communicator.size)) for _ in range(2)]
     results = [0.0, 0.0]
@@ -150,7 +150,7 @@ def test_every_backend_does_what_numpy_does(backend: str, launcher: str, library
         assert str(result["overflow"]) == str([float("inf"), float("nan"), float("-inf"), float(size)])
         assert result["bits"] == results[0]["bits"]
         assert result["objects"] == ([(r, 1 + 1000 * r) for r in range(size)], 1)
-        assert result["conversations"] == [190.0 * size, 380.0 * size]
+        assert result["channels"] == [190.0 * size, 380.0 * size]
         assert result["empty"]
         low, high = tuple(range(half)), tuple(range(half, size))
         mine, name = (low, "low") if rank < half else (high, "high")

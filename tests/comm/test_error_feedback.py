@@ -11,7 +11,7 @@ from reduction import TOPOLOGIES, error_bound, gradients_of, settings
 from thread_ranks import run_threads
 from torch import Tensor, nn
 
-from hpcai500.comm.codecs import Buffers, Residuals, make_wire
+from hpcai500.comm.codecs import Buffers, Residuals, make_codec
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.reducer import Reducer
 
@@ -22,15 +22,15 @@ STEPS = 20
 
 
 def packed_and_unpacked(compression: str, residuals: Residuals | None) -> tuple[Tensor, Tensor]:
-    """Sums over steps of what was given to a wire and of what came out of it."""
-    wire = make_wire(compression, Buffers(CPU), residuals, 1)
+    """Sums over steps of what was given to a codec and of what came out of it."""
+    codec = make_codec(compression, Buffers(CPU), residuals, 1)
     given, received = torch.zeros(9001, dtype=torch.float64), torch.zeros(9001, dtype=torch.float64)
     for step in range(STEPS):
         gradients = gradients_of(0, LENGTHS, step)
         given += torch.cat(gradients).double() / 4
-        packed = wire.pack(gradients, 12288, scale=1 / 4, bucket=3)
+        packed = codec.pack(gradients, 12288, scale=1 / 4, bucket=3)
         unpacked = [torch.empty_like(gradient) for gradient in gradients]
-        wire.unpack(packed, unpacked)
+        codec.unpack(packed, unpacked)
         received += torch.cat(unpacked).double()
     return given, received
 
@@ -78,14 +78,14 @@ def test_errors_of_int8_do_not_add_up_over_steps_at_any_place_that_rounds(topolo
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38])
 def test_an_overflow_is_not_remembered(compression: str, value: float) -> None:
     residuals = Residuals(CPU)
-    wire = make_wire(compression, Buffers(CPU), residuals, 1)
+    codec = make_codec(compression, Buffers(CPU), residuals, 1)
     bad = torch.full((500,), 0.1)
     bad[7] = value
-    wire.pack([bad], wire.grain * 500, scale=1.0, bucket=0)
+    codec.pack([bad], codec.grain * 500, scale=1.0, bucket=0)
     assert residuals.at((0, "pack"), 500).isfinite().all()
     assert residuals.at((0, "pack"), 500)[7] in (0.0, pytest.approx(0, abs=3e38 / 100))
     good = torch.full((500,), 0.1)
-    wire.unpack(wire.pack([good], wire.grain * 500, scale=1.0, bucket=0), [good])
+    codec.unpack(codec.pack([good], codec.grain * 500, scale=1.0, bucket=0), [good])
     assert good.isfinite().all()
 
 

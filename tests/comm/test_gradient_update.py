@@ -13,14 +13,14 @@ from reduction import settings
 from torch import Tensor
 
 from hpcai500.comm.communicator import LocalCommunicator
-from hpcai500.comm.reducer import Conversation, GradientUpdate, HostExchangeLane, make_buckets
+from hpcai500.comm.reducer import AllReduceChannel, GradientUpdate, HostStream, make_buckets
 
 COMPUTING, CAPTURING = "computing", "capturing"
 
 
 @dataclass
-class FakeLane:
-    """Stands in for a device's lane, which cannot exist here: writes down marks, as (queue, moment), and waits."""
+class FakeStream:
+    """Stands in for a device's stream, which cannot exist here: writes down marks, as (queue, moment), and waits."""
 
     current: str = COMPUTING
     moment: int = 0
@@ -48,26 +48,26 @@ class FakeLane:
         return float(mark[1])
 
 
-def update_of(lane: Any, parameters: int, in_each_bucket: int) -> tuple[GradientUpdate, list[Tensor]]:
+def update_of(stream: Any, parameters: int, in_each_bucket: int) -> tuple[GradientUpdate, list[Tensor]]:
     weights = [torch.ones(8) for _ in range(parameters)]
     for number, weight in enumerate(weights):
         weight.grad = torch.full((8,), float(number))
-    return GradientUpdate(3, weights, make_buckets([8] * parameters, 32 * in_each_bucket), lane), weights
+    return GradientUpdate(3, weights, make_buckets([8] * parameters, 32 * in_each_bucket), stream), weights
 
 
-def arrive(update: GradientUpdate, lane: FakeLane, queues: Sequence[str]) -> None:
+def arrive(update: GradientUpdate, stream: FakeStream, queues: Sequence[str]) -> None:
     """Gradients from the last parameter to the first: one on each of these queues."""
     for index, queue in zip(reversed(range(len(queues))), queues, strict=True):
-        lane.current = queue
+        stream.current = queue
         update.arrive(index, leaving=True)
-    lane.current = COMPUTING
+    stream.current = COMPUTING
 
 
-def exchanged(update: GradientUpdate, lane: FakeLane, buckets: int, weights: Sequence[Tensor]) -> None:
+def exchanged(update: GradientUpdate, stream: FakeStream, buckets: int, weights: Sequence[Tensor]) -> None:
     cpu = torch.device("cpu")
-    conversation = Conversation(LocalCommunicator(), settings(), lane, None, device=cpu, threads=1)
+    channel = AllReduceChannel(LocalCommunicator(), settings(), stream, None, device=cpu, threads=1)
     for bucket in make_buckets([8] * len(weights), 32 * len(weights) // buckets):
-        conversation.average(update, bucket)
+        channel.average(update, bucket)
 
 
 @pytest.mark.parametrize(
@@ -75,43 +75,43 @@ def exchanged(update: GradientUpdate, lane: FakeLane, buckets: int, weights: Seq
     [(CAPTURING, COMPUTING, COMPUTING), (COMPUTING, CAPTURING, COMPUTING), (COMPUTING, COMPUTING, CAPTURING)],
 )
 def test_a_bucket_waits_for_every_stream_that_its_gradients_came_on(queues: tuple[str, ...]) -> None:
-    lane = FakeLane()
-    update, weights = update_of(lane, 3, in_each_bucket=3)
-    arrive(update, lane, queues)
-    before = lane.moment
-    exchanged(update, lane, 1, weights)
-    (marks,) = lane.waited_for
+    stream = FakeStream()
+    update, weights = update_of(stream, 3, in_each_bucket=3)
+    arrive(update, stream, queues)
+    before = stream.moment
+    exchanged(update, stream, 1, weights)
+    (marks,) = stream.waited_for
     assert {queue for queue, _ in marks} == {COMPUTING, CAPTURING}
     # Behind all of its gradients: these marks are the last ones before the exchange.
     assert {moment for _, moment in marks} == {before - 1, before}
 
 
 def test_a_bucket_whose_gradients_came_on_one_stream_waits_for_that_one_alone() -> None:
-    lane = FakeLane()
-    update, weights = update_of(lane, 4, in_each_bucket=2)
-    arrive(update, lane, (COMPUTING, COMPUTING, CAPTURING, CAPTURING))
-    exchanged(update, lane, 2, weights)
-    assert [[queue for queue, _ in marks] for marks in lane.waited_for] == [[COMPUTING], [CAPTURING]]
+    stream = FakeStream()
+    update, weights = update_of(stream, 4, in_each_bucket=2)
+    arrive(update, stream, (COMPUTING, COMPUTING, CAPTURING, CAPTURING))
+    exchanged(update, stream, 2, weights)
+    assert [[queue for queue, _ in marks] for marks in stream.waited_for] == [[COMPUTING], [CAPTURING]]
 
 
 def test_a_bucket_that_misses_gradients_waits_for_the_end_of_the_backward_pass() -> None:
     """There, autograd has made the computation wait for all streams that gradients came on."""
-    lane = FakeLane()
-    update, weights = update_of(lane, 3, in_each_bucket=3)
-    lane.current = CAPTURING
+    stream = FakeStream()
+    update, weights = update_of(stream, 3, in_each_bucket=3)
+    stream.current = CAPTURING
     update.arrive(2, leaving=True)
-    lane.current = COMPUTING
+    stream.current = COMPUTING
     update.end()
-    exchanged(update, lane, 1, weights)
-    assert lane.waited_for == [(update.backward_end,)]
+    exchanged(update, stream, 1, weights)
+    assert stream.waited_for == [(update.backward_end,)]
 
 
 def test_the_timeline_has_a_bucket_ready_when_the_last_of_its_streams_was() -> None:
-    lane = FakeLane()
-    update, weights = update_of(lane, 3, in_each_bucket=3)
-    arrive(update, lane, (COMPUTING, CAPTURING, COMPUTING))
+    stream = FakeStream()
+    update, weights = update_of(stream, 3, in_each_bucket=3)
+    arrive(update, stream, (COMPUTING, CAPTURING, COMPUTING))
     bucket = make_buckets([8] * 3, 96)[0]
-    exchanged(update, lane, 1, weights)
+    exchanged(update, stream, 1, weights)
     span = update.span(bucket, sent_bytes=0)
     ready = [moment for _, moment in update.last_ready[0]]
     assert span.last_ready == max(ready)
@@ -120,8 +120,8 @@ def test_the_timeline_has_a_bucket_ready_when_the_last_of_its_streams_was() -> N
 
 
 def test_on_the_host_there_is_one_queue() -> None:
-    lane = HostExchangeLane()
-    update, _ = update_of(lane, 2, in_each_bucket=2)
+    stream = HostStream()
+    update, _ = update_of(stream, 2, in_each_bucket=2)
     update.arrive(1, leaving=True)
     update.arrive(0, leaving=True)
     assert len(update.last_ready[0]) == 1

@@ -98,7 +98,7 @@ def test_closing_leaves_nothing_behind() -> None:
         threads = reducer._threads._threads
         assert all(thread.is_alive() for thread in threads)
         reducer.close()
-        # For each of three conversations: all ranks, a row, a column.
+        # For each of three channels: all ranks, a row, a column.
         assert [(group.size, group.closed) for group in made] == [(4, True), (2, True), (2, True)] * 3
         assert not communicator.closed
         communicator.barrier()

@@ -60,7 +60,7 @@ def test_each_bucket_passes_its_stages_in_order() -> None:
             assert span.done <= end
             # A ring of two, fp16.
             assert span.sent_bytes == 2000
-        # Three conversations: bucket 3 follows bucket 0.
+        # Three channels: bucket 3 follows bucket 0.
         assert spans[0].done <= spans[3].copy_start
 
 

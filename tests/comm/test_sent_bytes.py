@@ -7,7 +7,7 @@ import torch
 from reduction import settings
 from thread_ranks import run_threads
 
-from hpcai500.comm.codecs import Buffers, make_wire
+from hpcai500.comm.codecs import Buffers, make_codec
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.topologies import make_topology
 
@@ -19,7 +19,7 @@ def counted(topology: str, compression: str, *, bucket: int = 0, size: int = B) 
 
     def count(communicator: Communicator) -> tuple[int, int]:
         table, buffers = settings(topology=topology, compression=compression), Buffers(torch.device("cpu"))
-        made = make_topology(table, communicator, make_wire(compression, buffers, None, 1), buffers)
+        made = make_topology(table, communicator, make_codec(compression, buffers, None, 1), buffers)
         return made.sent_bytes(size, bucket), made.sent_between_nodes(size, bucket)
 
     return run_threads(count, "aabb")

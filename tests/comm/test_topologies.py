@@ -13,7 +13,7 @@ from reduction import COMPRESSIONS, TOPOLOGIES, error_bound, gradients_of, setti
 from thread_ranks import run_threads
 from torch import Tensor
 
-from hpcai500.comm.codecs import Buffers, make_wire
+from hpcai500.comm.codecs import Buffers, make_codec
 from hpcai500.comm.communicator import Communicator
 from hpcai500.comm.topologies import make_topology
 from hpcai500.errors import RecipeError
@@ -24,15 +24,15 @@ CPU = torch.device("cpu")
 def average(communicator: Communicator, gradients: list[Tensor], buckets: int = 1, **changes: Any) -> Tensor:
     """The average of `gradients`, which travel `buckets` times: other servers serve, buffers are used again."""
     table, buffers = settings(**changes), Buffers(CPU)
-    wire = make_wire(table.compression, buffers, None, 1)
-    topology = make_topology(table, communicator, wire, buffers)
-    unit = topology.pieces * wire.grain
+    codec = make_codec(table.compression, buffers, None, 1)
+    topology = make_topology(table, communicator, codec, buffers)
+    unit = topology.pieces * codec.grain
     elements = -(-sum(map(len, gradients)) // unit) * unit
     for bucket in range(buckets):
         averages = [torch.empty_like(gradient) for gradient in gradients]
-        packed = wire.pack(gradients, elements, scale=1 / communicator.size, bucket=bucket)
-        assert packed.nbytes == wire.packed_bytes(elements)
-        wire.unpack(topology.sum(packed, bucket), averages)
+        packed = codec.pack(gradients, elements, scale=1 / communicator.size, bucket=bucket)
+        assert packed.nbytes == codec.packed_bytes(elements)
+        codec.unpack(topology.sum(packed, bucket), averages)
     return torch.cat(averages)
 
 

@@ -16,7 +16,7 @@ from image_tree import write_tree
 
 from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches, MemoryClimateBatches
 from hpcai500.data.climate.years import storage_of
-from hpcai500.data.device_batches import DeviceBatches, DeviceForm, HostCopyLane, convert_images
+from hpcai500.data.device_batches import DeviceBatches, DeviceForm, HostCopyStream, convert_images
 from hpcai500.data.imagenet.index import ImageIndex, load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.errors import DataError
@@ -42,11 +42,11 @@ def make(year: Path) -> Iterator[Any]:
     """Makes batches on the CPU as the device, of a real loader, with the loader's settings and the wrapper's."""
     made = []
 
-    def build(form: DeviceForm, lane: Any = None, **settings: Any) -> DeviceBatches[ClimateBatch]:
+    def build(form: DeviceForm, stream: Any = None, **settings: Any) -> DeviceBatches[ClimateBatch]:
         with h5py.File(year) as file:
             files = [(year, storage_of(file["images"]))]
         loader = ClimateBatches(files, SAMPLES, **{"batch_size": 2, "threads": 2, **settings})
-        made.append(DeviceBatches(loader, device=CPU, batch_size=2, form=form, lane=lane or HostCopyLane()))
+        made.append(DeviceBatches(loader, device=CPU, batch_size=2, form=form, stream=stream or HostCopyStream()))
         return made[-1]
 
     yield build
@@ -98,7 +98,7 @@ def test_a_batch_stays_as_it_is_while_the_next_is_made(make: Any) -> None:
 
 
 class Recorder:
-    """A lane that only writes down what it is told: streams cannot exist here. Events pass when they are asked to."""
+    """A stream that only writes down what it is told: streams cannot exist here. Events pass when they are asked to."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -138,34 +138,34 @@ class Recorder:
 class Numbers:
     """A loader of three batches of one number, whose slots are held as the real loaders hold theirs."""
 
-    def __init__(self, lane: Recorder, fails_at: int | None = None) -> None:
-        self.lane, self.fails_at, self.closed = lane, fails_at, 0
+    def __init__(self, stream: Recorder, fails_at: int | None = None) -> None:
+        self.stream, self.fails_at, self.closed = stream, fails_at, 0
 
     def epoch(self, batches: Sequence[Any], *, seed: int, epoch: int) -> Iterator[ClimateBatch]:
         for number, ids in enumerate(batches):
             if number == self.fails_at:
                 raise DataError(f"batch {number} is damaged")
-            self.lane.log.append(f"batch {number} is read")
+            self.stream.log.append(f"batch {number} is read")
             try:
                 yield ClimateBatch(torch.full((1, 1, 2, 2), float(number)), ids, ids, 10.0**-number)
             finally:
-                self.lane.log.append(f"slot of batch {number} is free after {self.lane.mark().name}")
+                self.stream.log.append(f"slot of batch {number} is free after {self.stream.mark().name}")
 
     def close(self) -> None:
         self.closed += 1
 
 
 def recorded(fails_at: int | None = None) -> tuple[DeviceBatches[ClimateBatch], Recorder, Numbers]:
-    lane = Recorder()
-    source = Numbers(lane, fails_at)
-    return DeviceBatches(source, device=CPU, batch_size=1, form=RAW, lane=lane), lane, source
+    stream = Recorder()
+    source = Numbers(stream, fails_at)
+    return DeviceBatches(source, device=CPU, batch_size=1, form=RAW, stream=stream), stream, source
 
 
 def test_copies_run_one_batch_ahead_and_only_events_order_them() -> None:
-    batches, lane, _ = recorded()
+    batches, stream, _ = recorded()
     for batch in batches.epoch(cut([0], [1], [2]), seed=0, epoch=0):
-        lane.log.append(f"step {int(batch.images.mean())}")
-    assert lane.log == [
+        stream.log.append(f"step {int(batch.images.mean())}")
+    assert stream.log == [
         "batch 0 is read",
         "slot of batch 0 is free after copies 2",
         "batch 1 is read",
@@ -185,11 +185,11 @@ def test_copies_run_one_batch_ahead_and_only_events_order_them() -> None:
 
 
 def test_an_early_stop_gives_the_slot_back_behind_its_copy() -> None:
-    batches, lane, source = recorded()
+    batches, stream, source = recorded()
     epoch = batches.epoch(cut([0], [1], [2]), seed=0, epoch=0)
     assert int(next(epoch).images.mean()) == 0
     batches.epoch(cut([0]), seed=0, epoch=1)
-    assert lane.log[-2:] == ["slot of batch 1 is free after copies 5", "copies wait for steps 4"]
+    assert stream.log[-2:] == ["slot of batch 1 is free after copies 5", "copies wait for steps 4"]
     batches.close()
     batches.close()
     assert source.closed == 2
@@ -213,11 +213,11 @@ def test_an_error_comes_in_the_place_of_its_batch(fails_at: int) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_a_real_loaders_slot_is_refilled_only_behind_its_copy(make: Any, depth: int) -> None:
-    lane = Recorder()
-    batches = make(RAW, lane, mark=lane.mark, depth=depth)
+    stream = Recorder()
+    batches = make(RAW, stream, mark=stream.mark, depth=depth)
     for batch in batches.epoch(EPOCH, seed=0, epoch=0):
         assert np.array_equal(batch.images.numpy(), fields(seed=4)[batch.samples])
-    waits = [line for line in lane.log if line.startswith("host waits")]
+    waits = [line for line in stream.log if line.startswith("host waits")]
     assert len(waits) == len(EPOCH)
     assert all("copies" in line for line in waits), "a slot is read by copies, never by steps"
 
@@ -263,7 +263,7 @@ def test_levels_of_jpegs_are_normalised_within_half_a_level(index: ImageIndex, l
     mean, std = levels.normalisation
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
     form = DeviceForm(torch.float32, memory_format, converted=True, mean=mean, std=std)
-    there = DeviceBatches(levels, device=CPU, batch_size=4, form=form, lane=HostCopyLane())
+    there = DeviceBatches(levels, device=CPU, batch_size=4, form=form, stream=HostCopyStream())
     asked = cut([3, 1, 5, 7], [0, 2])
     for ours, theirs in zip(here.epoch(asked, seed=5, epoch=2), there.epoch(asked, seed=5, epoch=2), strict=True):
         half_a_level = 0.5 / torch.tensor(std).view(3, 1, 1)

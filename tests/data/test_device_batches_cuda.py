@@ -14,7 +14,7 @@ from climate_files import SHAPE, fields, write_year
 from hpcai500 import _core
 from hpcai500.data.climate.loader import ClimateBatches
 from hpcai500.data.climate.years import storage_of
-from hpcai500.data.device_batches import DeviceBatches, DeviceForm, convert_images, make_copy_lane
+from hpcai500.data.device_batches import DeviceBatches, DeviceForm, convert_images, make_copy_stream
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,7 +35,7 @@ def test_batches_stay_whole_while_long_steps_compute(tmp_path: Path, depth: int,
     samples = np.array([(0, image) for image in range(SHAPE[0])], np.int64)
     loader = ClimateBatches(files, samples, batch_size=2, threads=2, depth=depth, pin_memory=True, **moments_of)
     form = DeviceForm(torch.float32, torch.channels_last, converted=on_device, mean=tuple(mean), std=tuple(std))
-    batches = DeviceBatches(loader, device=DEVICE, batch_size=2, form=form, lane=make_copy_lane(DEVICE))
+    batches = DeviceBatches(loader, device=DEVICE, batch_size=2, form=form, stream=make_copy_stream(DEVICE))
     order = [np.array([at % 7, (3 * at) % 7]) for at in range(40)]
     kept = []
     for batch in batches.epoch(order, seed=0, epoch=0):

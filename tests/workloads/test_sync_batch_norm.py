@@ -195,7 +195,7 @@ def test_a_rank_beside_its_mirror_image_on_a_gpu() -> None:
 
 
 class Unreachable:
-    """A conversation that a copy must not take part in."""
+    """A communicator that a copy must not take part in."""
 
     size = 2
 
