@@ -100,9 +100,6 @@ def weighted_quantile(values: Iterable[tuple[float, float]], share: float) -> fl
 
 
 CONFIDENCE = 0.95
-# Least magnitude in the continued fraction, so that no denominator is 0.
-_TINY = 1e-300
-_EPSILON = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -158,31 +155,15 @@ def difference_interval(
 def student_t_quantile(p: float, degrees: float) -> float:
     """The value that a variable with Student's t distribution stays below with probability `p`.
 
-    Found by bisection of the upper tail, I_x(v / 2, 1 / 2) / 2 with x = v / (v + t^2) (M. Abramowitz and I. A. Stegun,
-    Handbook of Mathematical Functions, 26.5.27 and 26.7.1).
-
     Raises:
         UsageError: `p` is not between 0 and 1, or the degrees of freedom are not positive.
     """
     _require_probability(p)
     if not (degrees > 0 and math.isfinite(degrees)):
         raise UsageError(f"Student's t: expected more than 0 degrees of freedom, got {degrees}")
-    if p < 0.5:
-        return -_bisected(p, degrees)
-    return _bisected(1 - p, degrees) if p > 0.5 else 0.0
+    from scipy.special import stdtrit  # here, because most commands start without it
 
-
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), 0 <= x <= 1.
-
-    By the continued fraction of the NIST Digital Library of Mathematical Functions, 8.17.22, which converges fast below
-    the mean (a + 1) / (a + b + 2); above it by I_x(a, b) = 1 - I_(1-x)(b, a) (8.17.4).
-    """
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _beta_fraction(1 - x, x, b, a)
-    return _beta_fraction(x, 1 - x, a, b)
+    return float(stdtrit(degrees, p))
 
 
 def _require_probability(p: float) -> None:
@@ -202,52 +183,6 @@ def _welch_degrees(first: float, first_count: int, second: float, second_count: 
     # Shares of the sum, because squares of small variances would underflow.
     share = first / (first + second)
     return 1 / (share**2 / (first_count - 1) + (1 - share) ** 2 / (second_count - 1))
-
-
-def _bisected(tail: float, degrees: float) -> float:
-    """The t >= 0 above which `tail` of the distribution lies."""
-    low, high = 0.0, 1.0
-    while _upper_tail(high, degrees) > tail:
-        low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high:
-        if _upper_tail(middle, degrees) > tail:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _upper_tail(t: float, degrees: float) -> float:
-    """The probability of a value above t >= 0."""
-    square = t * t
-    if square < degrees:
-        # For small t, x would be rounded to 1.
-        return (1 - incomplete_beta(square / (degrees + square), 0.5, degrees / 2)) / 2
-    return incomplete_beta(degrees / (degrees + square), degrees / 2, 0.5) / 2
-
-
-def _beta_fraction(x: float, rest: float, a: float, b: float) -> float:
-    """I_x(a, b) by its continued fraction; `rest` is 1 - x, passed so that it loses no digits."""
-    factor = math.exp(a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
-    # Lentz's method: quotients of successive numerators c and denominators d, which never overflow.
-    d = 1 / _off_zero(1 - (a + b) * x / (a + 1))
-    c, fraction, m = 1.0, d, 1
-    while True:
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        change = 1.0
-        for term in (even, odd):
-            d = 1 / _off_zero(1 + term * d)
-            c = _off_zero(1 + term / c)
-            change *= c * d
-        fraction *= change
-        if abs(change - 1) <= 2 * _EPSILON:
-            return factor * fraction / a
-        m += 1
-
-
-def _off_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
 
 
 # ----------------------------------------------------------------------------------------------------
