@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and where temporary files go.
+"""Files that are whole or absent, locks between processes, and where temporary files go.
 
 What is written here is never seen half-written, also after a kill or a crash. Output lies in --out or the working
 directory, and nowhere else: what libraries cache (torch what it compiled, as soon as it counts operations; Matplotlib a
@@ -9,6 +9,7 @@ process was killed, the next one on the same host removes it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, NoReturn
+from typing import IO, Literal, NoReturn
 from weakref import WeakSet
 
 from hpcai500.errors import EnvironmentLacksError, UsageError
@@ -149,6 +150,72 @@ def write_unsynced(path: Path, content: bytes, scratch: Path | None = None) -> N
 
 
 # ----------------------------------------------------------------------------------------------------
+# Locks between processes (flock). A lock ends with the process that holds it, however that ends.
+
+
+# `alone`: this process holds the lock; `taken`: another one does; `unknown`: there are no locks here, as on a parallel
+# file system that is mounted without.
+Turn = Literal["alone", "taken", "unknown"]
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> Turn:
+    """Lock an open file or folder until it is closed; with `wait`, after every other process has given it up.
+
+    `shared`: whether any number of processes may hold it in this way at once.
+    """
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        return "taken"
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return "unknown"
+        raise
+    return "alone"
+
+
+@contextmanager
+def turn_of(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[Turn]:
+    """Hold the lock of the file `path`, which is there for nothing else, while the context is open.
+
+    With `on_wait`, a lock that is taken is waited for, after calling it once.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    has_waited = False
+    while True:
+        with path.open("ab") as stream:
+            turn = lock(stream.fileno())
+            if turn == "taken" and on_wait:
+                if not has_waited:
+                    on_wait()
+                has_waited = True
+                turn = lock(stream.fileno(), wait=True)
+            # The holder before us may have removed the file after we opened it: then our lock keeps nobody out.
+            if turn == "alone" and not _is_open_at(stream, path):
+                turn = "taken"
+            if turn == "taken" and on_wait:
+                continue
+            try:
+                yield turn
+            finally:
+                # While the lock is held: a process that waits for it finds the file gone, and makes another one.
+                if turn != "taken":
+                    path.unlink(missing_ok=True)
+            return
+
+
+def _is_open_at(stream: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+# ----------------------------------------------------------------------------------------------------
 # Temporary folders, also where little can be written, such as in an image without binds.
 
 
@@ -170,7 +237,7 @@ class _Folder(tempfile.TemporaryDirectory[str]):
         self._held = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
         # Where folders cannot be locked, no other process can lock this one, and so none removes it.
         with contextlib.suppress(OSError):
-            fcntl.flock(self._held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock(self._held, shared=True)
         _open_folders.add(self)
 
     def cleanup(self) -> None:
@@ -284,8 +351,8 @@ def _remove(folders: Iterable[Path], least_seconds: float) -> None:
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 facts = os.fstat(held)
-                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime >= least_seconds:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_old = time.time() - facts.st_mtime >= least_seconds
+                if facts.st_uid == os.geteuid() and is_old and lock(held) == "alone":
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(held)

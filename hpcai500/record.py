@@ -19,7 +19,6 @@ the reason even when the disk is full.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -34,7 +33,7 @@ from types import TracebackType
 from typing import IO, Any, Literal
 
 from hpcai500.errors import RecordError, RunError
-from hpcai500.files import allocate, write_atomically, write_atomically_by
+from hpcai500.files import allocate, lock, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import parse_resolved, tables_hash, to_toml
 from hpcai500.streams import say
@@ -509,17 +508,12 @@ class RecordWriter:
                 (self.path / ".ballast").unlink(missing_ok=True)
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        # Parallel file systems may be mounted without locks: then a second writer goes unnoticed.
+        if lock(self._stream.fileno()) == "taken":
             self._stream.close()
             raise RecordError(
                 f"{self.path}: another process is writing this record: wait for it or stop it, then go on with --resume"
-            ) from error
-        except OSError as error:
-            # Parallel file systems may be mounted without locks: then a second writer goes unnoticed.
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
+            )
 
     def _set_ballast(self) -> None:
         try:
@@ -552,13 +546,7 @@ def require_unused(path: Path) -> None:
 def is_being_written(path: Path) -> bool:
     """Whether a process on this machine is writing the record in folder `path` now."""
     with (path / "events.jsonl").open("rb") as stream:
-        try:
-            fcntl.flock(stream.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-    return False
+        return lock(stream.fileno(), shared=True) == "taken"
 
 
 def cannot_write(path: Path, error: OSError, needed_bytes: int | None = None) -> RunError:

@@ -6,12 +6,10 @@ the line before it; a line that a crash cut off is removed by the next writer.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any, Literal
 
 from hpcai500 import __version__
 from hpcai500.errors import RecordError, UsageError
-from hpcai500.files import write_atomically
+from hpcai500.files import Turn, lock, turn_of, write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.plugins import plugin_facts
 from hpcai500.recipe import recipe_hash, tables_hash, to_toml
@@ -353,12 +351,8 @@ def _parse(line: str, place: str) -> tuple[Head, int]:
 # One process at a time runs a trial: a lock for each, where the file system has locks.
 
 
-# `alone`: this process holds the lock; `taken`: another one does; `unknown`: there are no locks here.
-Turn = Literal["alone", "taken", "unknown"]
-
 # The lock of a process that runs the whole campaign; trials are numbered from 1.
 ALL_TRIALS = 0
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def lock_path(campaign: Path, trial: int) -> Path:
@@ -370,37 +364,14 @@ def lock_path(campaign: Path, trial: int) -> Path:
 def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
     """Try to hold the lock of a trial of the campaign in the folder `campaign`, until this context ends.
 
-    The lock ends with the process, however that ends. A parallel file system may be mounted without locks, and a
-    folder that cannot be written to has none.
+    A folder that cannot be written to has no locks.
     """
-    path = lock_path(campaign, trial)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError:
-        yield "unknown"
-        return
-    try:
-        turn = _lock(descriptor, path)
+    with ExitStack() as stack:
         try:
-            yield turn
-        finally:
-            if turn == "alone":
-                path.unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path) -> Turn:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have removed the file after we opened it: then our lock keeps nobody out.
-        return "alone" if os.fstat(descriptor).st_ino == path.stat().st_ino else "taken"
-    except (BlockingIOError, FileNotFoundError):
-        return "taken"
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            return "unknown"
-        raise
+            turn = stack.enter_context(turn_of(lock_path(campaign, trial)))
+        except OSError:
+            turn = "unknown"
+        yield turn
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -479,7 +450,9 @@ def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
         RecordError: the journal is missing, or cannot be written.
     """
     try:
-        with path.open("r+b") as stream, _alone(stream.fileno()):
+        with path.open("r+b") as stream:
+            # Two writers at once would fork the chain. Where the file system has no locks, we go without.
+            lock(stream.fileno(), wait=True)
             content = stream.read()
             whole = content[: content.rfind(b"\n") + 1]
             event = new_event(last_hash(whole), whole.count(b"\n"), key, value)
@@ -490,14 +463,3 @@ def append_line(path: Path, key: str, value: Mapping[str, Any]) -> None:
             os.fsync(stream.fileno())
     except OSError as error:
         raise RecordError(f"{path}: cannot be written: {error.strerror}; mend it, then go on") from error
-
-
-@contextmanager
-def _alone(descriptor: int) -> Iterator[None]:
-    """Two writers at once would fork the chain. Where the file system has no locks, we go without, as for records."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    yield

@@ -19,7 +19,7 @@ from hpcai500.hosts import is_first_of_host
 from hpcai500.methodology.power import Window, first_note, hosts_of, why_unknown, window_of
 from hpcai500.record import cannot_write, read_record
 from hpcai500.streams import say
-from hpcai500.system.power import Found, Meter, Opener, PowerChoice, automatic_names, find_sources, openers
+from hpcai500.system.power import SOURCES, Found, Meter, Opener, PowerChoice, automatic_names, find_sources
 from hpcai500.system.power_samples import Entry, MeteredNode, NodePower, SampledNode, files_of
 
 _NOT_WANTED = "not measured (--power none)"
@@ -40,10 +40,10 @@ class RunPower:
         record: Path,
         *,
         on_gpu: bool,
-        how: Mapping[str, Opener] | None = None,
+        how: Mapping[str, Opener] = SOURCES,
     ) -> None:
         self._choice, self._world, self._record = choice, world, record
-        self._on_gpu, self._how = on_gpu, how if how is not None else openers()
+        self._on_gpu, self._how = on_gpu, how
         self._host = world.hosts[world.rank]
         self._hosts = list(dict.fromkeys(world.hosts))
         # Whether this rank may measure; `find` says whether it does.

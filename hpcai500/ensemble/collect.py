@@ -6,18 +6,15 @@ read one after the other, so that ten thousand need no more memory than their ro
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcai500.campaign.journal import NO_LOCKS
 from hpcai500.campaign.standing import ODD
 from hpcai500.ensemble.counting import (
     Member,
@@ -37,7 +34,7 @@ from hpcai500.ensemble.journal import DONE, RESULT, VOTE, Ensemble, append, read
 from hpcai500.ensemble.mapping import in_short
 from hpcai500.ensemble.result import EnsembleResult, MemberResult, derive_ensemble, slowest_words
 from hpcai500.errors import ExitCode, RecordError
-from hpcai500.files import write_atomically
+from hpcai500.files import turn_of, write_atomically
 from hpcai500.methodology.result import about_target
 from hpcai500.progress import Tracker, silent
 from hpcai500.recipe import rulebook
@@ -64,23 +61,14 @@ def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     Raises:
         CannotWriteError: the lock's file cannot be made.
     """
-    path = folder / _LOCK
-    is_told = False
 
     def on_wait() -> None:
-        nonlocal is_told
-        if not is_told:
-            say(f"{folder}: is being collected by another process: waiting for its end")
-        is_told = True
+        say(f"{folder}: is being collected by another process: waiting for its end")
 
-    with written(folder):
-        descriptor = _locked(path, on_wait)
-    try:
+    with ExitStack() as stack:
+        with written(folder):
+            stack.enter_context(turn_of(folder / _LOCK, on_wait))
         yield
-    finally:
-        # Removed while the lock is held: a process that waits for it finds the file gone, and makes another one.
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
 
 
 @contextmanager
@@ -107,38 +95,6 @@ def forget(folder: Path) -> None:
     """
     for name in (DONE, RESULT, VOTE, *PICTURES):
         (folder / name).unlink(missing_ok=True)
-
-
-def _locked(path: Path, on_wait: Callable[[], None]) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            _lock(descriptor, on_wait)
-            if _is_still(descriptor, path):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, on_wait: Callable[[], None]) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        on_wait()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-
-
-def _is_still(descriptor: int, path: Path) -> bool:
-    """Whether `path` is still the file that we locked: the process before us may have removed that."""
-    try:
-        return os.fstat(descriptor).st_ino == path.stat().st_ino
-    except FileNotFoundError:
-        return False
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from hpcai500.comm.communicator import Communicator
 from hpcai500.errors import WrongAnswerError
 from hpcai500.measure.timing import Effort, Timing, repeat, stopwatch
 from hpcai500.progress import Progress
-from hpcai500.system.process import memory_limit
+from hpcai500.system.looking import memory_limit
 
 # ----------------------------------------------------------------------------------------------------
 # Memory: how much a measurement may take, and how large the caches are that it must not fit into.

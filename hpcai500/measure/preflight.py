@@ -30,7 +30,7 @@ from hpcai500.methodology.roofline import arithmetic_of
 from hpcai500.system.accelerator import find_traces
 from hpcai500.system.checks import ALL_REDUCE, CLOCKS, DEVICES, GEMM, NODES, POWER, VERSIONS, Check, Status
 from hpcai500.system.network import link_rates
-from hpcai500.system.power import automatic_names, find_sources, openers
+from hpcai500.system.power import automatic_names, find_sources
 
 # ----------------------------------------------------------------------------------------------------
 # Answers of all ranks to one question; a failure is an answer too.
@@ -524,7 +524,7 @@ class Sources:
 
 def look_for_sources(*, on_gpu: bool) -> Sources:
     """Open each source of this node once."""
-    found = find_sources(automatic_names(on_gpu=on_gpu), openers())
+    found = find_sources(automatic_names(on_gpu=on_gpu))
     readable = tuple(f"{name} ({source.scope})" for name, source in found.sources.items())
     found.take(None)
     return Sources(readable, found.words)

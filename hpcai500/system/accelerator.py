@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,14 @@ from pathlib import Path
 
 from hpcai500.system.checks import Check, Status
 from hpcai500.system.container import Container
+from hpcai500.system.looking import run
 
 # ----------------------------------------------------------------------------------------------------
 # The NVIDIA driver as a program sees it: device files, the kernel module, and the library that talks to both.
 
 
 LIBRARY = "libcuda.so.1"
-_PROBE = Path(__file__).with_name("driver_probe.py")
+_PROBE = Path(__file__).with_name("probe.py")
 # Without the persistence daemon, a node of eight devices needs a good part of this.
 _PATIENCE_SECONDS = 60.0
 
@@ -80,19 +80,16 @@ def find_traces(root: Path = Path("/")) -> Traces:
 def ask_driver(
     environment: Mapping[str, str], library: str = LIBRARY, patience_seconds: float = _PATIENCE_SECONDS
 ) -> Driver:
-    """Ask the driver's `library` in a process of its own (see driver_probe.py)."""
-    command = [sys.executable, "-I", "-S", str(_PROBE), library]
+    """Ask the driver's `library` in a process of its own (see probe.py)."""
     try:
-        answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=patience_seconds
-        )
-    except subprocess.TimeoutExpired:
-        return Driver(loaded=True, reason=f"it did not answer within {patience_seconds:g} s", silent=True)
-    if answer.returncode < 0:
-        return Driver(loaded=True, reason=f"{signal.Signals(-answer.returncode).name} ended the process that asked it")
-    if answer.returncode > 0:
-        return Driver(loaded=True, reason=(answer.stderr.strip().splitlines() or ["it does not answer"])[-1])
-    return Driver(**json.loads(answer.stdout))
+        ended = run([sys.executable, "-I", "-S", str(_PROBE), "driver", library], patience_seconds, environment)
+    except TimeoutError as error:
+        return Driver(loaded=True, reason=f"it {error}", silent=True)
+    if ended.code < 0:
+        return Driver(loaded=True, reason=f"{signal.Signals(-ended.code).name} ended the process that asked it")
+    if ended.code > 0:
+        return Driver(loaded=True, reason=(ended.errors.strip().splitlines() or ["it does not answer"])[-1])
+    return Driver(**json.loads(ended.output))
 
 
 # ----------------------------------------------------------------------------------------------------

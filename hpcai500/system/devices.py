@@ -89,7 +89,7 @@ def describe_devices(host: Host) -> Part:
     traces = find_traces(host.root)
     if not traces.any and not (host.root / _WSL).exists():
         return Part({**unknown, "devices": []})
-    answer = host.ask(module_command("system.nvml_probe"), _PATIENCE_SECONDS)
+    answer = host.ask(module_command("system.probe", "nvml"), _PATIENCE_SECONDS)
     if answer.text is None:
         what = f"accelerators ({traces.words or _WSL})"
         return Part(unknown, absent=[Absent(what, "NVML (of NVIDIA's driver)", answer.reason or "")])

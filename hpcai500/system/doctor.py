@@ -15,16 +15,16 @@ from pathlib import Path
 
 from hpcai500.errors import DataError, EnvironmentLacksError, UsageError
 from hpcai500.files import is_folder, is_there, nearest, writable_folder
-from hpcai500.hosts import find_placement
+from hpcai500.hosts import Launcher, find_placement
 from hpcai500.interpreter import NOT_HEEDED
 from hpcai500.layers import Recipe
 from hpcai500.streams import say
 from hpcai500.system.accelerator import Driver, Machine, Torch, accelerator_check, ask_driver, find_traces
 from hpcai500.system.checks import DISK, Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, short_image
-from hpcai500.system.mounts import require_reachable, unreachable
+from hpcai500.system.looking import memory_limit
+from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
-from hpcai500.system.process import cores_check, memory_check, memory_limit
 from hpcai500.system.software import DISTRIBUTION, find_plugin, installed, installed_torch, loader_check
 
 # ----------------------------------------------------------------------------------------------------
@@ -181,7 +181,8 @@ def _lasting(out: Path, folder: Path, container: Container | None) -> Check | No
     if container is None:
         return None
     in_image = folder.stat().st_dev == Path("/").stat().st_dev
-    if in_image or file_system_type(folder) == "tmpfs":
+    mount = mount_of(folder.resolve(), read_mounts())
+    if in_image or (mount and mount.type == "tmpfs"):
         where = "the container's own layer" if in_image else "memory (tmpfs)"
         return Check(
             OUT,
@@ -189,18 +190,6 @@ def _lasting(out: Path, folder: Path, container: Container | None) -> Check | No
             f"{out.absolute()} lies in {where}: the record is gone when the container ends, or the node",
             f"{container.program} {container.action} --bind DIR …, and --out DIR with that folder of the host",
         )
-    return None
-
-
-def file_system_type(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """Type of the file system of `folder`: `ext4`, `lustre`, `tmpfs`; None where the kernel does not say."""
-    device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.read_text().splitlines() if mounts.is_file() else []:
-        # Optional fields end with a dash (proc(5)).
-        before, _, after = line.partition(" - ")
-        if before.split()[2] == wanted:
-            return after.split()[0]
     return None
 
 
@@ -339,6 +328,37 @@ def backend_check(recipe: Recipe | None, horovod: str | None) -> Check:
             "run `make horovod` in the source tree, or use --set communication.backend=torch",
         )
     return Check("backend", "pass", f"Horovod {horovod}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Cores and memory that scheduler and container leave to this process.
+
+
+# A smaller machine may be meant to have a single core.
+_LEAST_NODE_CORES = 4
+_FIXES: dict[Launcher, str] = {
+    "srun": "srun --cpus-per-task=N --cpu-bind=cores …",
+    "mpirun": "mpirun --bind-to none …, or --map-by ppr:RANKS:node:PE=N",
+}
+
+
+def cores_check(available: int, total: int, local_size: int, launcher: Launcher) -> Check:
+    """Whether this process may run on more than a sliver of its node.
+
+    `available` of the node's `total` cores are usable; `local_size` ranks are on the node.
+    """
+    found = f"{available} of {total} cores"
+    if available > 1 or total < _LEAST_NODE_CORES or local_size * 2 > total:
+        return Check("cores", "pass", found)
+    fix = _FIXES.get(launcher, "ask the scheduler for more (`sbatch --cpus-per-task=N`), or see `taskset -p $$`")
+    return Check("cores", "warn", f"{found} for this rank: decoding and training share one core", fix)
+
+
+def memory_check(limit_bytes: int | None, total_bytes: int) -> Check:
+    """How much memory there is; it never fails, because no amount is required."""
+    if limit_bytes is None or limit_bytes >= total_bytes:
+        return Check("memory", "pass", f"{total_bytes / 1e9:.3g} GB")
+    return Check("memory", "pass", f"{limit_bytes / 1e9:.3g} GB for this job, of {total_bytes / 1e9:.3g} GB")
 
 
 # ----------------------------------------------------------------------------------------------------

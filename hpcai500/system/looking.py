@@ -35,6 +35,55 @@ _INFOS = re.compile(rf'(<info name="[^"]*{_IDENTITY}[^"]*" value=")[^"]*', re.IG
 
 
 @dataclass(frozen=True)
+class Ended:
+    """How a program ended: its exit code (-N: by signal N), and what it printed."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def run(command: Sequence[str], patience_seconds: float, environment: Mapping[str, str] | None = None) -> Ended:
+    """Run `command` to its end, for `patience_seconds` at most.
+
+    What hangs is killed with all that it has started, and left behind: subprocess.run would wait for it, and a process
+    that waits for a driver or a file server does not end even then.
+
+    Raises:
+        TimeoutError: it did not answer in time.
+        OSError: it cannot be started.
+    """
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A process group of its own, so that its children end with it.
+        start_new_session=True,
+    )
+    with process:
+        try:
+            output, errors = process.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired as error:
+            _give_up(process)
+            raise TimeoutError(f"did not answer within {patience_seconds:g} s") from error
+        except BaseException:  # Ctrl-C does not reach its group
+            _give_up(process)
+            raise
+    return Ended(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
+
+
+def _give_up(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.2)
+    # With a code set, leaving `with` does not wait for it.
+    process.returncode = process.returncode if process.returncode is not None else -signal.SIGKILL
+
+
+@dataclass(frozen=True)
 class Answer:
     """What a tool printed to stdout; `text` is None where it did not answer, and `reason` says why."""
 
@@ -49,42 +98,15 @@ def ask(command: Sequence[str], patience_seconds: float = PATIENCE_SECONDS) -> A
     if program is None:
         return Answer(reason="not installed")
     try:
-        started = _start(program, command[1:], path)
+        ended = run([program, *command[1:]], patience_seconds, {**os.environ, "PATH": path, "LC_ALL": "C"})
+    except TimeoutError as error:
+        return Answer(reason=str(error))
     except OSError as error:
         # Built for another machine, or on a file system mounted noexec.
         return Answer(reason=f"{program} cannot be started: {error.strerror}")
-    with started as process:
-        try:
-            output, errors = process.communicate(timeout=patience_seconds)
-        except subprocess.TimeoutExpired:
-            _give_up(process)
-            return Answer(reason=f"did not answer within {patience_seconds:g} s")
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-        return Answer(reason=last[0])
-    return Answer(text=output.decode(errors="replace"))
-
-
-def _start(program: str, arguments: Sequence[str], path: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [program, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PATH": path, "LC_ALL": "C"},
-        # A process group of its own, so that its children end with it.
-        start_new_session=True,
-    )
-
-
-def _give_up(process: subprocess.Popen[bytes]) -> None:
-    """Kill it without waiting: a process that waits for a driver does not end even then."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.2)
-    # With a code set, leaving `with` does not wait for it.
-    process.returncode = process.returncode if process.returncode is not None else -signal.SIGKILL
+    if ended.code != 0:
+        return Answer(reason=(ended.errors.strip().splitlines() or [f"exit code {ended.code}"])[-1])
+    return Answer(text=ended.output)
 
 
 def anonymous(text: str) -> str:
@@ -194,6 +216,25 @@ def bytes_of(text: str) -> int | None:
         return None
     power = " KMGTP".index(found.group(2).upper() or " ")
     return round(float(found.group(1)) * float(1024**power))
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The smallest memory limit of this process's control groups, in bytes; None where there is none."""
+    path = root / "proc" / "self" / "cgroup"
+    groups = path.read_text() if path.is_file() else ""
+    mounted = root / "sys" / "fs" / "cgroup"
+    found: list[int] = []
+    for line in groups.splitlines():
+        _, kind, group = line.split(":", 2)
+        if kind and "memory" not in kind.split(","):
+            continue
+        base, name = (mounted / "memory", "memory.limit_in_bytes") if kind else (mounted, "memory.max")
+        folder = Path(group.lstrip("/"))
+        for one in (folder, *folder.parents):
+            limit = base / one / name
+            if limit.is_file() and re.fullmatch(r"\d+\s*", text := limit.read_text()):
+                found.append(int(text))
+    return min(found, default=None)
 
 
 # ----------------------------------------------------------------------------------------------------

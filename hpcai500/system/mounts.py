@@ -21,7 +21,6 @@ from pathlib import Path
 
 from hpcai500.errors import EnvironmentLacksError
 
-_MOUNTS = Path("/proc/self/mountinfo")
 # More than a busy metadata server or an automounter needs for one folder.
 _ANSWER_SECONDS = 15.0
 # The kernel's errors for a server or a FUSE process that is gone, so that nobody can work there.
@@ -152,7 +151,7 @@ def unreachable(paths: Iterable[str | Path], seconds: float = _ANSWER_SECONDS) -
             reason = os.strerror(code)
         else:
             continue
-        mount = mount_of(Path(places.get(number, whole)), parse_mounts(_MOUNTS.read_text("utf-8", "surrogateescape")))
+        mount = mount_of(Path(places.get(number, whole)), read_mounts())
         found.append(Unreachable(name, *_told(name, reason, mount)))
     return found
 
@@ -216,8 +215,16 @@ def _touched(paths: list[str], seconds: float) -> tuple[dict[int, str], dict[int
     return places, codes, None if ended else seconds
 
 
+def read_mounts(root: Path = Path("/")) -> list[Mount]:
+    """The mounts that this process sees, in the order in which they were made; none where the kernel does not say."""
+    try:
+        return parse_mounts((root / "proc/self/mountinfo").read_text("utf-8", "surrogateescape"))
+    except OSError:
+        return []
+
+
 def parse_mounts(text: str) -> list[Mount]:
-    """All mounts in /proc/self/mountinfo, in the order in which they were made."""
+    """The mounts in the text of /proc/self/mountinfo."""
     found = []
     for line in text.splitlines():
         # Optional fields end with a dash (proc(5)).

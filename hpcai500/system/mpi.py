@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from hpcai500.hosts import Placement, find_placement
 from hpcai500.layers import Recipe
 from hpcai500.system.checks import Check, Status
 from hpcai500.system.container import Container
+from hpcai500.system.looking import run
 
 # ----------------------------------------------------------------------------------------------------
 # The MPI library.
@@ -22,7 +22,7 @@ from hpcai500.system.container import Container
 
 # Open MPI 3 to 5; MPICH and all with its binary interface (Intel, MVAPICH, Cray).
 _LIBRARIES = ("libmpi.so.40", "libmpi.so.12")
-_PROBE = Path(__file__).with_name("mpi_probe.py")
+_PROBE = Path(__file__).with_name("probe.py")
 _PATIENCE_SECONDS = 30.0
 
 
@@ -31,14 +31,11 @@ def installed_mpi(environment: Mapping[str, str]) -> str | None:
 
     The library itself is asked, in a process of its own, because a site may bind its own MPI over that of an image.
     """
-    command = [sys.executable, "-I", "-S", str(_PROBE), *_LIBRARIES]
     try:
-        answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
-        )
-    except subprocess.TimeoutExpired:
+        ended = run([sys.executable, "-I", "-S", str(_PROBE), "mpi", *_LIBRARIES], _PATIENCE_SECONDS, environment)
+    except TimeoutError:
         return None
-    return short_name(answer.stdout) if answer.returncode == 0 and answer.stdout.strip() else None
+    return short_name(ended.output) if ended.code == 0 and ended.output.strip() else None
 
 
 def short_name(version: str) -> str:
@@ -146,39 +143,34 @@ def _mpi_problem(ranks: Ranks, placement: Placement) -> Check | None:
     mpi, offer = ranks.mpi(), _offer(ranks.environment)
     if mpi is None or not mpi.startswith("Open MPI") or placement.launcher not in ("srun", "mpirun"):
         return None
-    status: Status = "fail" if _is_of_image(ranks, mpi) else "warn"
-    cannot = (
-        "may have been built without PMI-2: if so, there are"
-        if status == "warn" and offer == "PMI-2"
-        else "speaks PMIx: there would be"
-    )
-    if offer != "PMIx" and placement.launcher == "srun":
-        kind = ranks.environment.get("SLURM_MPI_TYPE")
-        said = f"srun --mpi={kind}" if kind else "srun without --mpi"
-        return Check(
-            NAME,
-            status,
-            f"{said} offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs of one rank "
-            "each",
-            f"srun --mpi=pmix … (`srun --mpi=list` shows whether this Slurm has it), {_TORCH}",
-        )
-    if offer != "PMIx":
-        return Check(
-            NAME,
-            status,
-            f"mpirun of another MPI offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs "
-            "of one rank each",
-            f"srun --mpi=pmix …, or the mpirun of {_series(mpi)}, {_TORCH}",
-        )
-    outside = outer_series(ranks.environment)
-    if ranks.container and outside and placement.launcher == "mpirun" and outside != _series(mpi):
+    # `Open MPI 4` of `Open MPI 4.1.4`.
+    series, outside = mpi.partition(".")[0], outer_series(ranks.environment)
+    if offer == "PMIx":
+        if placement.launcher == "srun" or ranks.container is None or outside in (None, series):
+            return None
         return Check(
             NAME,
             "warn",
             f"mpirun is of {outside}, and {mpi} is in the image: ranks may not find each other",
-            f"load a module of {_series(mpi)}, or srun --mpi=pmix …, {_TORCH}",
+            f"load a module of {series}, or srun --mpi=pmix …, {_TORCH}",
         )
-    return None
+    if placement.launcher == "srun":
+        kind = ranks.environment.get("SLURM_MPI_TYPE")
+        starter = f"srun --mpi={kind}" if kind else "srun without --mpi"
+        fix = "srun --mpi=pmix … (`srun --mpi=list` shows whether this Slurm has it)"
+    else:
+        starter, fix = "mpirun of another MPI", f"srun --mpi=pmix …, or the mpirun of {series}"
+    status: Status = "fail" if _is_of_image(ranks, mpi) else "warn"
+    cannot = "speaks PMIx: there would be"
+    if status == "warn" and offer == "PMI-2":
+        cannot = "may have been built without PMI-2: if so, there are"
+    return Check(
+        NAME,
+        status,
+        f"{starter} offers {offer}, but {mpi}, which Horovod uses here, {cannot} {placement.size} runs of one rank "
+        "each",
+        f"{fix}, {_TORCH}",
+    )
 
 
 def _is_of_image(ranks: Ranks, mpi: str) -> bool:
@@ -202,8 +194,3 @@ def outer_series(environment: Mapping[str, str]) -> str | None:
     if version := environment.get("OMPI_VERSION"):
         return f"Open MPI {version.partition('.')[0]}"
     return "Open MPI 4" if any(name.startswith("OMPI_MCA_orte_") for name in environment) else None
-
-
-def _series(mpi: str) -> str:
-    """`Open MPI 4.1.4` -> `Open MPI 4`."""
-    return mpi.partition(".")[0]

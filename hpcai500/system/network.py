@@ -15,7 +15,7 @@ from hpcai500.system.devices import numa_of, pci_facts
 from hpcai500.system.looking import Absent, Host, Part, anonymous, folders, link_name, read, read_number
 
 # ----------------------------------------------------------------------------------------------------
-# Interfaces as the kernel knows them, and InfiniBand adapters by ibstat or the kernel.
+# Interfaces and InfiniBand adapters, as the kernel knows them.
 
 
 # Linux's ARP hardware types (if_arp.h) by their usual names.
@@ -30,8 +30,8 @@ def describe_network(host: Host) -> Part:
     if ports:
         answer = host.ask(["ibstat"])
         if answer.text:
+            # Of what it tells, the values in the kernel's own files are read.
             raw["ibstat"] = anonymous(answer.text)
-            ports = merged(parse_ibstat(answer.text), ports)
         else:
             absent.append(Absent("InfiniBand by its own tool", "ibstat (infiniband-diags)", answer.reason or ""))
     unknown = [one["name"] for one in interfaces if one["is_physical"] and one["bits_per_second"] is None]
@@ -89,43 +89,6 @@ def infiniband_ports(root: Path) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def parse_ibstat(text: str) -> list[dict[str, Any]]:
-    """Ports in the output of `ibstat`, with the keys of `infiniband_ports`; its `Rate: 200` is Gb/s."""
-    found: list[dict[str, Any]] = []
-    adapter: dict[str, str] = {}
-    name = ""
-    for line in text.splitlines():
-        key, _, value = line.strip().partition(":")
-        if heading := re.fullmatch(r"CA '([^']+)'", line.strip()):
-            name, adapter = heading.group(1), {}
-        elif heading := re.fullmatch(r"Port (\d+):", line.strip()):
-            found.append(_port(f"{name}/{heading.group(1)}", adapter))
-        elif found and found[-1]["name"].startswith(f"{name}/"):
-            _add_port_fact(found[-1], key, value.strip())
-        else:
-            adapter[key] = value.strip()
-    return found
-
-
-def _port(name: str, adapter: dict[str, str]) -> dict[str, Any]:
-    return {"name": name, "adapter": adapter.get("CA type"), "firmware": adapter.get("Firmware version")}
-
-
-def _add_port_fact(port: dict[str, Any], key: str, value: str) -> None:
-    names = {"State": "state", "Physical state": "physical_state", "Link layer": "link_layer"}
-    if key in names:
-        port[names[key]] = value
-    elif key == "Rate":
-        port["bits_per_second"] = parse_rate(f"{value} Gb/sec")
-
-
-def merged(told: list[dict[str, Any]], seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """ibstat's ports, completed by what only the kernel knows of them."""
-    of_kernel = {port["name"]: port for port in seen}
-    ports = {port["name"]: {**of_kernel.get(port["name"], {}), **port} for port in told}
-    return list({**of_kernel, **ports}.values())
 
 
 def parse_rate(text: str | None) -> int | None:

@@ -29,13 +29,13 @@ from hpcai500.system.looking import (
     bytes_of,
     chosen,
     folders,
+    memory_limit,
     read,
     read_number,
     together,
 )
-from hpcai500.system.mounts import Mount, mount_of, parse_mounts
+from hpcai500.system.mounts import Mount, mount_of, read_mounts
 from hpcai500.system.network import describe_network
-from hpcai500.system.process import memory_limit
 from hpcai500.system.software import describe_software, preloaded
 
 # ----------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ _VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
 
 def describe_storage(host: Host, places: Mapping[str, Path | None]) -> Part:
     """`file_systems` by the names in `places` (None where a run has no such folder), and `disks`."""
-    mounts = parse_mounts(read(host.root / "proc/self/mountinfo") or "")
+    mounts = read_mounts(host.root)
     systems: dict[str, dict[str, Any] | None] = {}
     absent = []
     for name, path in places.items():

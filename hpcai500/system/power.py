@@ -1,4 +1,8 @@
-"""Sources of this node's power: NVML, RAPL, IPMI or a meter's file, and which of them can be read (docs/power.md)."""
+"""Sources of this node's power: NVML, RAPL, IPMI or a meter's file, and which of them can be read (docs/power.md).
+
+A new source is a class here and its line in `SOURCES`, which the command line, the automatic choice, `doctor` and
+verification read. Its samples are taken and integrated in `power_samples`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +20,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
 from hpcai500.methodology.power import unwrapped
 from hpcai500.system.devices import Nvml, open_nvml
+from hpcai500.system.looking import run
 
 # The interface of a source.
 
@@ -52,7 +56,8 @@ class PowerSource(Protocol):
     """Tells the power of this node, or of its devices.
 
     Attributes:
-        name: `nvml`, `rapl`, `ipmi`.
+        name: its key in `SOURCES`.
+        scope: the same wherever it is read, which verification relies on.
         covers: what is measured, in words for people.
         devices: names of the measured parts, if any; the keys of `Reading.watts`.
         interval_seconds: how often it is worth asking; 1 s at most.
@@ -86,12 +91,10 @@ def machine_seconds() -> float:
 # The choice of the user: `--power auto|none|nvml|rapl|ipmi|csv:FILE[,offset=S][,scope=…]`.
 
 
-Kind = Literal["auto", "none", "nvml", "rapl", "ipmi", "csv"]
+METER = "csv"
 # Placeholder of the host's name in a meter's file name.
 HOST = "%h"
-_METER: Kind = "csv"
 _OPTION = re.compile(r",(offset|scope)=([^,]*)$")
-_USE = "expected auto, none, nvml, rapl, ipmi, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device]"
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,9 @@ class Meter:
 
 @dataclass(frozen=True)
 class PowerChoice:
-    """A kind of source; `meter` belongs to the kind `csv`."""
+    """`auto`, `none`, a name in `SOURCES`, or `csv`, to which a meter belongs."""
 
-    kind: Kind
+    kind: str
     meter: Meter | None = None
 
     def __str__(self) -> str:
@@ -145,11 +148,15 @@ def parse_power(text: str) -> PowerChoice:
         UsageError: it means none.
     """
     kind, colon, rest = text.partition(":")
-    if kind == _METER and colon:
-        return PowerChoice(_METER, _parse_meter(text, rest))
-    if colon or kind == _METER or kind not in get_args(Kind):
-        raise UsageError(f"--power {text}: {_USE}")
-    return PowerChoice(cast("Kind", kind))
+    if kind == METER and colon:
+        return PowerChoice(METER, _parse_meter(text, rest))
+    if colon or kind not in ("auto", "none", *SOURCES):
+        raise UsageError(f"--power {text}: {_use()}")
+    return PowerChoice(kind)
+
+
+def _use() -> str:
+    return f"expected auto, none, {', '.join(SOURCES)}, or csv:FILE[,offset=SECONDS][,scope=pdu|node|device]"
 
 
 def _parse_meter(text: str, rest: str) -> Meter:
@@ -161,9 +168,9 @@ def _parse_meter(text: str, rest: str) -> Meter:
         options[found.group(1)] = found.group(2)
         rest = rest[: found.start()]
     if unknown := re.search(r",(\w+)=[^,/]*$", rest):
-        raise UsageError(f"--power {text}: {unknown.group(1)}: no such option of a meter; {_USE}")
+        raise UsageError(f"--power {text}: {unknown.group(1)}: no such option of a meter; {_use()}")
     if not rest:
-        raise UsageError(f"--power {text}: {_USE}")
+        raise UsageError(f"--power {text}: {_use()}")
     scope = options.get("scope", "node")
     if scope not in get_args(Scope):
         raise UsageError(f"--power {text}: scope: expected {', '.join(get_args(Scope))}, got {scope}")
@@ -247,7 +254,7 @@ class IpmiSource:
     # A controller measures once a second or less often.
     interval_seconds = 1.0
 
-    def __init__(self, environment: Mapping[str, str], patience_seconds: float = 5.0) -> None:
+    def __init__(self, environment: Mapping[str, str] = os.environ, patience_seconds: float = 5.0) -> None:
         self.patience_seconds = patience_seconds
         self._environment = environment
         tool = shutil.which(TOOL, path=environment.get("PATH", ""))
@@ -261,24 +268,15 @@ class IpmiSource:
 
     def read(self) -> Reading:
         try:
-            answer = subprocess.run(
-                self._command,
-                env=dict(self._environment),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=self.patience_seconds,
-            )
-        except subprocess.TimeoutExpired as error:
+            ended = run(self._command, self.patience_seconds, self._environment)
+        except TimeoutError as error:
             raise ReadingError(f"IPMI: no answer within {self.patience_seconds:g} s") from error
         except OSError as error:
             raise ReadingError(f"IPMI: {TOOL} cannot be started: {error}") from error
-        if answer.returncode != 0:
-            said = (answer.stderr.strip() or answer.stdout.strip()).splitlines() or [f"exit code {answer.returncode}"]
+        if ended.code != 0:
+            said = (ended.errors.strip() or ended.output.strip()).splitlines() or [f"exit code {ended.code}"]
             raise ReadingError(f"IPMI: {said[0]}")
-        return Reading({"": parse_reading(answer.stdout)})
+        return Reading({"": parse_reading(ended.output)})
 
     def close(self) -> None:
         """Nothing is open."""
@@ -468,9 +466,10 @@ def _domain(name: str, zone: Path) -> Domain:
 # Which sources can be read on this node, and why the others cannot.
 
 
+# The widest scope first: of several, `--power auto` takes the first.
+SOURCES: Mapping[str, type[PowerSource]] = {"ipmi": IpmiSource, "nvml": NvmlSource, "rapl": RaplSource}
+# Opens a source, or raises EnvironmentLacksError.
 Opener = Callable[[], PowerSource]
-# The widest scope first.
-NAMES = ("ipmi", "nvml", "rapl")
 
 
 @dataclass(frozen=True)
@@ -498,17 +497,12 @@ class Found:
         return self.sources.get(name) if name else None
 
 
-def openers(environment: Mapping[str, str] = os.environ) -> dict[str, Opener]:
-    """How each source is opened on this node, by name."""
-    return {"ipmi": lambda: IpmiSource(environment), "nvml": NvmlSource, "rapl": RaplSource}
-
-
 def automatic_names(*, on_gpu: bool) -> tuple[str, ...]:
     """Sources that `--power auto` tries: without `on_gpu`, accelerators do not take part in the run."""
-    return NAMES if on_gpu else tuple(name for name in NAMES if name != "nvml")
+    return tuple(name for name in SOURCES if on_gpu or name != NvmlSource.name)
 
 
-def find_sources(names: Sequence[str], how: Mapping[str, Opener]) -> Found:
+def find_sources(names: Sequence[str], how: Mapping[str, Opener] = SOURCES) -> Found:
     """Open each of `names` that can be read here."""
     sources, missing = {}, {}
     for name in names:

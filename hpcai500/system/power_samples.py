@@ -24,7 +24,7 @@ from hpcai500.errors import DataError, HpcAi500Error, RecordError, WrongAnswerEr
 from hpcai500.files import is_there, write_atomically
 from hpcai500.methodology.power import Energy, Sample, Window, integrate, usual_interval, window_of
 from hpcai500.record import Record, iterate
-from hpcai500.system.power import Meter, PowerSource, machine_seconds
+from hpcai500.system.power import METER, Meter, PowerSource, machine_seconds
 
 # ----------------------------------------------------------------------------------------------------
 # A meter's file: rows of time (UNIX seconds or ISO 8601) and watts, cut to the time of a run.
@@ -396,7 +396,6 @@ class Sampler:
 # The power of one node during a run, as its entry in the event `power`.
 
 
-METER = "csv"
 # A sampler asks at least this often (MLPerf); judging gaps by a longer interval would hide them.
 _MOST_INTERVAL_SECONDS = 1.0
 

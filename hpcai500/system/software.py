@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from hpcai500.recipe import editions
 from hpcai500.system.accelerator import Torch
 from hpcai500.system.checks import Check
 from hpcai500.system.container import IMAGE_FILE, Container, find_container, image_description
-from hpcai500.system.looking import Absent, Host, Part, read
+from hpcai500.system.looking import Absent, Host, Part, read, run
 
 # ----------------------------------------------------------------------------------------------------
 # What is installed: image, package, rules and libraries, by hash and version.
@@ -42,6 +41,8 @@ SCHEMA = "hpcai500-version-1"
 _PACKAGE = Path(hpcai500.__file__).parent
 _DATA_FOLDERS = ("recipes", "docs")
 _LIBRARIES = ("torch", "horovod", "numpy", "h5py", "pydantic")
+# It looks at each file of a checkout, perhaps on a busy file server.
+_GIT_SECONDS = 30.0
 
 
 def version_document(container: Container | None, mpi: str | None, benchmark: str | None = None) -> dict[str, Any]:
@@ -183,17 +184,16 @@ def _revision(checkout: Path) -> str | None:
     git = shutil.which("git")
     if git is None or not (checkout / ".git").exists():
         return None
-    head = subprocess.run([git, "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    changed = subprocess.run(
-        [git, "-C", str(checkout), "--no-optional-locks", "status", "--porcelain", "--untracked-files=no"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    # git refuses a checkout of another user.
-    if head.returncode != 0 or changed.returncode != 0:
+    here = [git, "-C", str(checkout), "--no-optional-locks"]
+    try:
+        head = run([*here, "rev-parse", "HEAD"], _GIT_SECONDS)
+        changed = run([*here, "status", "--porcelain", "--untracked-files=no"], _GIT_SECONDS)
+    except OSError:
         return None
-    return head.stdout.strip() + ("+dirty" if changed.stdout.strip() else "")
+    # git refuses a checkout of another user.
+    if head.code != 0 or changed.code != 0:
+        return None
+    return head.output.strip() + ("+dirty" if changed.output.strip() else "")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -335,15 +335,12 @@ def _asked_for() -> set[str]:
     try:
         listing = _PRELOAD_FILE.read_text(encoding="utf-8", errors="replace") if _PRELOAD_FILE.exists() else ""
         # glibc's linker lists what it would load, without running the program; another linker runs it.
-        traced = subprocess.run(
-            [Path("/proc/self/exe").readlink(), "-I", "-S", "-c", ""],
-            env={**environment, "LD_TRACE_LOADED_OBJECTS": "1"}, stdin=subprocess.DEVNULL, capture_output=True,
-            encoding="utf-8", errors="replace", timeout=_TRACE_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
+        command = [str(Path("/proc/self/exe").readlink()), "-I", "-S", "-c", ""]
+        traced = run(command, _TRACE_SECONDS, {**environment, "LD_TRACE_LOADED_OBJECTS": "1"})
+    except OSError:
         return set()
     more = set(re.sub("#.*", "", listing).replace(":", " ").split())
-    found = filter(None, map(_TRACED.fullmatch, traced.stdout.splitlines()))
+    found = filter(None, map(_TRACED.fullmatch, traced.output.splitlines()))
     return {path for name, path in (line.groups() for line in found) if (name or path) not in more}
 
 

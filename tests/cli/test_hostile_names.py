@@ -40,7 +40,7 @@ SPELT = r"a\x1b[2J\x1b[1;1HVERIFIED\r\nVERIFIED  s.zip\u202ebad\u2066\u200b\u007
 # What prints for programs of ours that read it, into a file of ours, hashes alone, or before the streams are ours.
 PIPES = {
     "interpreter.py",
-    "system/driver_probe.py", "system/mpi_probe.py", "system/nvml_probe.py", "measure/convolutions.py",
+    "system/probe.py", "measure/convolutions.py",
     "results/submission/format_page.py",
 }  # fmt: skip
 

@@ -87,6 +87,8 @@ def epyc_node(root: Path, *, governor: str = "performance") -> Host:
         f"{port}/ports/1/state": "4: ACTIVE\n",
         f"{port}/ports/1/phys_state": "5: LinkUp\n",
         f"{port}/ports/1/link_layer": "InfiniBand\n",
+        "sys/class/infiniband/mlx5_1/ports/1/rate": "2.5 Gb/sec (1X SDR)\n",
+        "sys/class/infiniband/mlx5_1/ports/1/state": "1: DOWN\n",
         "sys/devices/pci0000:40/0000:41:00.0/numa_node": "1\n",
         "sys/devices/pci0000:40/0000:41:00.0/current_link_width": "8\n",
         "sys/devices/pci0000:40/0000:41:00.0/max_link_width": "16\n",

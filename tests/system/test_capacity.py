@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcai500.hosts import Launcher
-from hpcai500.system.process import cores_check, memory_check, memory_limit
+from hpcai500.system.doctor import cores_check, memory_check
+from hpcai500.system.looking import memory_limit
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from hpcai500.system.looking import LONGEST_RAW_BYTES, Look, Part, ask, bounded, together
+from hpcai500.system.looking import LONGEST_RAW_BYTES, Look, Part, ask, bounded, run, together
 from hpcai500.system.node import assembled
 
 
@@ -51,6 +52,19 @@ def test_a_tool_that_hangs_is_left_with_all_that_it_started(tmp_path: Path) -> N
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_running(child)
+
+
+def test_ctrl_c_leaves_no_tool_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def interrupted(process: subprocess.Popen[bytes], **options: object) -> None:
+        started.append(process.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run([script(tmp_path, "exec sleep 600")], 60.0)
+    assert not is_running(Path(f"/proc/{started[0]}/stat"))
 
 
 def is_running(stat: Path) -> bool:

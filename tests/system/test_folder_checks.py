@@ -115,7 +115,6 @@ def test_a_record_may_go_below_a_folder_that_can_be_written(tmp_path: Path, monk
 
 def test_a_file_system_in_memory_does_not_keep_a_containers_record() -> None:
     shared = Path("/dev/shm")
-    assert doctor.file_system_type(shared) == "tmpfs"
     assert doctor.out_check(shared / "record", None, ()).status == "pass"
     check = doctor.out_check(shared / "record", inside(), ())
     assert check.status == "warn"

@@ -9,7 +9,7 @@ import pytest
 from machines_of_tests import sample
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.system.mounts import mount_of, parse_mounts, public, require_reachable, unreachable
+from hpcai500.system.mounts import mount_of, parse_mounts, public, read_mounts, require_reachable, unreachable
 
 
 def test_the_mount_of_a_folder_is_the_deepest_and_the_last() -> None:
@@ -23,6 +23,10 @@ def test_the_mount_of_a_folder_is_the_deepest_and_the_last() -> None:
         "/homes": "xfs",
     }  # fmt: skip
     assert mount_of(Path("/x"), []) is None
+
+
+def test_a_kernel_that_tells_no_mounts_has_none(tmp_path: Path) -> None:
+    assert read_mounts(tmp_path) == []
 
 
 def test_who_mounts_and_by_what_password_is_left_out() -> None:
@@ -62,8 +66,7 @@ def test_what_does_not_answer_in_time_is_named_with_its_mount_and_the_fix(tmp_pa
     # In no time nothing answers.
     with pytest.raises(EnvironmentLacksError) as caught:
         require_reachable([tmp_path / "a", tmp_path / "b"], seconds=0)
-    mounts = parse_mounts(Path("/proc/self/mountinfo").read_text())
-    mount = mount_of(tmp_path, mounts)
+    mount = mount_of(tmp_path, read_mounts())
     assert mount is not None
     assert str(caught.value).startswith(
         f"{tmp_path / 'a'}: does not answer (waited 0 s): {mount.point} ({mount.type}, from {mount.source}) is dead "

@@ -12,7 +12,7 @@ from hpcai500.system.power import Meter, PowerChoice, parse_power
 
 @pytest.mark.parametrize("word", ["auto", "none", "nvml", "rapl", "ipmi"])
 def test_a_word_is_a_kind(word: str) -> None:
-    assert parse_power(word) == PowerChoice(word)  # type: ignore[arg-type]
+    assert parse_power(word) == PowerChoice(word)
     assert str(parse_power(word).from_anywhere()) == word
 
 

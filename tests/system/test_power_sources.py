@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from hpcai500.system.power import (
     automatic_names,
     find_domains,
     find_sources,
-    openers,
     parse_reading,
 )
 
@@ -247,9 +245,17 @@ def test_the_real_devices_of_this_machine_tell_their_power() -> None:
 # --- finding
 
 
+def test_every_source_is_known_by_its_own_name_and_scope() -> None:
+    """Verification asks the class what a record may tell of it."""
+    assert {name: source.scope for name, source in power.SOURCES.items()} == {
+        "ipmi": "node", "nvml": "device", "rapl": "device",
+    }  # fmt: skip
+    assert [source.name for source in power.SOURCES.values()] == list(power.SOURCES)
+
+
 def test_the_widest_scope_comes_first_and_the_others_say_why_not(tmp_path: Path, powercap: SyntheticPowercap) -> None:
     how = {
-        **openers({"PATH": str(tmp_path)}),
+        "ipmi": lambda: IpmiSource({"PATH": str(tmp_path)}),
         "nvml": lambda: NvmlSource(MockNvml()),
         "rapl": lambda: RaplSource(powercap.root),
     }
@@ -265,6 +271,6 @@ def test_a_run_on_processors_does_not_count_accelerators_that_it_leaves_idle() -
 
 
 def test_what_this_machine_has_can_be_asked() -> None:
-    found = find_sources(automatic_names(on_gpu=True), openers(os.environ))
+    found = find_sources(automatic_names(on_gpu=True))
     assert {*found.sources, *found.missing} == {"ipmi", "nvml", "rapl"}
     found.take(None)

@@ -130,6 +130,18 @@ def test_the_revision_is_the_checkouts_and_says_if_files_were_changed(tmp_path: 
     assert software._revision(tmp_path) == f"{head}+dirty"
 
 
+def test_of_a_checkout_whose_file_server_hangs_no_commit_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\nexec sleep 600\n")
+    git.chmod(0o755)
+    monkeypatch.setattr(software.shutil, "which", lambda name: str(git))
+    monkeypatch.setattr(software, "_GIT_SECONDS", 0.1)
+    assert software._revision(tmp_path) is None
+
+
 def test_the_mpi_that_a_program_would_load_is_asked(tmp_path: Path) -> None:
     """A mock: the real one is asked by the ranks of tests/comm, where Horovod tells its library."""
     source = tmp_path / "mock_mpi.c"

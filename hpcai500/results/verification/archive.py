@@ -28,7 +28,8 @@ from hpcai500.results.verification.facts import (
     values,
 )
 from hpcai500.results.verification.finding import Finding, fail, note, skipped, warning
-from hpcai500.system.power_samples import METER, check_power
+from hpcai500.system.power import METER, SOURCES
+from hpcai500.system.power_samples import check_power
 from hpcai500.system.software import code_hash, core_hash, package_code_hash
 
 # ----------------------------------------------------------------------------------------------------
@@ -348,8 +349,6 @@ def check_images(context: Context) -> Iterator[Finding]:
 
 
 _POWER = "power-samples"
-# What each source that we read ourselves measures: devices of its own node, or all of the node.
-_SCOPES = {"nvml": "device", "rapl": "device", "ipmi": "node"}
 # Offsets of clocks are told against the clock of the first node.
 _SAME_CLOCK_SECONDS = 1.0
 _MOST_OFFSET_SECONDS = 60.0
@@ -382,12 +381,13 @@ def _faults(record: Record, told: Sequence[Facts]) -> Iterator[str]:
     first = next(iter(last.get("hosts") or []), None)
     for node in _nodes(told):
         host, source = node["host"], node["source"]
-        if source not in (None, METER, *_SCOPES):
+        if source not in (None, METER, *SOURCES):
             yield f"{host}: {source} is no source of power that hpcai500 reads"
-        if source in _SCOPES and node["covers"] != [host]:
+        # What we read ourselves measures its own node.
+        if source in SOURCES and node["covers"] != [host]:
             yield f"{source} on {host} is told to measure {', '.join(map(str, node['covers']))}"
-        if source in _SCOPES and node["scope"] != _SCOPES[source]:
-            yield f"{source} on {host} is told to measure the scope {node['scope']}; it is {_SCOPES[source]}"
+        if source in SOURCES and node["scope"] != SOURCES[source].scope:
+            yield f"{source} on {host} is told to measure the scope {node['scope']}; it is {SOURCES[source].scope}"
         if host == first and not abs(node["clock_offset_seconds"]) <= _SAME_CLOCK_SECONDS:
             offset = node["clock_offset_seconds"]
             yield f"the clock of {host}, where the events were written, is told to be {offset} s off"
