@@ -27,7 +27,7 @@ from types import FrameType
 from typing import IO, Literal, NoReturn
 from weakref import WeakSet
 
-from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
 
 # ----------------------------------------------------------------------------------------------------
 # Paths, and atomic writes that survive a power failure.
@@ -195,7 +195,7 @@ def turn_of(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[T
                 has_waited = True
                 turn = lock(stream.fileno(), wait=True)
             # The holder before us may have removed the file after we opened it: then our lock keeps nobody out.
-            if turn == "alone" and not _is_open_at(stream, path):
+            if turn == "alone" and not _is_open_at(stream.fileno(), path):
                 turn = "taken"
             if turn == "taken" and on_wait:
                 continue
@@ -208,9 +208,81 @@ def turn_of(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[T
             return
 
 
-def _is_open_at(stream: IO[bytes], path: Path) -> bool:
+_POLL_SECONDS = 0.1
+_MOST_VANISHED = 100
+
+
+@contextmanager
+def locked(path: Path, busy: str, on_wait: Callable[[], None] | None = None) -> Iterator[bool]:
+    """Hold the lock of the file `path`; yields whether another process had it before.
+
+    The file is made where it is missing, with its folder, and says who holds it. The lock ends with the process,
+    however that ends. Whoever holds it may remove the file.
+
+    Args:
+        path: of the lock file.
+        busy: what another process is at that holds the lock: "another repacking writes there".
+        on_wait: called every 0.1 s while another process holds the lock; without it, that is an error.
+
+    Raises:
+        EnvironmentLacksError: files cannot be locked there.
+        RunError: another process holds it.
+        OSError: the file cannot be made.
+    """
+    descriptor, waited = _acquire(path, busy, on_wait)
     try:
-        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+        # For people. The lock holds without it, as where the disk is full.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield waited
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(path: Path, busy: str, on_wait: Callable[[], None] | None) -> tuple[int, bool]:
+    waited, vanished = False, 0
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            # Somebody has removed the folder in between; or nobody can make one there, as below /proc.
+            vanished += 1
+            if vanished == _MOST_VANISHED:
+                raise
+            continue
+        try:
+            while not _try_lock(descriptor, path):
+                if on_wait is None:
+                    holder = os.pread(descriptor, 300, 0).decode("utf-8", "replace") or "which does not say who it is"
+                    raise RunError(
+                        f"{path.parent}: {busy} ({holder}): wait for it or stop it, and run the same command again"
+                    )
+                waited = True
+                on_wait()
+                time.sleep(_POLL_SECONDS)
+            # Whoever had it may have removed the file: then this is the lock of nothing.
+            if _is_open_at(descriptor, path):
+                return descriptor, waited
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int, path: Path) -> bool:
+    turn = lock(descriptor)
+    if turn == "unknown":
+        raise EnvironmentLacksError(
+            f"{path.parent}: files cannot be locked there: take another file system, such as the node's own storage"
+        )
+    return turn == "alone"
+
+
+def _is_open_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
 

@@ -1,15 +1,103 @@
-"""Locks between processes, which end with the process that holds them."""
+"""Locks of files: one process at a time, told who holds them, free when that process ends."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import os
+import socket
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from hpcai500.files import lock, turn_of
+from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.files import lock, locked, turn_of
+
+HOLDER = """
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from hpcai500.files import locked
+with locked(Path(sys.argv[1]), "busy"):
+    print("held", flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "lock"
+
+
+def holder_of(path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_the_error_says_who_holds_it_and_what_to_do(path: Path) -> None:
+    with holder_of(path) as process:
+        told = (
+            rf"{path.parent}: another one writes there \(process {process.pid} on {socket.gethostname()}\): wait for it"
+        )
+        with pytest.raises(RunError, match=told), locked(path, "another one writes there"):
+            raise AssertionError("it was held")
+        process.communicate("\n")
+    with locked(path, "another one writes there") as waited:
+        assert not waited
+
+
+def test_a_killed_holder_holds_nothing(path: Path) -> None:
+    with holder_of(path) as process:
+        process.kill()
+    with locked(path, "busy") as waited:
+        assert not waited
+
+
+def test_who_waits_is_called_until_the_holder_has_ended(path: Path) -> None:
+    with holder_of(path) as process:
+        calls = list[int]()
+
+        def look() -> None:
+            calls.append(1)
+            if len(calls) == 2:
+                process.communicate("\n")
+
+        with locked(path, "busy", look) as waited:
+            assert waited
+    assert len(calls) >= 2
+
+
+def test_a_lock_whose_file_the_holder_removes_is_taken_anew(path: Path) -> None:
+    with holder_of(path) as process:
+
+        def look() -> None:
+            path.unlink()
+            process.communicate("\n")
+
+        with locked(path, "busy", look), pytest.raises(RunError), locked(path, "busy"):
+            raise AssertionError("it was held")
+
+
+def test_a_file_system_without_locks_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        # A mock: no file system here is without locks.
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(EnvironmentLacksError, match="files cannot be locked there"), locked(path, "busy"):
+        raise AssertionError("it was locked")
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_system() -> None:
+    with pytest.raises(FileNotFoundError), locked(Path("/proc/nowhere/lock"), "busy"):
+        raise AssertionError("it was locked")
 
 
 def test_who_waits_gets_the_lock_when_it_is_given_up_and_says_so_once(tmp_path: Path) -> None:

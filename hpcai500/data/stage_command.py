@@ -5,25 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcai500.data.staging.releasing import Released, release
-from hpcai500.data.staging.staging import Order, Report, stage
-from hpcai500.data.staging.together import together
-from hpcai500.errors import ExitCode, UsageError
+from hpcai500.data.staging import Order, Released, Report, release, stage
+from hpcai500.errors import ExitCode, HpcAi500Error, RunError, UsageError, error_kind
 from hpcai500.files import expand_variables
-from hpcai500.hosts import find_placement
+from hpcai500.hosts import Placement, find_placement
 from hpcai500.progress import silent, track
 from hpcai500.recipe import load_recipe
 from hpcai500.streams import say, show
 from hpcai500.system.process import is_here, owner_of
 from hpcai500.text import size
 
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
 _ANYBODY = "default"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-# What is copied, checked and removed as one.
-_PIECES = {"ic": "files", "ewa": "pieces"}
 
 
 def add_staging(parser: argparse.ArgumentParser, benchmark: str, example: str) -> None:
@@ -32,8 +35,8 @@ def add_staging(parser: argparse.ArgumentParser, benchmark: str, example: str) -
         "Copy the set at SOURCE into the folder DEST of this node's own storage, where it is read as the same set: the "
         "same samples, numbers and fingerprint. With --recipe, only what a run of it reads: all evaluation samples, "
         "and of the training samples those that a member of an ensemble draws or is judged on. Several members may "
-        "stage into one DEST, each with a name of its own (--for), also at once: what they share is there once. Each "
-        "copy is read back and compared. Killed at any time, the same command goes on."
+        "stage into one DEST, each with a name of its own (--for), also at once: what they share is there once. Of "
+        "climate years, those that the recipe names come whole. Killed at any time, the same command goes on."
     )
     parser.epilog = (
         f"Example: hpcai500 data stage {benchmark} {example} /local/set --recipe member.toml --for member-3, then "
@@ -138,16 +141,15 @@ def _document(order: Order, report: Report) -> dict[str, Any]:
 
 
 def _sentence(order: Order, report: Report) -> str:
-    pieces = _PIECES[order.benchmark]
-    text = f"{order.root}: {report.needed} of {report.total} {pieces}, {size(report.needed_bytes)}, for {order.name}"
+    text = f"{order.root}: {report.needed} of {report.total} files, {size(report.needed_bytes)}, for {order.name}"
     if report.verified:
         text += f"; {report.verified} that were there read again, {report.damaged} of them damaged and copied anew"
     if not report.copied:
         return f"{text}; all of it was there; fingerprint {report.fingerprint}"
     rate = size(int(report.copied_bytes / max(report.seconds, 1e-9)))
     return (
-        f"{text}; {report.copied} {pieces}, {size(report.copied_bytes)} copied in {report.seconds:.1f} s ({rate}/s), "
-        f"read back and equal; fingerprint {report.fingerprint}"
+        f"{text}; {report.copied} files, {size(report.copied_bytes)} copied in {report.seconds:.1f} s ({rate}/s); "
+        f"fingerprint {report.fingerprint}"
     )
 
 
@@ -180,3 +182,60 @@ def _bytes(text: str) -> int:
 
 def _say_nothing(line: str) -> None:
     """Another rank of this node speaks."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Ranks that stage on several nodes begin to train together: the slowest node's copy is waited for.
+
+
+_DONE, _LEFT, _FAILED = "staged", "left", "failed"
+_POLL_SECONDS = 0.2
+_FAREWELL_SECONDS = 10.0
+
+
+@contextmanager
+def together(placement: Placement) -> Iterator[None]:
+    """End when all ranks of the job have come to the end of theirs; on one node, its lock does the same.
+
+    Raises:
+        HpcAi500Error: another rank has failed, or is gone; of the kind of what befell it.
+    """
+    if placement.local_size == placement.size:
+        yield
+        return
+    from hpcai500.comm.connect import meet  # torch: one node does without
+
+    store, _ = meet(placement)
+    try:
+        yield
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, HpcAi500Error) else ExitCode.RUN_FAILED
+        _tell(store, f"{int(code)} rank {placement.rank} on {socket.gethostname()}")
+        raise
+    try:
+        store.add(_DONE, 1)
+        while store.add(_DONE, 0) < placement.size:
+            if store.check([_FAILED]):
+                exit_code, _, who = store.get(_FAILED).decode().partition(" ")
+                raise error_kind(int(exit_code))(f"{who} could not stage what it needs (see above)")
+            time.sleep(_POLL_SECONDS)
+        _leave(store, placement)
+    except RuntimeError as error:  # torch's, of a store that is gone
+        raise RunError("rank 0 has ended before all ranks had staged what they need: see what it says") from error
+
+
+def _leave(store: Store, placement: Placement) -> None:
+    """Rank 0, which keeps the store, is the last to go."""
+    store.add(_LEFT, 1)
+    limit = time.monotonic() + _FAREWELL_SECONDS
+    while placement.rank == 0 and store.add(_LEFT, 0) < placement.size and time.monotonic() < limit:
+        time.sleep(_POLL_SECONDS / 10)
+
+
+def _tell(store: Store, what: str) -> None:
+    try:
+        store.set(_FAILED, what)
+        # Rank 0 takes the store with it: the others look every now and then.
+        time.sleep(3 * _POLL_SECONDS)
+    except RuntimeError:
+        return  # rank 0 is gone already

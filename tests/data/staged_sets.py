@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcai500.data.staging.layout import FOLDER
-from hpcai500.data.staging.staging import Order, Report, stage
+from hpcai500.data.staged import FOLDER
+from hpcai500.data.staging import Order, Report, stage
 
 
 def staged(source: Path, root: Path, benchmark: str = "ic", name: str = "somebody", **options: Any) -> Report:
@@ -27,8 +28,14 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 def parts_of(root: Path) -> list[str]:
     """Files that are not whole."""
-    beside = root.rglob(".hpcai500-part-*")
-    return [path.name for path in (*beside, *(root / FOLDER / "part").iterdir())]
+    return [path.name for path in (*root.rglob(".hpcai500-part-*"), *(root / FOLDER).glob("seek-index"))]
+
+
+def unlist(root: Path, path: str) -> None:
+    """Leave the manifest as a staging does that was killed before it had listed a file."""
+    manifest = root / FOLDER / "manifest.jsonl"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join(line for line in lines if json.loads(line)["path"] != path))
 
 
 class Counting:

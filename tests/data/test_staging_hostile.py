@@ -14,8 +14,8 @@ from image_tree import encoded, pixels, settle, write_tree
 from staged_sets import files_of, staged
 
 from hpcai500.data.imagenet.index import build_index, load_index, make_split, pack_index
-from hpcai500.data.staging.layout import read_set
-from hpcai500.data.staging.releasing import release
+from hpcai500.data.staged import read_set
+from hpcai500.data.staging import release
 from hpcai500.errors import DataError, RunError, UsageError
 from hpcai500.streams import tell
 
@@ -99,7 +99,7 @@ def test_folders_that_are_links_are_neither_written_through_nor_removed_through(
         staged(source, root)
         shutil.rmtree(root / link)
         (root / link).symlink_to(target)
-        (root / ".hpcai500-staging/digests.bin").write_bytes(b"")
+        (root / ".hpcai500-staging/manifest.jsonl").write_bytes(b"")
         with pytest.raises(RunError, match="a link where a folder of images belongs; remove it"):
             staged(source, root)
         release(root, None)
@@ -210,7 +210,10 @@ def test_any_other_name_stays_inside(source: Path, tmp_path: Path, name: str) ->
     assert not (tmp_path / "set").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": "hpcai500 staging 1"}', b"\xff", b"null"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b'{"format": "hpcai500 staging 1"}', b'{"format": "hpcai500 staging 2"}', b"\xff", b"null"],
+)
 def test_a_damaged_description_is_told_with_what_to_do(source: Path, tmp_path: Path, content: bytes) -> None:
     staged(source, tmp_path / "set")
     (tmp_path / "set/.hpcai500-staging/set.json").write_bytes(content)

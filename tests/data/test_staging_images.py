@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from contextlib import nullcontext
@@ -11,15 +13,13 @@ import numpy as np
 import pytest
 from image_tree import write_tree
 from member_runs import member_recipe
-from staged_sets import files_of, interrupting, parts_of, staged
+from staged_sets import files_of, interrupting, parts_of, staged, unlist
 
 from hpcai500.data.imagenet.check import check_images
 from hpcai500.data.imagenet.index import load_content_fingerprint, load_index
 from hpcai500.data.imagenet.loader import JpegBatches
-from hpcai500.data.staging.layout import read_set, write_set
-from hpcai500.data.staging.releasing import release
-from hpcai500.data.staging.staging import Order, stage
-from hpcai500.errors import DataError, RunError
+from hpcai500.data.staging import Order, release, stage
+from hpcai500.errors import DataError
 from hpcai500.methodology.sampling import draws, probe
 
 
@@ -96,10 +96,9 @@ def test_what_a_killed_staging_was_at_is_cleared_and_counts_for_nothing(source: 
     staged(source, tmp_path / "set")
     victim = load_index(source).train.paths[3]
     # As `kill -9` leaves it: renamed, not yet noted; and another file not yet whole.
-    digests = tmp_path / "set" / ".hpcai500-staging" / "digests.bin"
-    content = bytearray(digests.read_bytes())
-    content[3 * 32 : 4 * 32] = bytes(32)
-    digests.write_bytes(content)
+    unlist(tmp_path / "set", victim)
+    with (tmp_path / "set/.hpcai500-staging/manifest.jsonl").open("ab") as stream:
+        stream.write(b'{"path": "train/ca')
     (tmp_path / "set" / victim).write_bytes(b"half")
     (tmp_path / "set" / victim).with_name(".hpcai500-part-3").write_bytes(b"hal")
     assert staged(source, tmp_path / "set").copied == 1
@@ -120,15 +119,15 @@ def test_a_damaged_copy_is_found_by_verify_and_copied_anew(source: Path, tmp_pat
     assert files_of(tmp_path / "set") == files_of(source)
 
 
-def test_after_the_node_was_started_anew_all_is_read_again(source: Path, tmp_path: Path) -> None:
-    staged(source, tmp_path / "set")
-    found = read_set(tmp_path / "set")
-    assert found is not None
-    write_set(tmp_path / "set", type(found)(**{**vars(found), "boot": "an earlier one"}))
-    (tmp_path / "set" / load_index(source).train.paths[0]).write_bytes(b"")
-    report = staged(source, tmp_path / "set")
-    assert (report.verified, report.damaged, report.copied) == (20, 1, 1)
-    assert staged(source, tmp_path / "set").verified == 0
+def test_the_manifest_lists_what_is_here_with_size_and_sha256(source: Path, tmp_path: Path) -> None:
+    recipe = member_recipe("ic", "hyperparameters.seed=7", "ensemble.out_of_bag_samples=0")
+    staged(source, tmp_path / "set", recipes=[recipe])
+    lines = (tmp_path / "set/.hpcai500-staging/manifest.jsonl").read_text().splitlines()
+    listed = {entry["path"]: (entry["bytes"], entry["sha256"]) for entry in map(json.loads, lines)}
+    assert listed == {
+        path: (len(content), hashlib.sha256(content).hexdigest())
+        for path, content in files_of(tmp_path / "set").items()
+    }
 
 
 def test_a_file_that_changed_at_the_source_is_found(source: Path, tmp_path: Path) -> None:
@@ -172,22 +171,6 @@ def test_the_last_release_takes_the_folder_and_nothing_of_others(source: Path, t
     assert files_of(tmp_path / "node/set") == {"train/mine.txt": b"kept"}
     with pytest.raises(DataError, match="holds files that staging did not put there"):
         staged(source, tmp_path / "node/set")
-
-
-def test_a_storage_that_does_not_keep_what_is_written_is_found(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pwrite = os.pwrite
-
-    def lossy(descriptor: int, content: bytes, offset: int) -> int:
-        # A mock: no machine here has storage that loses bits.
-        spoilt = bytes(content[:-1]) + b"\0" if len(content) > 100 else content
-        return pwrite(descriptor, spoilt, offset)
-
-    monkeypatch.setattr(os, "pwrite", lossy)
-    with pytest.raises(RunError, match="read back, differs at byte 0"):
-        staged(source, tmp_path / "set")
-    assert files_of(tmp_path / "set") == {}
 
 
 def test_a_file_that_changes_under_the_copy_is_found(tmp_path: Path) -> None:

@@ -19,13 +19,10 @@ from image_tree import write_tree
 from member_runs import member_recipe, written
 from staged_sets import files_of, parts_of, staged
 
-from hpcai500.data.staging.lock import held
-from hpcai500.data.staging.meter import Meter
-from hpcai500.data.staging.names import read_needs
-from hpcai500.data.staging.quota import Room
-from hpcai500.data.staging.releasing import release
-from hpcai500.data.staging.staging import Order, stage
+from hpcai500.data.staged import FOLDER, LOCK, PROGRESS
+from hpcai500.data.staging import Order, Room, read_needs, release, stage
 from hpcai500.errors import EnvironmentLacksError, RunError
+from hpcai500.files import locked
 from hpcai500.layers import Recipe
 from hpcai500.progress import Progress, silent
 from hpcai500.system import process
@@ -125,15 +122,14 @@ def test_who_comes_second_waits_and_sees_how_far_the_first_one_is(source: Path, 
         yield Bar()
 
     order = Order("ic", source, root, "second")
-    with ThreadPoolExecutor(1) as pool, held(root, silent, told.append) as waited:
+    with ThreadPoolExecutor(1) as pool, locked(root / FOLDER / LOCK, "") as waited:
         assert not waited
         second = pool.submit(stage, order, tracker, told.append)
         while not told:
             time.sleep(0.005)
-        with silent(9, "", "") as bar, Meter(bar, 9_000_000, root) as meter:
-            meter.add(4_000_000)
-            while ("advance", 4) not in seen:
-                time.sleep(0.005)
+        (root / FOLDER / PROGRESS).write_text('{"done": 4, "total": 9}')
+        while ("advance", 4) not in seen:
+            time.sleep(0.005)
         assert not second.done()
     assert second.result().copied == 24
     assert told == [f"{root}: another staging is at work there: waiting for it"]
@@ -145,7 +141,7 @@ def test_who_waited_puts_its_own_name_to_what_its_killed_attempt_has_left(source
     staged(source, root, name="one", owner=ended_process(), recipes=[seeded(1)])
     told = list[str]()
     again = Order("ic", source, root, "one", (seeded(1),), mine)
-    with ThreadPoolExecutor(1) as pool, held(root, silent, told.append):
+    with ThreadPoolExecutor(1) as pool, locked(root / FOLDER / LOCK, ""):
         waiting = pool.submit(stage, again, silent, told.append)
         while not told:
             time.sleep(0.005)
@@ -253,20 +249,20 @@ def test_what_does_not_fit_is_refused_before_anything_is_copied(source: Path, tm
 
 def test_room_counts_whole_blocks_and_files() -> None:
     sizes, here, missing = np.array([1, 4096, 4097]), np.array([True, False, False]), np.array([False, True, True])
-    assert Room(4096, 12288, None, None).lacks(sizes, here, missing, 2) is None
-    assert "12288" not in str(Room(4096, 12287, None, None).lacks(sizes, here, missing, 2))
-    assert Room(4096, 12287, None, None).lacks(sizes, here, missing, 2) is not None
-    assert Room(4096, 10**9, None, 16384).lacks(sizes, here, missing, 2) is None
-    assert "--limit" in str(Room(4096, 10**9, None, 16383).lacks(sizes, here, missing, 2))
-    assert "2 files to make" in str(Room(4096, 10**9, 1, None).lacks(sizes, here, missing, 2))
+    assert Room(4096, 12288, None, None).lacks(sizes, here, missing) is None
+    assert "12288" not in str(Room(4096, 12287, None, None).lacks(sizes, here, missing))
+    assert Room(4096, 12287, None, None).lacks(sizes, here, missing) is not None
+    assert Room(4096, 10**9, None, 16384).lacks(sizes, here, missing) is None
+    assert "--limit" in str(Room(4096, 10**9, None, 16383).lacks(sizes, here, missing))
+    assert "2 files to make" in str(Room(4096, 10**9, 1, None).lacks(sizes, here, missing))
 
 
 def test_a_disk_that_fills_up_is_told_in_one_line_and_nothing_half_written_counts(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pwrite, written_bytes = os.pwrite, 0
+    write, written_bytes = os.write, 0
 
-    def filling(descriptor: int, content: bytes, offset: int) -> int:
+    def filling(descriptor: int, content: bytes) -> int:
         # A mock: a full disk cannot be had without root. Of the last block only a part fits.
         nonlocal written_bytes
         if len(content) > 100:
@@ -274,17 +270,18 @@ def test_a_disk_that_fills_up_is_told_in_one_line_and_nothing_half_written_count
                 raise OSError(28, "No space left on device")
             content = content[: max(1, 6500 - written_bytes)]
             written_bytes += len(content)
-        return pwrite(descriptor, content, offset)
+        return write(descriptor, content)
 
     with monkeypatch.context() as context:
-        context.setattr(os, "pwrite", filling)
+        context.setattr(os, "write", filling)
         with pytest.raises(RunError, match="No space left on device; what is whole there is kept: make room") as error:
             staged(source, tmp_path / "set", threads=1)
     assert "\n" not in str(error.value)
     kept = files_of(tmp_path / "set")
     assert kept.items() <= files_of(source).items()
     assert parts_of(tmp_path / "set") == []
-    assert staged(source, tmp_path / "set").copied == 24 - len(kept)
+    # The last one may be whole, and not listed any more.
+    assert 24 - len(kept) <= staged(source, tmp_path / "set").copied <= 24 - len(kept) + 1
 
 
 def test_recipes_are_files_and_several_are_joined(source: Path, tmp_path: Path) -> None:

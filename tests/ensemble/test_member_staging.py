@@ -15,8 +15,8 @@ from member_runs import member_recipe, train_member, written
 from tiny_runs import same_weights
 
 from hpcai500.campaign.journal import RECIPE
-from hpcai500.data.staging.layout import is_staged
-from hpcai500.data.staging.staging import Order, stage
+from hpcai500.data.staged import is_staged
+from hpcai500.data.staging import Order, stage
 from hpcai500.ensemble.journal import Ensemble, begin_member, create_ensemble
 from hpcai500.ensemble.journal import member_recipe as recipe_of
 from hpcai500.ensemble.mapping import member_jobs, shape_of
@@ -84,7 +84,7 @@ def test_two_ranks_stage_once_and_take_it_away_in_the_end(images: Path, tmp_path
     assert list((tmp_path / "node" / "deep").iterdir()) == []
     err = capfd.readouterr().err
     # One rank speaks, and one has copied.
-    assert err.count("read back and equal") + err.count("all of it was there") == 1
+    assert err.count(" copied in ") + err.count("all of it was there") == 1
     assert err.count("2 ranks on this host, torch") == 2
 
 

@@ -48,7 +48,7 @@ from hpcai500.data.climate.years import (
     usable,
     year_of,
 )
-from hpcai500.data.staging.reading import require_all_images
+from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
@@ -353,9 +353,9 @@ class _Check:
 
     def open(self, progress: Tracker) -> None:
         """Open all files; report those that do not follow the format or cannot be trained on."""
+        require_whole(self.root)
         paths = year_paths(self.root)
         self._files = len(paths)
-        require_all_images(paths)
         self.years = open_years(self.root, paths, progress, self.add)
         for year in self.years:
             for reason in refusals(year):

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from hpcai500.data.climate.years import (
     year_of,
 )
 from hpcai500.data.derived import derived_paths, write_derived
-from hpcai500.data.staging.reading import require_described
+from hpcai500.data.staged import StagedYear, not_staged, read_set, read_years, years_here
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 
@@ -142,24 +142,46 @@ class ClimateIndex:
             raise DataError(f"years {first} to {last}: the last comes before the first")
         missing = [year for year in range(first, last + 1) if year not in by_year]
         if missing:
+            staged = {year.name for year in read_years(self.root)}
+            if (name := file_name(missing[0])) in staged:
+                raise not_staged(self.root, name)
             raise DataError(f"{self.root}: no file for {spans(missing)}; there are {spans(by_year)}")
         return tuple(by_year[year] for year in range(first, last + 1))
 
 
 def load_climate_index(root: Path | str, *, progress: Tracker = silent) -> ClimateIndex:
-    """Open the years of the set at `root`.
+    """Open the years of the set at `root`; of a staged folder, those that are there, as years of the whole set.
 
     Raises:
         DataError: no folder, no years, a file that does not follow the format, years on different grids, boxes of the
-            swapped variant or of an unknown class; a staged folder in which years are still missing.
+            swapped variant or of an unknown class; a staged file that is gone, or not what was staged.
     """
     years = open_years(Path(root), year_paths(Path(root)), progress)
     for year in years:
         if reasons := refusals(year):
             raise DataError(f"{year.path}: {reasons[0]}")
     index = build_index(Path(root), years)
-    require_described(index.root, index.fingerprint)
-    return index
+    staged = read_set(index.root)
+    return index if staged is None else replace(index, fingerprint=_staged_fingerprint(index, staged.fingerprint))
+
+
+def _staged_fingerprint(index: ClimateIndex, fingerprint: str) -> str:
+    """That of the whole set, once the years that are here are known to be years of it."""
+    described = {year.name: year for year in read_years(index.root)}
+    for year in index.years:
+        then = described[year.path.name]
+        # Not every file system keeps times as exactly as the source.
+        if replace(as_staged(year), mtime_ns=then.mtime_ns) != then:
+            raise DataError(f"{year.path}: not the file that was staged; release the folder, and stage the set again")
+    return fingerprint
+
+
+def as_staged(year: YearFile) -> StagedYear:
+    """What a staged folder says of a year."""
+    identity, boxes = year.identity, boxes_digest(year).hex()
+    return StagedYear(
+        year.path.name, identity.size_bytes, identity.mtime_ns, year.images, year.height, year.width, boxes
+    )
 
 
 def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:
@@ -180,14 +202,22 @@ def build_index(root: Path, years: Sequence[YearFile]) -> ClimateIndex:
 def load_content_fingerprint(index: ClimateIndex) -> str | None:
     """The fingerprint of all values that an earlier check, repack or measurement found; None where there is none.
 
-    The files must have the sizes and times of then.
+    The files must have the sizes and times of then. Of a part of a set that is staged, it is what was known of the
+    whole one.
     """
-    contents = load_contents(index.years)
-    return content_fingerprint(contents) if len(contents) == len(index.years) else None
+    staged, contents = read_set(index.root), load_contents(index.years)
+    if len(contents) == (len(index.years) if staged is None else staged.files):
+        return content_fingerprint(contents)
+    return None if staged is None else staged.content_fingerprint
 
 
 def year_paths(root: Path) -> tuple[Path, ...]:
-    """The files of the years in `root`, ascending. Raises DataError when there are none."""
+    """The files of the years in `root`, ascending; of a staged folder, those that are there whole.
+
+    Raises DataError when there are none.
+    """
+    if here := years_here(root):
+        return here
     try:
         paths = sorted(path for path in root.iterdir() if year_of(path.name) is not None)
     except OSError as error:

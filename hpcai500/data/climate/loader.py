@@ -23,7 +23,6 @@ from hpcai500._core import ClimateError, ClimateReader
 from hpcai500.data.climate.years import Located, Storage, unreadable
 from hpcai500.data.device_batches import HeldSlots, Mark, stream_mark
 from hpcai500.data.samplers import SampleIds
-from hpcai500.data.staging.reading import images_here, not_staged
 from hpcai500.errors import DataError
 from hpcai500.methodology.sampling import Draw, random_words
 
@@ -401,7 +400,6 @@ class ClimateBatches:
         for ids in batches:
             if not 1 <= len(ids) <= self._batch_size:
                 raise ValueError(f"a batch must have 1 to {self._batch_size} samples, got {len(ids)}")
-        self._require_staged(batches)
         if self._running is not None:
             self._running.close()
         self._running = self._run(batches, seed, epoch)
@@ -458,18 +456,6 @@ class ClimateBatches:
             files, images = self._samples[ids[places]].T
             visits.append(Visit(window, files, images, places, rolls[ids[places]]))
         return visits
-
-    def _require_staged(self, batches: Sequence[SampleIds]) -> None:
-        """An image that is missing in a staged file is a hole, and would read as zeros."""
-        for file, path in enumerate(self._paths):
-            here = images_here(path)
-            if here is None or here.all():
-                continue
-            for ids in batches:
-                files, images = self._samples[ids].T
-                missing = images[files == file][~here[images[files == file]]]
-                if missing.size:
-                    raise not_staged(path.parent, f"image {missing[0]} of {path.name}")
 
     def _unreadable(self, error: ClimateError) -> DataError:
         return unreadable(error, self._paths[error.file], self._storages[error.file].shape[1])

@@ -60,6 +60,7 @@ from hpcai500.data.climate.years import (
     year_of,
 )
 from hpcai500.data.derived import map_in_order
+from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError, RunError
 from hpcai500.files import allocate, sync_folder, write_atomically
 from hpcai500.progress import Tracker, silent
@@ -875,6 +876,7 @@ def _require_apart(source: Path, target: Path) -> None:
 def _chosen(source: Path, years: tuple[int, int] | None) -> tuple[Path, ...]:
     paths = {year_of(path.name): path for path in year_paths(source)}
     if years is None:
+        require_whole(source)
         return tuple(paths.values())
     missing = [year for year in range(years[0], years[1] + 1) if year not in paths]
     if missing or years[1] < years[0]:

@@ -34,7 +34,6 @@ from hpcai500.data.climate.years import (
     unreadable,
 )
 from hpcai500.data.derived import derived_paths, map_in_order, write_derived
-from hpcai500.data.staging.reading import require_all_images, require_images
 from hpcai500.errors import DataError, UsageError
 from hpcai500.progress import Tracker, silent
 
@@ -130,9 +129,8 @@ def read_images(
 
     Raises:
         UnreadableImagesError: a chunk cannot be read (checksum, inflate, the disk).
-        DataError: the file is gone or no longer the one that was opened; images were not staged.
+        DataError: the file is gone or no longer the one that was opened.
     """
-    require_images(year.path, first, count)
     shape = (count, channels.stop - channels.start, *year.grid)
     values = np.empty(shape, np.float32) if out is None else out
     assert values.shape == shape
@@ -156,7 +154,6 @@ def read_images(
 
 def read_by_hdf5(year: YearFile, first: int, count: int, channels: slice) -> FloatArray:
     """As `read_images`, by HDF5's own library: slower, and independent of the core's reader."""
-    require_images(year.path, first, count)
     with open_hdf5(year.path) as file:
         try:
             values: FloatArray = file[IMAGES][first : first + count, channels]
@@ -573,9 +570,7 @@ def measure(
 
     Raises:
         UnreadableImagesError: chunks cannot be read.
-        DataError: the years are staged in part.
     """
-    require_all_images(year.path for year in years)
     contents: dict[int, YearContent] = {}
     scans: list[ImageScan] = []
     by_year = {year.year: year for year in years}

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcai500._core import ClimateError
-from hpcai500.data.staging.reading import staged_year
 from hpcai500.errors import DataError
 from hpcai500.layers import ClimateChannel
 
@@ -526,16 +525,11 @@ def open_year(path: Path, known: Storage | None = None) -> YearFile:
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """Size and modification time of the file at `path`; of a staged one, those of its original.
-
-    Raises DataError when there is no such file.
-    """
+    """Size and modification time of the file at `path`. Raises DataError when there is no such file."""
     try:
         status = path.stat()
     except OSError as error:
         raise DataError(f"{path}: unreadable: {error.strerror}") from error
-    if (staged := staged_year(path)) is not None:
-        return FileIdentity(staged.size_bytes, staged.mtime_ns)
     return FileIdentity(status.st_size, status.st_mtime_ns)
 
 

@@ -29,7 +29,7 @@ from hpcai500.data.imagenet.index import (
     store_content_fingerprint,
 )
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, FoundIndex, SeekCounts, find_seek_index
-from hpcai500.data.staging.reading import require_all_files
+from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import text_table
@@ -201,7 +201,7 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
     if workers < 1:
         raise DataError(f"cannot check with {workers} threads: --workers must be at least 1")
     index = load_index(root, refresh=True, progress=progress)
-    require_all_files(index.root, len(index.train) + len(index.val))
+    require_whole(index.root)
     seek_index = find_seek_index(index.root)
     start_seconds = time.monotonic()
     tally = _Tally()

@@ -30,7 +30,7 @@ from PIL import Image, UnidentifiedImageError
 
 from hpcai500.data.derived import derived_paths, write_derived
 from hpcai500.data.samplers import SampleIds
-from hpcai500.data.staging.layout import INDEX, read_set, state_folder
+from hpcai500.data.staged import INDEX, read_set, state_folder
 from hpcai500.errors import DataError
 from hpcai500.progress import Tracker, silent
 

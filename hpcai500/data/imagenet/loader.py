@@ -24,8 +24,7 @@ from hpcai500.data.device_batches import HeldSlots, Mark, stream_mark
 from hpcai500.data.imagenet.index import Split, decode_odd, read_image
 from hpcai500.data.imagenet.seek_index import NO_COUNTS, SeekCounts, find_seek_index
 from hpcai500.data.samplers import SampleIds
-from hpcai500.data.staging.layout import is_staged
-from hpcai500.data.staging.reading import not_staged
+from hpcai500.data.staged import is_staged, not_staged
 from hpcai500.errors import DataError
 
 DType = Literal["float32", "float16", "bfloat16", "uint8"]

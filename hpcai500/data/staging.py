@@ -1,0 +1,1197 @@
+"""Copies what a run reads of a data set to a node's own storage, once a node; `staged` says how that folder looks.
+
+Whoever comes holds the folder's lock while it works. What it needs is written down under its name first, then each
+file that is missing is copied under another name, renamed when it is whole and on the disk, and listed in the manifest.
+Killed at any moment, a file is listed and whole, or not listed and copied again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from stat import S_ISREG
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcai500._core import SeekIndex
+from hpcai500.data import derived
+from hpcai500.data.climate import index as climate_index
+from hpcai500.data.climate import values
+from hpcai500.data.climate.index import as_staged, load_climate_index
+from hpcai500.data.climate.years import YearFile
+from hpcai500.data.imagenet.index import (
+    CONTENT,
+    INDEX_FILE,
+    load_content_fingerprint,
+    load_index,
+    pack_index,
+    store_content_fingerprint,
+    unpack_index,
+)
+from hpcai500.data.imagenet.seek_index import SEEK_INDEX, find_seek_index
+from hpcai500.data.samplers import training_samples
+from hpcai500.data.staged import (
+    DAMAGED,
+    FOLDER,
+    INDEX,
+    LOCK,
+    MANIFEST,
+    NAMES,
+    PROGRESS,
+    SET,
+    StagedSet,
+    damaged,
+    manifest_line,
+    read_any_set,
+    read_manifest,
+    read_set,
+    read_years,
+    require_whole,
+    staged_by_older,
+    state_folder,
+    write_document,
+    write_manifest,
+    write_set,
+    write_years,
+    year_names,
+)
+from hpcai500.errors import DataError, EnvironmentLacksError, RunError, UsageError
+from hpcai500.files import locked, write_unsynced
+from hpcai500.layers import ClimateProblem, Recipe
+from hpcai500.methodology.sampling import probe
+from hpcai500.progress import Progress, Tracker, silent
+from hpcai500.recipe import recipe_hash
+from hpcai500.system.process import is_gone
+from hpcai500.text import size
+
+Marks = npt.NDArray[np.bool_]
+Sizes = npt.NDArray[np.int64]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted.
+
+    Attributes:
+        benchmark: `ic` or `ewa`.
+        source: folder of the set.
+        root: folder to stage it in.
+        name: of whoever needs it.
+        recipes: what is read by a run of any of them; without one, all.
+        owner: token of a process with whose end the need ends; "" where it lasts until it is released.
+        limit_bytes: that all that is staged in `root` may take.
+        threads: that share the work; None: as many as help.
+        verify: read again what is there already.
+    """
+
+    benchmark: str
+    source: Path
+    root: Path
+    name: str
+    recipes: Sequence[Recipe] = ()
+    owner: str = ""
+    limit_bytes: int | None = None
+    threads: int | None = None
+    verify: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done.
+
+    Attributes:
+        fingerprint: of the whole set, at the source and as it is read now.
+        needed, needed_bytes: files that the name needs.
+        copied, copied_bytes: those that were copied now.
+        seconds: that copying took.
+        verified: files that were there and were read again.
+        damaged: those of them that were not what they were, and were copied again.
+        total: files of the set.
+    """
+
+    fingerprint: str
+    needed: int
+    needed_bytes: int
+    copied: int
+    copied_bytes: int
+    seconds: float
+    verified: int
+    damaged: int
+    total: int
+
+
+def stage(order: Order, progress: Tracker = silent, say: Say = lambda _: None) -> Report:
+    """Make sure that all that `order` names is in its folder, whole and right.
+
+    Any number of processes of a node may ask at once; killed at any time, the next call goes on.
+
+    Raises:
+        DataError: the source cannot be read or has changed, or the folder is of another set or of somebody else.
+        EnvironmentLacksError: there is no room, or no locks.
+        RunError: the storage takes no more.
+        UsageError: the name cannot be one.
+    """
+    _require_apart(order.source, order.root)
+    _path_of(order.root, order.name)
+    with _written_to(order.root), _held(order.root, progress, say) as waited:
+        if waited and (done := _done_meanwhile(order)) is not None:
+            return done
+        source = (_Images if order.benchmark == "ic" else _Years)(order.source, order.root, progress)
+        _claim(order, source)
+        return _Staging(order, source, progress, say).run()
+
+
+class _Staging:
+    """One call, with the lock held."""
+
+    def __init__(self, order: Order, source: _Set, progress: Tracker, say: Say) -> None:
+        self._order, self._source, self._progress, self._say = order, source, progress, say
+        self._needed = source.needed(order.recipes)
+        self._listed = read_manifest(order.root)
+        self._lock = threading.Lock()
+
+    def run(self) -> Report:
+        order, sizes, needed = self._order, self._source.sizes_bytes, self._needed
+        key = _key(order, self._source.fingerprint)
+        need = Need(order.name, key, order.owner, False, int(sizes[needed].sum()), needed)
+        is_new = read_need(order.root, order.name) is None
+        write_need(order.root, need)
+        verified, bad = self._verify() if order.verify else (0, 0)
+        missing = needed & ~self._here()
+        self._make_room(missing, is_new=is_new)
+        started = time.monotonic()
+        self._copy_files(missing)
+        seconds = time.monotonic() - started
+        self._source.finish(order.recipes)
+        self._bring_seek_index()
+        write_need(order.root, replace(need, complete=True))
+        return Report(
+            fingerprint=self._source.fingerprint,
+            needed=int(needed.sum()),
+            needed_bytes=need.size_bytes,
+            copied=int(missing.sum()),
+            copied_bytes=int(sizes[missing].sum()),
+            seconds=seconds,
+            verified=verified,
+            damaged=bad,
+            total=len(needed),
+        )
+
+    def _here(self) -> Marks:
+        return _marks(self._source.paths, self._listed)
+
+    def _in_threads(self, work: Callable[[int, Meter], None], files: Marks, what: str) -> None:
+        """Do `work` on each file; the first error ends the others within a block, and is raised."""
+        numbers = np.flatnonzero(files).tolist()
+        if not numbers:
+            return
+        size_bytes, threads = int(self._source.sizes_bytes[files].sum()), self._order.threads or default_threads()
+        batches = [numbers[at : at + _TOGETHER] for at in range(0, len(numbers), _TOGETHER)]
+
+        def work_on(batch: Sequence[int]) -> None:
+            for number in batch:
+                meter.go_on()
+                work(number, meter)
+
+        with (
+            self._progress(megabytes(size_bytes), what, "MB") as bar,
+            Meter(bar, size_bytes, self._order.root) as meter,
+            ThreadPoolExecutor(threads, thread_name_prefix="stage") as pool,
+        ):
+            try:
+                for done in as_completed([pool.submit(work_on, batch) for batch in batches]):
+                    done.result()
+            except BaseException:
+                meter.stop()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    # ------------------------------------------------------------------------------------------------
+    # --verify
+
+    def _verify(self) -> tuple[int, int]:
+        """Read again what is needed and here, and compare what is still right with the source.
+
+        Returns how many files were read, and how many of them are damaged, and listed no more.
+        """
+        bad: list[str] = []
+
+        def reread(number: int, meter: Meter) -> None:
+            path = self._source.paths[number]
+            if self._digest_here(number, meter) != self._listed[path]:
+                bad.append(path)
+
+        wanted = self._needed & self._here()
+        self._in_threads(reread, wanted, "verifying")
+        if bad:
+            _unlist(self._order.root, set(bad))
+            self._listed = read_manifest(self._order.root)
+        self._in_threads(self._compare, wanted & self._here(), "comparing with the source")
+        return int(wanted.sum()), len(bad)
+
+    def _digest_here(self, number: int, meter: Meter) -> str | None:
+        """SHA-256 (hex) of a copy, from its disk where the system allows; None where it is gone or of another size."""
+        try:
+            copy = os.open(self._target(number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            if os.fstat(copy).st_size != self._source.sizes_bytes[number]:
+                return None
+            # Pages that are not on the disk yet stay.
+            os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
+            return _sha256(_blocks(copy), meter.add)
+        finally:
+            os.close(copy)
+
+    def _compare(self, number: int, meter: Meter) -> None:
+        """Compare with the source by size and time, which the copy has from there; where they differ, by content."""
+        path, copy = self._source_path(number), self._target(number).stat()
+        with _opened(path) as original:
+            status = os.fstat(original)
+            if (status.st_size, status.st_mtime_ns) == (copy.st_size, copy.st_mtime_ns):
+                return
+            if _sha256(_source_blocks(original, path), meter.add) != self._listed[self._source.paths[number]]:
+                raise changed(path)
+
+    # ------------------------------------------------------------------------------------------------
+    # Copying.
+
+    def _copy_files(self, missing: Marks) -> None:
+        """Copy files, and list each as soon as it is whole and on the disk."""
+        root = self._order.root
+        for folder in {self._source.paths[number].rpartition("/")[0] for number in np.flatnonzero(missing).tolist()}:
+            if not _is_inside(root, folder):
+                raise RunError(f"{root / folder}: a link where a folder of images belongs; remove it")
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        manifest = _open_manifest(root)
+        try:
+            self._in_threads(lambda number, meter: self._copy(number, manifest, meter), missing, "staging")
+            os.fsync(manifest)
+        finally:
+            os.close(manifest)
+
+    def _copy(self, number: int, manifest: int, meter: Meter) -> None:
+        path, size_bytes, target = self._source.paths[number], self._source.sizes_bytes[number], self._target(number)
+        part = target.with_name(_part_name(number))
+        expected = int(size_bytes), self._source.time_ns(number)
+        sha256 = _copy_file(self._source_path(number), part, expected, meter.add)
+        try:
+            part.replace(target)
+        except IsADirectoryError as error:
+            part.unlink()
+            raise RunError(f"{target}: a folder where an image belongs; remove it") from error
+        with self._lock:
+            _append(manifest, manifest_line(path, int(size_bytes), sha256))
+            self._listed[path] = sha256
+
+    def _source_path(self, number: int) -> str:
+        return f"{self._order.source}/{self._source.paths[number]}"
+
+    def _target(self, number: int) -> Path:
+        return self._order.root / self._source.paths[number]
+
+    # ------------------------------------------------------------------------------------------------
+    # Room, and the seek index that takes what is left of it.
+
+    def _make_room(self, missing: Marks, *, is_new: bool) -> None:
+        """Raise EnvironmentLacksError where `missing` does not fit, even without what killed runs have left.
+
+        The seek index goes where that makes it fit.
+        """
+        root = self._order.root
+
+        def lacks(*, without_index: bool = False) -> str | None:
+            room, index = room_of(root, self._order.limit_bytes), _seek_index_bytes(root)
+            if without_index:
+                room, index = replace(room, free_bytes=room.free_bytes + index), 0
+            return room.lacks(self._source.sizes_bytes, self._here(), missing, index)
+
+        if lacks() is None:
+            return
+        self._drop_abandoned()
+        if lacks() is None:
+            return
+        reason = lacks(without_index=True)
+        if reason is None:
+            (root / SEEK_INDEX).unlink(missing_ok=True)
+            # Space of a file that somebody has open is not free yet.
+            reason = lacks()
+        if reason is not None:
+            if is_new:
+                _path_of(root, self._order.name).unlink(missing_ok=True)
+            raise EnvironmentLacksError(
+                f"{root}: no room: {reason}: make room there, give another folder, run fewer members on a node, or "
+                "release what others have left (--release)"
+            )
+
+    def _drop_abandoned(self) -> None:
+        """Remove what only killed runs needed, of whatever name but this one."""
+        root, needs = self._order.root, read_needs(self._order.root)
+        going = {name: need for name, need in needs.items() if need.is_abandoned and name != self._order.name}
+        if going:
+            _drop(root, self._source.paths, going, {name: need for name, need in needs.items() if name not in going})
+            for name in going:
+                _path_of(root, name).unlink(missing_ok=True)
+            self._listed = read_manifest(root)
+
+    def _bring_seek_index(self) -> None:
+        """Copy the seek index of the source, if it has one and one as new is not here yet; say why not.
+
+        Found by content, it serves any part of the set. It may take what room is left, and a tenth of what is here. No
+        run needs it: nothing is raised.
+        """
+        order = self._order
+        if order.benchmark != "ic":
+            return
+        found = find_seek_index(order.source, otherwise="it is not copied")
+        if found is None:
+            return
+        try:
+            if _is_seek_index_here(found.path, order.root):
+                return
+            reason = self._why_no_seek_index(found.path.stat().st_size)
+            if not reason:
+                _copy_seek_index(found.path, order.root, self._progress)
+        except OSError as error:
+            reason = str(error.strerror)
+        except DataError as error:
+            reason = str(error)
+        if reason:
+            remedy = f"`hpcai500 data index ic {order.root}` makes one there"
+            self._say(f"the seek index {found.path} is not copied: {reason}; {remedy}")
+
+    def _why_no_seek_index(self, index_bytes: int) -> str:
+        sizes, here = self._source.sizes_bytes, self._here()
+        staged_bytes = int(sizes[here].sum())
+        # It is of the whole set. Beside a small part of that, one of what is staged is made sooner.
+        if index_bytes * _LEAST_IMAGE_TO_INDEX_BYTES > staged_bytes:
+            return f"it takes {size(index_bytes)} beside {size(staged_bytes)} of images"
+        if index_bytes > room_of(self._order.root, self._order.limit_bytes).left_bytes(sizes, here):
+            return f"no room for its {size(index_bytes)}"
+        return ""
+
+
+def _done_meanwhile(order: Order) -> Report | None:
+    """What to say where another rank of the same member has done all of it while this one waited."""
+    staged, need = read_set(order.root), read_need(order.root, order.name)
+    if staged is None or need is None or not need.complete or order.verify:
+        return None
+    # What an earlier attempt has left goes once it is in the way: this one must put its own name to it.
+    if (need.key, need.owner) != (_key(order, staged.fingerprint), order.owner):
+        return None
+    return Report(staged.fingerprint, int(need.marks.sum()), need.size_bytes, 0, 0, 0.0, 0, 0, len(need.marks))
+
+
+def _key(order: Order, fingerprint: str) -> str:
+    hashes = sorted(recipe_hash(recipe) for recipe in order.recipes)
+    return hashlib.sha256("\n".join([order.benchmark, fingerprint, *hashes]).encode()).hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Releasing: what nobody needs any more goes, and the folder with the last who did.
+
+
+@dataclass(frozen=True)
+class Released:
+    """What was done.
+
+    Attributes:
+        names: who needs nothing any more.
+        others: who still does.
+        removed: files of the set that are gone.
+        left: what is in the folder that staging did not put there; the folder is gone where there is nothing.
+    """
+
+    names: tuple[str, ...]
+    others: tuple[str, ...]
+    removed: int
+    left: tuple[str, ...]
+
+
+def release(root: Path, name: str | None, progress: Tracker = silent, say: Say = lambda _: None) -> Released:
+    """Let `name` need nothing (None: let nobody), and remove what nobody needs then; also what killed runs have left.
+
+    Asked again, or of a folder that is gone, it has nothing to do. What an older version has staged goes as a whole,
+    with the last name.
+
+    Raises:
+        DataError: what is staged there cannot be told.
+        RunError: it cannot be removed.
+        UsageError: the name cannot be one.
+    """
+    if name is not None:
+        _path_of(root, name)
+    if not state_folder(root).is_dir():
+        return Released((), (), 0, ())
+    with _written_to(root), _held(root, progress, say):
+        found = read_any_set(root)
+        if found is None:
+            return Released((), (), 0, _remove_folder(root))
+        staged, is_old = found
+        needs = read_needs(root)
+        going = {key: need for key, need in needs.items() if name is None or key == name or need.is_abandoned}
+        staying = {key: need for key, need in needs.items() if key not in going}
+        if not staying:
+            removed = _remove_all(root, staged, needs, is_old=is_old)
+            return Released(tuple(sorted(going)), (), removed, _remove_folder(root))
+        # An older version has counted parts of files.
+        removed = 0 if is_old else _drop(root, _paths(root, staged), going, staying)
+        for one in going:
+            _path_of(root, one).unlink(missing_ok=True)
+        return Released(tuple(sorted(going)), tuple(sorted(staying)), removed, ())
+
+
+def _drop(root: Path, paths: Sequence[str], going: Mapping[str, Need], staying: Mapping[str, Need]) -> int:
+    """Remove files that only `going` need; their names go after: killed in between, the same call does the rest."""
+    marks = needed_by(going, len(paths)) & ~needed_by(staying, len(paths))
+    numbers = np.flatnonzero(marks).tolist()
+    _unlist(root, {paths[number] for number in numbers})
+    return _remove_files(root, paths, numbers)
+
+
+def _remove_all(root: Path, staged: StagedSet, needs: Mapping[str, Need], *, is_old: bool) -> int:
+    """Remove all that staging may have put here, folders that are empty then, and what is derived from the set."""
+    paths = _paths(root, staged)
+    # An older version has made all files of years, and counted pieces of them.
+    marks = np.full(len(paths), is_old)
+    if not is_old:
+        marks = _marks(paths, read_manifest(root)) | needed_by(needs, len(paths))
+    removed = _remove_files(root, paths, np.flatnonzero(marks).tolist())
+    folders = {path.rpartition("/")[0] for path in paths} - {""}
+    for folder in sorted(folders | {folder.partition("/")[0] for folder in folders}, reverse=True):
+        if _is_inside(root, folder):
+            with _tolerating(errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                (root / folder).rmdir()
+    for name in _DERIVED[staged.benchmark]:
+        with _tolerating(errno.ENOENT, errno.EISDIR):
+            (root / name).unlink()
+    return removed
+
+
+def _remove_files(root: Path, paths: Sequence[str], numbers: Sequence[int]) -> int:
+    """Remove files and what a killed staging has left of them; what lies behind a link is somebody else's.
+
+    Returns how many files were there.
+    """
+    removed = 0
+    inside: dict[str, bool] = {}
+    for number in numbers:
+        folder = paths[number].rpartition("/")[0]
+        if not inside.setdefault(folder, _is_inside(root, folder)):
+            continue
+        path = root / paths[number]
+        # A folder in its place is somebody else's, too.
+        with _tolerating(errno.ENOENT, errno.EISDIR, errno.ENOTDIR):
+            path.unlink()
+            removed += 1
+        with _tolerating(errno.ENOENT, errno.EISDIR, errno.ENOTDIR):
+            path.with_name(_part_name(number)).unlink()
+    return removed
+
+
+def _remove_folder(root: Path) -> tuple[str, ...]:
+    """Remove the folder, once the data are gone; returns what is in it that is somebody else's."""
+    # Without it, what is left is no staged folder, and the next staging begins anew.
+    state = state_folder(root)
+    (state / SET).unlink(missing_ok=True)
+    for entry in state.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != LOCK:
+            entry.unlink()
+    (state / LOCK).unlink(missing_ok=True)
+    left = tuple(sorted(entry.name for entry in root.iterdir() if entry.name != FOLDER))
+    for folder in (state, root):
+        # Somebody else's files are left, or somebody who has waited makes a new lock; a mount point stays.
+        with _tolerating(errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM):
+            folder.rmdir()
+    return left
+
+
+def _paths(root: Path, staged: StagedSet) -> tuple[str, ...]:
+    """The files of the set that is staged in a folder, as their numbers are. Raises DataError."""
+    if staged.benchmark != "ic":
+        return year_names(root)
+    path = state_folder(root) / INDEX
+    try:
+        index = unpack_index(root, path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise damaged(path, root, error) from error
+    return (*index.train.paths, *index.val.paths)
+
+
+@contextmanager
+def _tolerating(*codes: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in codes:
+            raise
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sets at the source: files by number, and which of them a run reads.
+
+
+_DERIVED = {
+    "ic": (INDEX_FILE, CONTENT, derived.MANIFEST, SEEK_INDEX),
+    "ewa": (climate_index.FILE, values.FILE, derived.MANIFEST),
+}
+
+
+class _Images:
+    """Image files, training before evaluation."""
+
+    benchmark = "ic"
+
+    def __init__(self, source: Path, root: Path, progress: Tracker) -> None:
+        """List the set at `source`, to be staged in `root`. Raises DataError as `load_index` does."""
+        self._source, self._root = source, root
+        self._index = load_index(source, progress=progress)
+        self.fingerprint = self._index.fingerprint
+        self.paths = (*self._index.train.paths, *self._index.val.paths)
+        self.sizes_bytes: Sizes = np.concatenate([split.sizes_bytes for split in self._index.splits])
+
+    def time_ns(self, number: int) -> int | None:
+        """Of a file, where it is known: one that changes with its size kept is told by `--verify`."""
+        del number
+        return None
+
+    def needed(self, recipes: Sequence[Recipe]) -> Marks:
+        """All evaluation images; of the training images those that are drawn, or that members are judged on."""
+        training = len(self._index.train)
+        marks = np.ones(len(self.paths), np.bool_)
+        marks[:training] = not recipes
+        strata = {"class": np.bincount(self._index.train.labels).tolist()}
+        for recipe in recipes:
+            drawn = training_samples(recipe, training, strata).drawn
+            marks[slice(training) if drawn is None else drawn] = True
+            if recipe.ensemble is not None:
+                marks[probe(training, recipe.ensemble.out_of_bag_samples)] = True
+        return marks
+
+    def describe(self) -> None:
+        """Write the index of the whole set into the staged folder. Raises OSError."""
+        write_unsynced(state_folder(self._root) / INDEX, pack_index(self._index, {}))
+
+    def require_same(self) -> None:
+        """Names and sizes are those of then, or the fingerprint would be another."""
+
+    def finish(self, recipes: Sequence[Recipe]) -> None:
+        """Bring the fingerprint of all bytes, where it is known at the source."""
+        del recipes
+        if (content := load_content_fingerprint(self._index)) is not None:
+            store_content_fingerprint(load_index(self._root), content)
+
+
+class _Years:
+    """Climate files, a year each."""
+
+    benchmark = "ewa"
+
+    def __init__(self, source: Path, root: Path, progress: Tracker) -> None:
+        """Open the years at `source`, to be staged in `root`.
+
+        Raises:
+            DataError: as `load_climate_index` does; `source` is a staged folder with a part of its set.
+        """
+        self._source, self._root, self._progress = source, root, progress
+        require_whole(source)
+        self._index = load_climate_index(source, progress=progress)
+        self.fingerprint = self._index.fingerprint
+        self._years = tuple(as_staged(year) for year in self._index.years)
+        self.paths = tuple(year.name for year in self._years)
+        self.sizes_bytes: Sizes = np.array([year.size_bytes for year in self._years], np.int64)
+
+    def time_ns(self, number: int) -> int | None:
+        """Of a file when the set was described: copying a set takes long."""
+        return self._years[number].mtime_ns
+
+    def needed(self, recipes: Sequence[Recipe]) -> Marks:
+        """The training and evaluation years: a run opens all of them, and takes their statistics."""
+        names = {year.path.name for recipe in recipes for year in self._years_of(recipe)}
+        return np.array([not recipes or path in names for path in self.paths], np.bool_)
+
+    def describe(self) -> None:
+        """Write what tells the years of the whole set into the staged folder. Raises OSError."""
+        write_years(self._root, self._years)
+
+    def require_same(self) -> None:
+        """Raise DataError where a file has another size or time than when it was staged."""
+        known = read_years(self._root)
+        for now in self._years:
+            if now not in known:
+                raise changed(f"{self._source}/{now.name}")
+
+    def finish(self, recipes: Sequence[Recipe]) -> None:
+        """Bring what is known of the values, measured here where a run would have to, and read the years as the set.
+
+        Raises:
+            DataError: they are not read as the same ones.
+        """
+        wanted = {year.year: year for recipe in recipes for year in self._years_of(recipe)}
+        known = values.load_contents(self._index.years)
+        if missing := [year for year in wanted.values() if year.year not in known]:
+            known |= values.measure(missing, progress=self._progress)
+        staged = load_climate_index(self._root)
+        if known:
+            values.store_contents(self._root, staged.years, known)
+        content, found = climate_index.load_content_fingerprint(self._index), read_set(self._root)
+        assert found is not None
+        if content not in (None, found.content_fingerprint):
+            write_set(self._root, replace(found, content_fingerprint=content))
+
+    def _years_of(self, recipe: Recipe) -> tuple[YearFile, ...]:
+        problem = recipe.problem
+        assert isinstance(problem, ClimateProblem)
+        return (*self._index.select(*problem.training_years), *self._index.select(*problem.evaluation_years))
+
+
+_Set = _Images | _Years
+
+
+def _marks(paths: Sequence[str], listed: Collection[str]) -> Marks:
+    """Which of `paths` are listed."""
+    return np.fromiter((path in listed for path in paths), np.bool_, len(paths))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The folder: it is of one set, and one process at a time changes it.
+
+
+# A file system has it at its top, and it holds no data.
+_NO_DATA = {"lost+found"}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _require_apart(source: Path, root: Path) -> None:
+    """Raise DataError unless `root` can be a staged folder of the set at `source`."""
+    origin, place = source.resolve(), root.resolve()
+    if not origin.is_dir():
+        raise DataError(f"{source}: no such folder; give the folder of the data set")
+    if place == origin or place.is_relative_to(origin):
+        raise DataError(f"{root}: inside the set {source}; stage it into a folder of the node's own")
+    if origin.is_relative_to(place):
+        raise DataError(f"{root}: the set {source} lies in it; stage it into a folder of its own")
+    if place.exists() and not place.is_dir():
+        raise DataError(f"{root}: no folder; give another one")
+    if place.is_dir() and not (place / FOLDER).is_dir():
+        strangers = sorted(entry.name for entry in place.iterdir() if entry.name not in {*_NO_DATA, FOLDER})
+        if strangers:
+            raise DataError(
+                f"{root}: holds files that staging did not put there ({strangers[0]}): give another "
+                f"folder; one inside it will do"
+            )
+
+
+def _claim(order: Order, source: _Set) -> None:
+    """Describe the set in the folder, where that was not done before; its lock is held.
+
+    Raises:
+        DataError: the folder is of another set, or the source has changed, or others need what an older version staged.
+        OSError: it cannot be written.
+    """
+    root, path, found = order.root, str(order.source.resolve()), read_any_set(order.root)
+    if found is not None and found[1]:
+        needs = read_needs(root)
+        if any(need.name != order.name and not need.is_abandoned for need in needs.values()):
+            raise staged_by_older(root, found[0])
+        _remove_all(root, found[0], needs, is_old=True)
+        found = None
+    if found is None:
+        shutil.rmtree(state_folder(root) / NAMES, ignore_errors=True)
+        (state_folder(root) / MANIFEST).unlink(missing_ok=True)
+        source.describe()
+        with contextlib.suppress(FileNotFoundError):
+            write_unsynced(root / derived.MANIFEST, (order.source / derived.MANIFEST).read_bytes())
+        write_set(root, StagedSet(source.benchmark, path, source.fingerprint, len(source.paths)))
+        return
+    staged = found[0]
+    if (staged.benchmark, staged.fingerprint) != (source.benchmark, source.fingerprint):
+        what = "has changed since" if staged.source == path else "is another one"
+        raise DataError(
+            f"{root}: the set {staged.source} is staged there, and {order.source} {what}: give another folder, or "
+            f"release this one: hpcai500 data stage {staged.benchmark} {order.source} {root} --release"
+        )
+    source.require_same()
+
+
+@contextmanager
+def _held(root: Path, progress: Tracker, say: Say) -> Iterator[bool]:
+    """Hold the lock of `root`, which is made where it is missing; yields whether somebody else had it before.
+
+    Raises:
+        EnvironmentLacksError: files cannot be locked there.
+        UsageError: the folder belongs to another user.
+        OSError: the folder cannot be made.
+    """
+    busy = "another staging is at work there"
+    with ExitStack() as bars:
+        waiting = _Waiting(root, f"{root}: {busy}: waiting for it", bars, progress, say)
+        with locked(state_folder(root) / LOCK, busy, waiting.look) as waited:
+            bars.close()
+            # Under a name that anyone can guess, somebody else may have laid out other samples for us to train on.
+            owner = root.stat().st_uid
+            if owner not in (os.geteuid(), 0):
+                raise UsageError(f"{root}: belongs to another user (uid {owner}): stage into a folder of your own")
+            yield waited
+
+
+class _Waiting:
+    """Shows, while another process holds the lock, how far that is."""
+
+    def __init__(self, root: Path, told: str, bars: ExitStack, progress: Tracker, say: Say) -> None:
+        self._path, self._told = state_folder(root) / PROGRESS, told
+        self._bars, self._progress, self._say = bars, progress, say
+        self._bar: Progress | None = None
+        self._shown = self._total = 0
+
+    def look(self) -> None:
+        """Look how far the other one is."""
+        if self._told:
+            self._say(self._told)
+            self._told = ""
+        done, total = self._how_far()
+        if total and total != self._total:
+            self._bars.close()
+            self._bar = self._bars.enter_context(self._progress(total, "waiting for another staging", "MB"))
+            self._shown, self._total = 0, total
+        if self._bar is not None:
+            self._bar.advance(max(0, done - self._shown))
+            self._shown = max(done, self._shown)
+
+    def _how_far(self) -> tuple[int, int]:
+        try:
+            document = json.loads(self._path.read_bytes())
+            return int(document["done"]), int(document["total"])
+        except (OSError, *DAMAGED):
+            return 0, 0
+
+
+@contextmanager
+def _written_to(root: Path) -> Iterator[None]:
+    """Tell of storage that takes no more in one line: what was staged stays, and the next call goes on there."""
+    try:
+        yield
+    except OSError as error:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        reason = f"{os.strerror(error.errno or 0)}{f' ({where})' if where else ''}"
+        remedy = "make room" if error.errno in _FULL else "mend it"
+        raise RunError(
+            f"{root}: cannot be written: {reason}; what is whole there is kept: {remedy}, and run the same "
+            "command again"
+        ) from error
+
+
+def _is_inside(root: Path, folder: str) -> bool:
+    """Whether a path really leads into `root`: no link is on it, and no step upwards."""
+    return (root / folder).resolve() == root.resolve() / folder
+
+
+# ----------------------------------------------------------------------------------------------------
+# The manifest, as whoever holds the lock changes it.
+
+
+def _open_manifest(root: Path) -> int:
+    """A descriptor to append lines to, behind the last whole one. Raises OSError."""
+    manifest = os.open(state_folder(root) / MANIFEST, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    content = (state_folder(root) / MANIFEST).read_bytes()
+    os.ftruncate(manifest, content.rfind(b"\n") + 1)
+    return manifest
+
+
+def _append(manifest: int, line: bytes) -> None:
+    """Append a line, all of it or nothing. Raises OSError."""
+    end = os.fstat(manifest).st_size
+    if os.write(manifest, line) != len(line):
+        os.ftruncate(manifest, end)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _unlist(root: Path, gone: Collection[str]) -> None:
+    """Take files from the manifest: to be removed or copied anew. Raises OSError."""
+    if gone and (path := state_folder(root) / MANIFEST).exists():
+        lines = path.read_bytes().splitlines(keepends=True)
+        write_manifest(root, [line for line in lines if line.endswith(b"\n") and json.loads(line)["path"] not in gone])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bytes from one file into another, digested on the way.
+
+
+_BLOCK_BYTES = 2**20
+
+
+class _Stopped(Exception):  # noqa: N818 - no error: another thread has met one, or the user has stopped all
+    """The work is wanted no more."""
+
+
+def _part_name(number: int) -> str:
+    """The name of a file that is not whole yet, beside its place: ext4 makes all files of one folder in one corner.
+
+    Whatever a killed staging leaves under it is written anew, or removed with its file.
+    """
+    return f".hpcai500-part-{number}"
+
+
+def _copy_file(source: str, part: Path, expected: tuple[int, int | None], count: Callable[[int], None]) -> str:
+    """Copy a file with its times to `part`, onto the disk; returns its SHA-256 (hex).
+
+    Args:
+        source: of the size and time in ns (None: any) that are `expected`.
+        part: what is left there is overwritten; removed where copying fails.
+        count: is told bytes that are done; what it raises ends the copy.
+
+    Raises:
+        DataError: the source cannot be read, or changes meanwhile.
+        OSError: the copy cannot be written.
+    """
+    with _opened(source) as original:
+        before = os.fstat(original)
+        if before.st_size != expected[0] or expected[1] not in (None, before.st_mtime_ns):
+            raise changed(source)
+        os.posix_fadvise(original, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        copy = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+
+            def write(block: bytes) -> bytes:
+                written = os.write(copy, block)
+                while written < len(block):
+                    written += os.write(copy, memoryview(block)[written:])
+                return block
+
+            sha256 = _sha256(map(write, _source_blocks(original, source)), count)
+            after = os.fstat(original)
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                raise changed(source)
+            os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
+            os.fsync(copy)
+        except BaseException:
+            part.unlink()
+            raise
+        finally:
+            os.close(copy)
+    return sha256
+
+
+def _sha256(blocks: Iterable[bytes], count: Callable[[int], None]) -> str:
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block)
+        count(len(block))
+    return digest.hexdigest()
+
+
+def _blocks(descriptor: int) -> Iterator[bytes]:
+    while block := os.read(descriptor, _BLOCK_BYTES):
+        yield block
+
+
+def _source_blocks(descriptor: int, path: str) -> Iterator[bytes]:
+    try:
+        yield from _blocks(descriptor)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """The descriptor of a file at the source. Raises DataError where it cannot be read, or is no file."""
+    try:
+        # A pipe would keep us waiting for somebody who writes.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            raise DataError(f"{path}: no file; put the file itself, or a link to it, in its place")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def changed(path: str) -> DataError:
+    """What to raise for a file that is no longer what it was."""
+    return DataError(
+        f"{path}: changed since the set was listed or staged: keep the source as it is, release what is staged "
+        "of it (--release), and stage it again"
+    )
+
+
+def _unreadable(path: str, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read: {error.strerror}; check permissions, links and mount")
+
+
+# ----------------------------------------------------------------------------------------------------
+# A few threads for many files: what they wait for is storage, and digesting lets go of the interpreter.
+
+
+# A shared file system answers late: more threads than cores keep it busy.
+_LEAST_THREADS, _MOST_THREADS = 4, 32
+# Files that one thread takes at a time.
+_TOGETHER = 16
+_MEGABYTE = 10**6
+_WRITE_SECONDS = 0.5
+
+
+def default_threads() -> int:
+    """Two for each core of this job, within reason."""
+    return min(_MOST_THREADS, max(_LEAST_THREADS, 2 * len(os.sched_getaffinity(0))))
+
+
+class Meter:
+    """Tells whole megabytes to the bar and to the processes that wait, and the threads when to stop.
+
+    Args:
+        bar: is told.
+        total_bytes: that there are to do.
+        root: staged folder, in which those who wait look.
+    """
+
+    def __init__(self, bar: Progress, total_bytes: int, root: Path) -> None:
+        self._bar, self._total, self._path = bar, megabytes(total_bytes), state_folder(root) / PROGRESS
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._bytes = self._told = 0
+        self._written = 0.0
+
+    def add(self, count_bytes: int) -> None:
+        """Count bytes that are done, from any thread. Raises _Stopped as `go_on` does."""
+        self.go_on()
+        with self._lock:
+            self._bytes += count_bytes
+            whole = self._bytes // _MEGABYTE
+            if whole > self._told:
+                self._bar.advance(whole - self._told)
+                self._told = whole
+                self._write()
+
+    def go_on(self) -> None:
+        """Raise _Stopped where the work is wanted no more."""
+        if self._stopped.is_set():
+            raise _Stopped
+
+    def stop(self) -> None:
+        """Have all threads give up."""
+        self._stopped.set()
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Nobody needs to wait any more.
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def _write(self) -> None:
+        now = time.monotonic()
+        if now - self._written < _WRITE_SECONDS:
+            return
+        self._written = now
+        # Torn, it is no JSON and counts as nothing; a full disk shows at the data.
+        with contextlib.suppress(OSError):
+            self._path.write_text(json.dumps({"done": self._told, "total": self._total}), encoding="ascii")
+
+
+def megabytes(count_bytes: int) -> int:
+    """Whole megabytes, at least one."""
+    return max(1, count_bytes // _MEGABYTE)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The seek index of images.
+
+
+_LEAST_IMAGE_TO_INDEX_BYTES = 10
+
+
+def _seek_index_bytes(root: Path) -> int:
+    try:
+        return (root / SEEK_INDEX).stat().st_size
+    except OSError:
+        return 0
+
+
+def _is_seek_index_here(index: Path, root: Path) -> bool:
+    """Whether one as new is in the folder, and usable: a crash of the node may have left zeros."""
+    here = root / SEEK_INDEX
+    if not here.exists() or here.stat().st_mtime_ns < index.stat().st_mtime_ns:
+        return False
+    try:
+        SeekIndex(os.fsencode(here))
+    except (OSError, ValueError, MemoryError):
+        return False
+    return True
+
+
+def _copy_seek_index(index: Path, root: Path, progress: Tracker) -> None:
+    part, size_bytes = state_folder(root) / "seek-index", index.stat().st_size
+    with progress(megabytes(size_bytes), "staging the seek index", "MB") as bar, Meter(bar, size_bytes, root) as meter:
+        _copy_file(str(index), part, (size_bytes, None), meter.add)
+    part.replace(root / SEEK_INDEX)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who needs which files: a document for each name, so that what several need is kept as long as one needs it.
+
+
+_MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Need:
+    """What one name needs.
+
+    Attributes:
+        name: of a member, or of anybody.
+        key: names recipes and set: the same key needs the same files.
+        owner: token of a process with whose end the need ends; "" where it lasts until it is released.
+        complete: whether all of it was here once.
+        size_bytes: of them.
+        marks: which files.
+    """
+
+    name: str
+    key: str
+    owner: str
+    complete: bool
+    size_bytes: int
+    marks: Marks
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody is left who would release it."""
+        return is_gone(self.owner)
+
+
+def _path_of(root: Path, name: str) -> Path:
+    """The document of a name. Raises UsageError where no file could be called so."""
+    quoted = quote(name, safe="", errors="surrogateescape")
+    if not name or len(quoted) > _MOST_CHARACTERS:
+        raise UsageError(f"--for: expected a name of 1 to {_MOST_CHARACTERS} plain characters, got {name[:40]!r}")
+    return state_folder(root) / NAMES / f"{quoted}.json"
+
+
+def write_need(root: Path, need: Need) -> None:
+    """Note what a name needs, in place of what it needed. Raises OSError, UsageError."""
+    path = _path_of(root, need.name)
+    path.parent.mkdir(exist_ok=True)
+    marks = base64.b64encode(zlib.compress(np.packbits(need.marks).tobytes(), 1)).decode("ascii")
+    document = {
+        "name": need.name,
+        "key": need.key,
+        "owner": need.owner,
+        "complete": need.complete,
+        "size_bytes": need.size_bytes,
+        "time_ms": time.time_ns() // 10**6,
+        "pieces": len(need.marks),
+        "marks": marks,
+    }
+    write_document(path, document)
+
+
+def read_need(root: Path, name: str) -> Need | None:
+    """What a name needs; None where it needs nothing. Raises DataError, UsageError."""
+    path = _path_of(root, name)
+    return _read_need(path) if path.is_file() else None
+
+
+def read_needs(root: Path) -> dict[str, Need]:
+    """What all names need. Raises DataError."""
+    needs = [_read_need(path) for path in sorted((state_folder(root) / NAMES).glob("*.json"))]
+    return {need.name: need for need in needs}
+
+
+def needed_by(needs: Mapping[str, Need], files: int) -> Marks:
+    """Which of a set's files at least one of them needs."""
+    marks = np.zeros(files, np.bool_)
+    for need in needs.values():
+        marks |= need.marks
+    return marks
+
+
+def _read_need(path: Path) -> Need:
+    try:
+        document = json.loads(path.read_bytes())
+        files = int(document["pieces"])
+        packed = np.frombuffer(zlib.decompress(base64.b64decode(document["marks"])), np.uint8)
+        marks = np.unpackbits(packed, count=files).astype(np.bool_)
+        return Need(
+            name=document["name"],
+            key=document["key"],
+            owner=document["owner"],
+            complete=bool(document["complete"]),
+            size_bytes=int(document["size_bytes"]),
+            marks=marks,
+        )
+    except (OSError, zlib.error, *DAMAGED) as error:
+        raise damaged(path, path.parents[2], error) from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether what is to be copied fits, before anything is copied.
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a staged folder may take.
+
+    Attributes:
+        block_bytes: of which each file takes whole ones.
+        free_bytes: that this user may still write.
+        free_files: that may still be made; None where there is no limit.
+        limit_bytes: of all that is staged there; None: as much as the storage has.
+    """
+
+    block_bytes: int
+    free_bytes: int
+    free_files: int | None
+    limit_bytes: int | None
+
+    def taken(self, sizes: Sizes, marks: Marks) -> int:
+        """Bytes of the storage that files take."""
+        return int((-(-sizes[marks] // self.block_bytes)).sum()) * self.block_bytes
+
+    def left_bytes(self, sizes: Sizes, here: Marks) -> int:
+        """That may still be written beside the files that are here."""
+        if self.limit_bytes is None:
+            return self.free_bytes
+        return min(self.free_bytes, self.limit_bytes - self.taken(sizes, here))
+
+    def lacks(self, sizes: Sizes, here: Marks, missing: Marks, beside_bytes: int = 0) -> str | None:
+        """Why the `missing` files do not fit beside those that are here; None where they do.
+
+        `beside_bytes` are there that belong to no file of the set.
+        """
+        needed, files = self.taken(sizes, missing), int(missing.sum())
+        there = self.taken(sizes, here) + beside_bytes
+        if self.limit_bytes is not None and there + needed > self.limit_bytes:
+            return f"{size(needed)} to copy beside {size(there)} are more than the --limit of {size(self.limit_bytes)}"
+        if needed > self.free_bytes:
+            return f"{size(needed)} to copy, and {size(self.free_bytes)} are free"
+        if self.free_files is not None and files > self.free_files:
+            return f"{files} files to make, and the file system takes {self.free_files} more"
+        return None
+
+
+def room_of(root: Path, limit_bytes: int | None) -> Room:
+    """What the storage of `root` has left. Raises OSError."""
+    status = os.statvfs(root)
+    free_files = status.f_favail if status.f_files else None
+    return Room(status.f_frsize, shutil.disk_usage(root).free, free_files, limit_bytes)
