@@ -1,11 +1,11 @@
 """What it costs to watch an ensemble: `python benchmarks/ensemble_status.py [--rounds N] [--json FILE]`.
 
-Members are made up (`tests/ensemble/made_members.py`): their journals and records are real files that grow on a made-up
-clock, and programs that print what squeue and sacct would print of them stand for Slurm. All members run at once, which
-is the most that there is to look at: an epoch takes ten minutes, and a look is taken every ten seconds. Another process
-does what `hpcai500 ensemble status --follow` does, and is measured: asking and reading the answer, the look at the
-records, the rows, and the text of 100 columns. Memory is the resident size above that of the same process before its
-first look.
+Members are made up (`tests/ensemble/made_members.py`): their journals, records and progress are real files that grow on
+a made-up clock, and programs that print what squeue and sacct would print of them stand for Slurm. All members run at
+once, which is the most that there is to look at: an epoch takes ten minutes, and a look is taken every ten seconds.
+Another process does what `hpcai500 ensemble status --follow` does, and is measured: asking and reading the answer, the
+look at the records, the rows, and the text of 100 columns. Memory is the resident size above that of the same process
+before its first look.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def measure(members: int, rounds: int, folder: Path) -> dict[str, Any]:
     process = context.Process(target=watch, args=(there, folder / "e", slurm.environment["PATH"]))
     process.start()
     first, later = list[Look](), list[Look]()
-    # Journal and record of each, and in turn the record of one that was seen before.
-    enough = -(-3 * members // (MOST_FILES - 6)) if 2 * members > MOST_FILES - 6 else 1
+    # Journal and progress of each, and in turn the progress of one that was seen before.
+    enough = -(-3 * members // (MOST_FILES - 8)) if 2 * members > MOST_FILES - 8 else 1
     for number in range(enough + rounds):
         cluster.advance(INTERVAL_SECONDS)
         here.send(cluster.now_s)

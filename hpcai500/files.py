@@ -177,10 +177,10 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> Turn:
 
 
 @contextmanager
-def turn_of(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[Turn]:
+def turn_of(path: Path, on_wait: Callable[[], None] | None = None, holder: str = "") -> Iterator[Turn]:
     """Hold the lock of the file `path`, which is there for nothing else, while the context is open.
 
-    With `on_wait`, a lock that is taken is waited for, after calling it once.
+    With `on_wait`, a lock that is taken is waited for, after calling it once. `holder` is written into the file.
 
     Raises:
         OSError: the file cannot be made.
@@ -200,6 +200,8 @@ def turn_of(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[T
             if turn == "taken" and on_wait:
                 continue
             try:
+                if turn == "alone":
+                    _sign(stream.fileno(), holder)
                 yield turn
             finally:
                 # While the lock is held: a process that waits for it finds the file gone, and makes another one.
@@ -231,10 +233,7 @@ def locked(path: Path, busy: str, on_wait: Callable[[], None] | None = None) -> 
     """
     descriptor, waited = _acquire(path, busy, on_wait)
     try:
-        # For people. The lock holds without it, as where the disk is full.
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        _sign(descriptor, f"process {os.getpid()} on {socket.gethostname()}")
         yield waited
     finally:
         os.close(descriptor)
@@ -278,6 +277,13 @@ def _try_lock(descriptor: int, path: Path) -> bool:
             f"{path.parent}: files cannot be locked there: take another file system, such as the node's own storage"
         )
     return turn == "alone"
+
+
+def _sign(descriptor: int, holder: str) -> None:
+    # The lock holds without it, as where the disk is full.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, holder.encode())
 
 
 def _is_open_at(descriptor: int, path: Path) -> bool:

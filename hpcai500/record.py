@@ -5,6 +5,7 @@
         system.json      captured by the job itself
         events.jsonl     one JSON object a line; `prev` is the SHA-256 of the line before
         result.json      derived from the above
+        progress.json    of a member of an ensemble: how far it is, for who looks at it (`run_progress`)
         checkpoints/     atomic; the last one resumes the run
         pictures/        what the last evaluation saw, for people
         predictions/     of a member of an ensemble: what it says of each sample, for the vote
@@ -36,6 +37,7 @@ from hpcai500.errors import RecordError, RunError
 from hpcai500.files import allocate, lock, write_atomically, write_atomically_by
 from hpcai500.layers import Recipe
 from hpcai500.recipe import parse_resolved, tables_hash, to_toml
+from hpcai500.run_progress import ProgressFile
 from hpcai500.streams import say
 from hpcai500.toml_source import parse_toml
 
@@ -91,21 +93,23 @@ def iterate(events: Iterable[Event], key: str) -> Iterator[Event]:
     return (event for event in events if event["key"] == key)
 
 
-def parse_events(
-    content: bytes, name: str, previous: str = FIRST_PREVIOUS, lines_before: int = 0
-) -> tuple[list[Event], int]:
+def parse_events(content: bytes, name: str, *, is_end: bool = False) -> tuple[list[Event], int]:
     """Events of a log, their chain checked, and the number of bytes of a last line that was cut off by a crash.
 
-    `content` is the log, or what follows its first `lines_before` lines, the last of which has the hash `previous`.
-    `name` is for messages.
+    `content` is the log, or if `is_end` only its last lines, of which the first is taken at its word. `name` is for
+    messages.
 
     Raises:
         RecordError: a line is not an event, or does not carry the hash of the line before it.
     """
     events: list[Event] = []
+    previous, before = FIRST_PREVIOUS, 0
     *lines, rest = content.split(b"\n")
-    for number, line in enumerate(lines, lines_before + 1):
-        event = _parse_event(line, f"{name}:{number}")
+    for place, line in enumerate(lines, 1):
+        event = _parse_event(line, f"{name}:{before + place}")
+        if is_end and not events:
+            previous, before = event["prev"], event["seq"]
+        number = before + place
         if event["prev"] != previous or event["seq"] != number - 1:
             raise RecordError(
                 f"{name}:{number}: the chain is broken here: a line before it was changed, added or removed"
@@ -325,6 +329,7 @@ class RecordWriter:
         self._turn = threading.RLock()
         self._failure: str | None = None
         self._is_complete = False
+        self._progress: ProgressFile | None = None
         self._lock()
         self._set_ballast()
 
@@ -396,7 +401,22 @@ class RecordWriter:
             line = event_line(event)
             self._append(line + b"\n")
             self._previous, self._sequence = line_hash(line), self._sequence + 1
+            if self._progress:
+                self._progress.take(event)
             return event
+
+    def keep_progress(self, owner: str, events: Iterable[Event] = ()) -> None:
+        """From now on keep `progress.json`; `owner` is this process's token, `events` are those so far.
+
+        Raises:
+            RecordError: an event is none that a run writes.
+        """
+        self._progress = ProgressFile(self.path, owner, events)
+
+    def step(self, done: int) -> None:
+        """So many updates of this epoch are done."""
+        if self._progress:
+            self._progress.step(done)
 
     def write_system(self, system: Mapping[str, Any]) -> None:
         """Write `system.json`, and the same as an event, so that the chain vouches for it."""

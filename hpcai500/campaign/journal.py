@@ -22,6 +22,7 @@ from hpcai500.layers import Recipe
 from hpcai500.plugins import plugin_facts
 from hpcai500.recipe import recipe_hash, tables_hash, to_toml
 from hpcai500.record import FIRST_PREVIOUS, Event, event_line, iterate, last_hash, line_hash, new_event, parse_journal
+from hpcai500.system.process import owner_of
 from hpcai500.system.software import package_code_hash
 from hpcai500.toml_source import parse_toml
 
@@ -165,30 +166,38 @@ def read_campaign(folder: Path) -> Campaign:
     except OSError as error:
         raise RecordError(f"{error.filename}: cannot be read: {error.strerror}") from error
     tables = parse_toml(recipe, str(folder / RECIPE), RecordError)
+    campaign = parse_campaign(content, folder, tables)
+    if campaign.start["recipe_hash"] != tables_hash(tables):
+        raise RecordError(f"{folder / RECIPE}: not the recipe that the campaign was planned with: its hash differs")
+    return campaign
+
+
+def parse_campaign(content: bytes, folder: Path, tables: Mapping[str, Any]) -> Campaign:
+    """The campaign in `folder` whose journal holds `content`; its recipe, `tables`, is not checked.
+
+    Raises:
+        RecordError: the journal is broken.
+    """
+    path = folder / JOURNAL
     whole, events = parse_journal(content, str(path), "campaign_start")
+    lines = whole.split(b"\n")
     try:
-        return _campaign(folder, whole, tables, events)
+        start = events[0]["value"]
+        if start["schema"] != SCHEMA:
+            raise RecordError(f"{path}: expected the schema {SCHEMA}, got {start['schema']!r}")
+        str(start["recipe_hash"])
+        return Campaign(
+            path=folder,
+            identity=line_hash(lines[0]),
+            head=last_hash(whole),
+            tables=tables,
+            start=start,
+            trials=tuple(Trial(int(one["trial"]), int(one["seed"])) for one in start["trials"]),
+            attempts=tuple(_attempts(events, lines)),
+            events=tuple(events),
+        )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RecordError(f"{path}: an event lacks something: {type(error).__name__} {error}") from error
-
-
-def _campaign(folder: Path, content: bytes, tables: Mapping[str, Any], events: Sequence[Event]) -> Campaign:
-    start = events[0]["value"]
-    if start["schema"] != SCHEMA:
-        raise RecordError(f"{folder / JOURNAL}: expected the schema {SCHEMA}, got {start['schema']!r}")
-    if start["recipe_hash"] != tables_hash(tables):
-        raise RecordError(f"{folder / RECIPE}: not the recipe that the campaign was planned with: its hash differs")
-    lines = content.split(b"\n")
-    return Campaign(
-        path=folder,
-        identity=line_hash(lines[0]),
-        head=last_hash(content),
-        tables=tables,
-        start=start,
-        trials=tuple(Trial(int(one["trial"]), int(one["seed"])) for one in start["trials"]),
-        attempts=tuple(_attempts(events, lines)),
-        events=tuple(events),
-    )
 
 
 def _attempts(events: Sequence[Event], lines: Sequence[bytes]) -> Iterator[Attempt]:
@@ -364,11 +373,11 @@ def lock_path(campaign: Path, trial: int) -> Path:
 def turn_at(campaign: Path, trial: int) -> Iterator[Turn]:
     """Try to hold the lock of a trial of the campaign in the folder `campaign`, until this context ends.
 
-    A folder that cannot be written to has no locks.
+    A folder that cannot be written to has no locks. The file names the process, for whoever looks without a lock.
     """
     with ExitStack() as stack:
         try:
-            turn = stack.enter_context(turn_of(lock_path(campaign, trial)))
+            turn = stack.enter_context(turn_of(lock_path(campaign, trial), holder=owner_of(os.getpid())))
         except OSError:
             turn = "unknown"
         yield turn

@@ -48,6 +48,7 @@ from hpcai500.streams import say
 from hpcai500.system.container import find_container
 from hpcai500.system.mpi import installed_mpi
 from hpcai500.system.power import AUTO, PowerChoice
+from hpcai500.system.process import owner_of
 from hpcai500.system.software import version_document
 from hpcai500.workloads import factory
 from hpcai500.workloads.base import Place, Workload
@@ -236,6 +237,8 @@ def start(begin: Beginning, stop: StopRequest, placement: Placement, power: Powe
         require_size(recipe, ranks.world.size, going_on=False)
         writer = RecordWriter.create(begin.out, recipe) if ranks.leads else None
         with _kept(writer, ranks), ranks.reading(begin.data, stop):
+            if writer and recipe.ensemble:
+                writer.keep_progress(owner_of(os.getpid()))
             journal = writer or SilentJournal(begin.out)
             _run(Job(recipe, begin.data, journal, power=power, campaign=begin.campaign), ranks, stop)
             _conclude(writer)
@@ -253,6 +256,8 @@ def go_on(out: Path, data: Path | None, stop: StopRequest, placement: Placement,
         require_size(recipe, ranks.world.size, going_on=True)
         writer = RecordWriter.reopen(old) if ranks.leads else None
         with _kept(writer, ranks):
+            if writer and recipe.ensemble:
+                writer.keep_progress(owner_of(os.getpid()), old.events)
             is_trained = has_reached_its_end(old)
             if not is_trained or ranks.world.broadcast_object(missing_kinds(recipe, old)):
                 journal = writer or SilentJournal(out)

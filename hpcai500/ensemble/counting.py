@@ -30,7 +30,7 @@ from hpcai500.campaign.standing import (
     recipe_difference,
 )
 from hpcai500.ensemble.journal import OUTPUT, RECIPE, VOTE, Ensemble
-from hpcai500.ensemble.members import last_error, last_failure
+from hpcai500.ensemble.members import last_error, read_failures
 from hpcai500.errors import HpcAi500Error, RecordError, RunError
 from hpcai500.files import scratch_folder
 from hpcai500.interpreter import module_command
@@ -197,12 +197,12 @@ def _not_begun(number: int, folder: Path, head: str | None) -> Missing:
 def _failed_before_it_began(folder: Path) -> Iterator[str]:
     """What is known of why the jobs of a member failed before it began."""
     try:
-        failure, error = last_failure(folder), last_error(folder)
-    except OSError as problem:
-        yield f"{problem.filename or folder}: cannot be read: {problem.strerror}"
+        failures, error = read_failures(folder), last_error(folder)
+    except RecordError as problem:
+        yield str(problem)
         return
-    if failure is not None:
-        yield f"its job failed on {failure.host} with exit code {failure.exit_code}, see {folder / OUTPUT}"
+    if failures:
+        yield f"its job failed on {failures[-1].host} with exit code {failures[-1].exit_code}, see {folder / OUTPUT}"
         if error is not None:
             yield error
 

@@ -6,7 +6,6 @@ a job behind the arrays collects, and may have missing members run again, once.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -21,8 +20,9 @@ from pathlib import Path
 
 import tomli_w
 
-from hpcai500.ensemble.journal import FAILURES, Ensemble, parse_members, read_ensemble
+from hpcai500.ensemble.journal import Ensemble, parse_members, read_ensemble
 from hpcai500.ensemble.local import MOST_FAILURES, is_done
+from hpcai500.ensemble.members import Failure, read_failures
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.ensemble.slurm_scripts import (
     FOLDER,
@@ -235,15 +235,6 @@ def _unexpected(line: str) -> str:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A failure of a member's own, as its batch script noted it; `hosts` are all that the member ran on."""
-
-    hosts: tuple[str, ...]
-    exit_code: int
-    job: str
-
-
-@dataclass(frozen=True)
 class Again:
     """What is left to do after all elements have ended; members run `at_once` side by side at most, as before."""
 
@@ -263,7 +254,7 @@ def again_after(ensemble: Ensemble, collector: str) -> Again:
         return Again()
     missing = [member for member in last.members if not is_done(ensemble, member)]
     arrays = last.arrays.values()
-    told = {member: failures(ensemble.folder(member) / FAILURES, arrays) for member in last.members}
+    told = {member: failures(ensemble.folder(member), arrays) for member in last.members}
     members = [member for member in missing if not _is_given_up(told[member])]
     if not members:
         return Again()
@@ -271,24 +262,14 @@ def again_after(ensemble: Ensemble, collector: str) -> Again:
     return Again(members, last.at_once, list(dict.fromkeys([*last.exclude, *_bad_hosts(ensemble, everyone)])))
 
 
-def failures(path: Path, jobs: Iterable[str]) -> list[Failure]:
-    """The failures noted in the file `path` by one of `jobs`; a line that a crash cut off is ignored.
+def failures(folder: Path, jobs: Iterable[str]) -> list[Failure]:
+    """The failures noted in a member's folder by one of `jobs`.
 
     Raises:
-        RecordError: the file cannot be read, or holds something else.
+        RecordError: they cannot be read.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        rows = [json.loads(line) for line in lines if line.endswith("\n")]
-        found = [Failure(tuple(row["host"].split(",")), int(row["exit_code"]), str(row["job"])) for row in rows]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path}: a line is none of a failed member: {type(error).__name__} {error}") from error
     wanted = set(jobs)
-    return [failure for failure in found if failure.job in wanted]
+    return [failure for failure in read_failures(folder) if failure.job in wanted]
 
 
 def _is_given_up(told: Sequence[Failure]) -> bool:
@@ -299,7 +280,7 @@ def _is_given_up(told: Sequence[Failure]) -> bool:
 
 def _bad_hosts(ensemble: Ensemble, told: Sequence[Failure]) -> list[str]:
     """Hosts where members have failed too often, if enough other hosts are known to run a member."""
-    counts = Counter(host for failure in told for host in failure.hosts)
+    counts = Counter(host for failure in told for host in failure.host.split(","))
     bad = sorted(host for host, count in counts.items() if count >= MOST_ON_A_HOST)
     if not bad:
         return []

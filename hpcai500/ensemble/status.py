@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hpcai500.ensemble.journal import JOURNAL, RECIPE, Ensemble, read_ensemble
+from hpcai500.ensemble.journal import RECIPE, Ensemble, read_ensemble
 from hpcai500.ensemble.members import (
     GIVEN_UP,
     STATES,
@@ -32,10 +32,8 @@ from hpcai500.ensemble.members import (
     MemberStatus,
     Memory,
     Poll,
-    Setting,
     member_status,
     orders_of,
-    this_machine,
 )
 from hpcai500.ensemble.scheduler import Scheduler
 from hpcai500.errors import EnvironmentLacksError, ExitCode, RecordError, RunError
@@ -623,12 +621,11 @@ def read_status(ensemble: Ensemble, jobs: Jobs | None, memory: Memory, source: S
 def status_of(
     ensemble: Ensemble, jobs: Jobs | None, memory: Memory, polls: Sequence[Poll], source: Source = _NOBODY
 ) -> Status:
-    """How all members stood after `polls`, from `memory` alone: nothing is read but the state of this machine."""
-    orders = orders_of(ensemble)
-    machine = this_machine() if jobs is None else None
-    setting = Setting(_epochs(ensemble), orders, machine)
-    known = {} if jobs is None else jobs
-    rows = [member_status(number, known.get(number), memory.member(number), setting) for number in ensemble.members]
+    """How all members stood after `polls`, from `memory` alone: nothing is read."""
+    orders, epochs, known = orders_of(ensemble), _epochs(ensemble), jobs or {}
+    rows = [
+        member_status(number, known.get(number), memory.member(number), epochs, orders) for number in ensemble.members
+    ]
     return Status(ensemble, rows, source, polls, memory.now_s)
 
 
@@ -805,20 +802,13 @@ def _painted(text: str) -> Any:
 _KINDNESS = 10.0
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What the scheduler said last, and when (UNIX seconds)."""
-
-    jobs: Jobs
-    answered_s: float
-
-
 class Watch:
     """Looks at the ensemble in one folder; where the scheduler does not answer, the last known state is shown.
 
     `schedulers` makes, by name, the scheduler that can be asked; each is called once, when it is needed.
 
     Attributes:
+        members: how many the ensemble has.
         pause_seconds: how long to leave the scheduler alone after its answer, at least.
     """
 
@@ -826,16 +816,12 @@ class Watch:
         self, folder: Path, schedulers: Mapping[str, Callable[[], Scheduler]], memory: Memory | None = None
     ) -> None:
         self._folder, self._schedulers, self._memory = folder, schedulers, memory or Memory()
-        self._ensemble = read_ensemble(folder)
-        self._size = self._journal_bytes()
+        self.members = read_ensemble(folder).shape.members
         self._made: dict[str, Scheduler] = {}
-        self._answer: _Answer | None = None
+        # The last answer of the scheduler, and when it came (UNIX seconds).
+        self._jobs: Jobs | None = None
+        self._answered_s: float | None = None
         self.pause_seconds = 0.0
-
-    @property
-    def members(self) -> int:
-        """How many members the ensemble has."""
-        return self._ensemble.shape.members
 
     def look(self) -> Status:
         """One poll.
@@ -843,13 +829,13 @@ class Watch:
         Raises:
             RecordError: the ensemble's journal cannot be read any more.
         """
-        ensemble = self._now()
+        ensemble = read_ensemble(self._folder)
         jobs, source = self._ask(ensemble)
         return read_status(ensemble, jobs, self._memory, source)
 
     def look_at_all(self, tracker: Tracker = silent) -> Status:
         """As many polls as are needed to read all news; the scheduler is asked once."""
-        ensemble = self._now()
+        ensemble = read_ensemble(self._folder)
         jobs, source = self._ask(ensemble)
         polls = []
         with tracker(ensemble.shape.members, "reading records", "members") as progress:
@@ -857,20 +843,6 @@ class Watch:
                 progress.advance(poll.members)
                 polls.append(poll)
         return status_of(ensemble, jobs, self._memory, polls, source)
-
-    def _now(self) -> Ensemble:
-        """The ensemble; its journal is read again when it has grown."""
-        size = self._journal_bytes()
-        if size != self._size:
-            self._ensemble, self._size = read_ensemble(self._folder), size
-        return self._ensemble
-
-    def _journal_bytes(self) -> int:
-        path = self._folder / JOURNAL
-        try:
-            return path.stat().st_size
-        except OSError as error:
-            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
 
     def _ask(self, ensemble: Ensemble) -> tuple[Jobs | None, Source]:
         name = orders_of(ensemble).scheduler
@@ -880,14 +852,12 @@ class Watch:
         try:
             scheduler = self._made.get(name) or self._schedulers[name]()
             self._made[name] = scheduler
-            self._answer = _Answer(scheduler.jobs(ensemble), time.time())
+            self._jobs, self._answered_s = scheduler.jobs(ensemble), time.time()
         except (EnvironmentLacksError, RunError) as error:
-            if self._answer is None:
-                return None, Source(name, str(error))
-            return self._answer.jobs, Source(name, str(error), self._answer.answered_s)
+            return self._jobs, Source(name, str(error), self._answered_s)
         finally:
             self.pause_seconds = _KINDNESS * (time.monotonic() - start)
-        return self._answer.jobs, Source(name)
+        return self._jobs, Source(name)
 
 
 def follow(

@@ -50,4 +50,10 @@ def is_gone(owner: str) -> bool:
     now = owner_of(os.getpid()).split(" ")
     if len(now) != _WORDS or now[2] != words[2]:
         return False
-    return owner_of(int(words[3])) != owner
+    return not is_alive(owner)
+
+
+def is_alive(owner: str) -> bool:
+    """Whether it is certain that the process of a token runs on this node, in this namespace of process ids."""
+    words = owner.split(" ")
+    return len(words) == _WORDS and words[3].isdecimal() and owner_of(int(words[3])) == owner

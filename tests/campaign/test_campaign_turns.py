@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.campaign.journal import turn_at
+from hpcai500.system.process import is_alive
 
 
 def test_only_one_is_at_a_trial_and_others_are_free(tmp_path: Path) -> None:
@@ -22,6 +23,14 @@ def test_only_one_is_at_a_trial_and_others_are_free(tmp_path: Path) -> None:
     with turn_at(tmp_path, 1) as after:
         assert after == "alone"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_names_the_process_that_holds_it(tmp_path: Path) -> None:
+    with turn_at(tmp_path, 1):
+        holder = (tmp_path / ".trial-01.lock").read_text(encoding="utf-8")
+        assert is_alive(holder)
+        assert not is_alive(holder.rpartition(" ")[0] + " 1")
+        assert not is_alive("")
 
 
 def test_whoever_is_killed_leaves_the_trial_to_others(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """An ensemble whose members nobody runs: a made-up scheduler and clock, and real logs that grow as the clock goes on.
 
-`MadeCluster` is a fake of Slurm: so many members at a time, each with a pace of its own. What it writes, journals and
-records, is of the form that members write, chained, and as small as it can be.
+`MadeCluster` is a fake of Slurm: so many members at a time, each with a pace of its own. What it writes, journals,
+records and their progress, is of the form that members write, chained, and as small as it can be.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hpcai500.ensemble.mapping import Shape, member_jobs
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.recipe import load_recipe
 from hpcai500.record import FIRST_PREVIOUS, event_line, line_hash
+from hpcai500.run_progress import PROGRESS, Progress
 
 START_S = 1_800_000_000.0
 STEPS, SAMPLES = 100, 6400
@@ -42,9 +43,10 @@ def submit_all(ensemble: Ensemble, at_once: int) -> Ensemble:
 
 @dataclass
 class MadeLog:
-    """One chained log that grows."""
+    """One chained log that grows; that of a record may keep `progress` in a file beside it."""
 
     path: Path
+    progress: Progress | None = None
     previous: str = FIRST_PREVIOUS
     lines: int = 0
     first: str = ""
@@ -61,21 +63,28 @@ class MadeLog:
             self.previous, self.lines = line_hash(line), self.lines + 1
             self.first = self.first or self.previous
             content += line + b"\n"
+            if self.progress:
+                self.progress.fold([event])
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(descriptor, content)
         os.close(descriptor)
+        if self.progress:
+            self.path.with_name(PROGRESS).write_text(self.progress.model_dump_json(by_alias=True))
 
 
 @dataclass
 class MadeMember:
-    """One member: what it would write, at the moments that it is told to."""
+    """One member: what it would write, at the moments that it is told to.
+
+    `owner` is the token of the process that writes its record; one of version 0.2.0, `is_old`, keeps no progress.json.
+    """
 
     ensemble: Ensemble
     member: int
     attempts: int = 0
     epoch: int = 1
-    boot: str = "another machine"
-    process: int = 4711
+    owner: str = ""
+    is_old: bool = False
     record: Path = field(init=False)
     journal: MadeLog = field(init=False)
     events: MadeLog = field(init=False)
@@ -100,12 +109,13 @@ class MadeMember:
         attempt = {**number, "record": name, "command": ["hpcai500"], "launcher": "slurm", "slurm_job_id": "7"}
         first = [("campaign_start", start)] if self.attempts == 1 else []
         self.journal.add(now_s, *first, ("attempt_start", attempt))
-        self.events = MadeLog(self.record / "events.jsonl")
+        progress = None if self.is_old else Progress(owner=self.owner)
+        self.events = MadeLog(self.record / "events.jsonl", progress)
         campaign = {"id": self.journal.first, **number, "head": self.journal.previous}
-        init = {"benchmark": "ic", "edition": "v3.0", "recipe_hash": "0", "version": "0", "process": self.process}
+        init = {"benchmark": "ic", "edition": "v3.0", "recipe_hash": "0", "version": "0", "process": 4711}
         self.events.add(
             now_s,
-            ("init_start", {**init, "boot_id": self.boot, "campaign": campaign}),
+            ("init_start", {**init, "boot_id": "another machine", "campaign": campaign}),
             ("model", {"parameters": 1, "steps_per_epoch": STEPS}),
             ("run_start", {"world_size": 1, "nodes": 1, "hosts": [host]}),
             ("epoch_start", {"epoch": 1, "step": 0}),

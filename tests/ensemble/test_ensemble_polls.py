@@ -97,14 +97,15 @@ def test_ten_thousand_members_take_so_many_files_a_poll_and_all_that_run_are_see
         unseen -= set(map(int, opened))
         polls += 1
     # Journal and record of each; and of one that was seen before, the record, in turn.
-    assert polls <= 1 + 3 * 3000 // (MOST_FILES - 7)
-    # From now on a look opens the record alone, and reads what joined: nothing, in the middle of an epoch.
+    assert polls <= 1 + 3 * 3000 // (MOST_FILES - 9)
+    # From now on a look opens the progress alone.
     for _ in range(5):
         cluster.advance(10)
         with watched() as seen:
             cost = memory.poll(ensemble, cluster.jobs(ensemble))
-        assert {Path(path).name for path in seen.opened if "/members/" in path} == {"events.jsonl"}
-        assert (cost.members, cost.read_bytes) == (MOST_FILES - 6, 0)
+        assert {Path(path).name for path in seen.opened if "/members/" in path} == {"progress.json"}
+        assert (cost.members, cost.files) == (MOST_FILES - 8, MOST_FILES - 8)
+        assert cost.read_bytes < 1000 * cost.files
     status = status_of(ensemble, cluster.jobs(ensemble), memory, [cost])
     assert status.states == {**dict.fromkeys(status.states, 0), "running": 3000, "waiting": 7000}
     assert len(list(status.lines(100))) < 60
@@ -123,7 +124,7 @@ def test_whatever_ends_and_begins_every_running_member_is_seen_again_and_again(t
         running = [member for member, job in jobs.items() if job.state == "running"]
         for member in running:
             began = last_seen.setdefault(member, number)
-            assert number - began <= 3 * 120 // ((files - 7) // 3)
+            assert number - began <= 3 * 120 // ((files - 9) // 3)
 
 
 def test_nothing_is_opened_when_all_is_done_and_known(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_nothing_is_opened_when_all_is_done_and_known(tmp_path: Path) -> None:
         one.end(START_S)
     jobs = {member: MemberJob(member, "ended") for member in ensemble.members}
     memory = Memory()
-    assert sum(one.files for one in memory.catch_up(ensemble, jobs)) == 200
+    assert sum(one.files for one in memory.catch_up(ensemble, jobs)) == 300
     status, seen = poll(ensemble, jobs, memory)
     assert not of_members(seen)
     assert status.states["done"] == 100
@@ -156,10 +157,10 @@ def test_nothing_is_written_listed_or_locked(tmp_path: Path) -> None:
 
 def test_without_a_scheduler_members_take_turns(tmp_path: Path) -> None:
     ensemble = plan(tmp_path / "e", 100)
-    memory, turns = Memory(31, clock=lambda: START_S), list[int]()
+    memory, turns = Memory(33, clock=lambda: START_S), list[int]()
     for _ in range(10):
         status, seen = poll(ensemble, None, memory)
-        assert status.polls[0].files <= 31
+        assert status.polls[0].files <= 33
         turns += map(int, of_members(seen))
     assert sorted(turns[:100]) == list(range(100))
     assert turns[:100] == turns[100:200]
@@ -180,7 +181,7 @@ def test_bytes_of_a_poll_are_bounded_and_the_rest_is_read_later(tmp_path: Path) 
     ensemble = plan(tmp_path / "e", 6)
     jobs = {member: MemberJob(member, "running") for member in ensemble.members}
     for member in ensemble.members:
-        one = MadeMember(ensemble, member)
+        one = MadeMember(ensemble, member, is_old=True)
         one.begin(START_S)
         one.events.add(START_S, ("ceilings", "x" * 10_000))
     memory = Memory(read_bytes=25_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 from made_members import START_S, MadeCluster, MadeMember, plan
 
+from hpcai500.campaign.journal import turn_at
 from hpcai500.ensemble.journal import Ensemble, append
 from hpcai500.ensemble.members import MemberStatus, Memory
 from hpcai500.ensemble.scheduler import MemberJob, State
 from hpcai500.ensemble.status import Status, read_status
 from hpcai500.errors import ExitCode
+from hpcai500.system.process import owner_of
 
 NOW = START_S + 100
 
@@ -34,8 +37,8 @@ def alone(ensemble: Ensemble, now_s: float = NOW) -> Status:
     return read_status(ensemble, None, Memory(clock=lambda: now_s))
 
 
-def running(ensemble: Ensemble, member: int = 0, epochs: int = 0) -> MadeMember:
-    one = MadeMember(ensemble, member)
+def running(ensemble: Ensemble, member: int = 0, epochs: int = 0, *, is_old: bool = False) -> MadeMember:
+    one = MadeMember(ensemble, member, is_old=is_old)
     one.begin(START_S, "n7")
     for epoch in range(epochs):
         one.finish_epoch(START_S + 20 * (epoch + 1), 16.0, 0.1 * (epoch + 1))
@@ -46,9 +49,10 @@ def job(state: State, member: int = 0, reason: str = "") -> MemberJob:
     return MemberJob(member, state, f"7_{member}", ("n7",), 0, reason)
 
 
-def test_a_row_has_what_scheduler_and_record_tell(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_row_has_what_scheduler_and_record_tell(tmp_path: Path, is_old: bool) -> None:
     ensemble = submitted(tmp_path)
-    running(ensemble, epochs=2)
+    running(ensemble, epochs=2, is_old=is_old)
     assert look(ensemble, MemberJob(0, "running", "7_0", ("n7", "n8"), 2)).rows[0] == MemberStatus(
         0,
         "running",
@@ -192,21 +196,35 @@ def test_after_a_cancel_those_that_had_not_begun_are_cancelled(tmp_path: Path) -
 
 
 def test_one_that_was_killed_on_this_machine_is_lost_and_not_shown_as_running(tmp_path: Path) -> None:
-    ensemble, boot = submitted(tmp_path, 2, "local"), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    for member, process in enumerate((dead.pid, os.getpid())):
-        one = MadeMember(ensemble, member, boot=boot, process=process)
-        one.begin(START_S)
+    ensemble = submitted(tmp_path, 3, "local")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        dead = owner_of(process.pid)
+        process.kill()
+    for member, owner in enumerate((dead, owner_of(os.getpid()), "")):
+        MadeMember(ensemble, member, owner=owner).begin(START_S)
     rows = alone(ensemble).rows
-    assert [row.state for row in rows] == ["lost", "running"]
+    assert [row.state for row in rows] == ["lost", "running", "running"]
     assert "killed: nothing on" in str(rows[0].wrong)
+    with turn_at(ensemble.folder(0), 0):
+        # Another process is at it already.
+        assert alone(ensemble).rows[0].state == "running"
+
+
+@pytest.mark.parametrize("time_ms", [-1, 10**400])
+def test_moments_of_a_journal_that_are_none_are_wrong_in_their_row(tmp_path: Path, time_ms: int) -> None:
+    ensemble = submitted(tmp_path, 1)
+    path = running(ensemble).journal.path
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[-1] = re.sub(rb'"time_ms":\d+', b'"time_ms":' + str(time_ms).encode(), lines[-1])
+    path.write_bytes(b"".join(lines))
+    status = look(ensemble, job("running"))
+    assert (status.rows[0].state, list(status.lines(100)) != []) == ("lost", True)
 
 
 @pytest.mark.parametrize("damage", ["chain", "head", "gone", "folder", "plan", "campaign", "types", "outside"])
 def test_what_is_damaged_is_wrong_in_its_row_and_nowhere_else(tmp_path: Path, damage: str) -> None:
     ensemble, memory = submitted(tmp_path, 2), Memory(clock=lambda: NOW)
-    bad, good = running(ensemble, 0, epochs=1), running(ensemble, 1, epochs=1)
+    bad, good = (running(ensemble, member, epochs=1, is_old=True) for member in (0, 1))
     if damage in ("gone", "folder"):
         look(ensemble, job("running", 0), job("running", 1), memory=memory)
     words = _damage(bad, good, damage)
@@ -255,9 +273,76 @@ def _damage(bad: MadeMember, good: MadeMember, damage: str) -> str:
     return words
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it: Invalid JSON"),
+        (b"[1]", "it: Input should be an object"),
+        (b'{"schema":"hpcai500-progress-9"}', "schema: Input should be"),
+        (b'{"epoch":0}', "epoch: Input should be greater than or equal to 1"),
+        (b'{"images_per_second":1e999}', "images_per_second: Input should be a finite number"),
+        (b'{"campaign":{"id":"another"}}', "the record of another campaign"),
+        (b'{"owner":"' + b"x" * 2**20 + b'"}', "Invalid JSON"),
+        (None, "not a file"),
+    ],
+)
+def test_a_progress_that_is_none_is_wrong_in_its_row(tmp_path: Path, content: bytes | None, words: str) -> None:
+    ensemble = submitted(tmp_path, 1)
+    path = running(ensemble).record / "progress.json"
+    path.unlink()
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    row = look(ensemble, job("running")).rows[0]
+    assert row.state == "lost"
+    assert words in str(row.wrong)
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_the_record_of_an_attempt_that_has_ended_is_the_one_that_its_journal_vouches_for(
+    tmp_path: Path, damage: str
+) -> None:
+    ensemble = submitted(tmp_path, 1)
+    one = running(ensemble, epochs=5)
+    one.end(NOW)
+    assert look(ensemble, job("ended")).rows[0].state == "done"
+    if damage == "changed":
+        one.events.path.write_bytes(one.events.path.read_bytes()[:-2] + b"\n")
+    else:
+        one.events.path.unlink()
+    assert look(ensemble, job("ended")).rows[0].state == "lost"
+
+
+@pytest.mark.parametrize("line", [b"nothing", b"[1]", b'{"prev":1,"seq":0}', b"[" * 100_000, b"\xff\x00"])
+def test_a_log_that_is_none_is_wrong_in_its_row(tmp_path: Path, line: bytes) -> None:
+    ensemble = submitted(tmp_path, 1)
+    running(ensemble, is_old=True).events.path.write_bytes(line + b"\n")
+    row = look(ensemble, job("running")).rows[0]
+    assert row.state == "lost"
+    assert "not an event" in str(row.wrong)
+
+
+def test_of_a_long_log_without_a_progress_only_the_end_is_read(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path, 1)
+    one = running(ensemble, is_old=True)
+    one.events.add(NOW, *(("long", "x" * 1000) for _ in range(2000)))
+    one.finish_epoch(NOW)
+    status = look(ensemble, job("running"))
+    assert (status.rows[0].state, status.rows[0].epoch, status.rows[0].steps) == ("running", 2, 100)
+    assert status.polls[0].read_bytes < 2**20 + 10_000
+
+
+def test_a_journal_too_long_to_be_one_is_wrong_in_its_row(tmp_path: Path) -> None:
+    ensemble = submitted(tmp_path, 1)
+    one = running(ensemble)
+    one.journal.add(NOW, ("more", "x" * 2**20))
+    assert "longer than 1 MiB" in str(look(ensemble, job("running")).rows[0].wrong)
+
+
 def test_a_record_that_was_mended_is_read_again(tmp_path: Path) -> None:
     ensemble, memory = submitted(tmp_path, 1), Memory(clock=lambda: NOW)
-    one = running(ensemble, epochs=1)
+    one = running(ensemble, epochs=1, is_old=True)
     content = one.events.path.read_bytes()
     one.events.path.write_bytes(content.replace(b'"step":0', b'"step":1', 1))
     assert look(ensemble, job("running"), memory=memory).rows[0].state == "lost"
@@ -268,7 +353,7 @@ def test_a_record_that_was_mended_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("time_ms", [-1, 10**400, 2**60])
 def test_moments_that_are_none_are_wrong_in_their_row(tmp_path: Path, time_ms: int) -> None:
     ensemble = submitted(tmp_path, 1)
-    one = running(ensemble)
+    one = running(ensemble, is_old=True)
     one.events.add(time_ms / 1000 if time_ms < 2**61 else 0, ("flops", {}))
     if time_ms > 2**61:
         lines = one.events.path.read_bytes().splitlines(keepends=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from made_members import START_S, MadeCluster, MadeMember, plan
 
-from hpcai500.ensemble.journal import Ensemble, append
+from hpcai500.ensemble.journal import Ensemble, append, read_ensemble
 from hpcai500.ensemble.members import Memory
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.ensemble.status import Live, Screen, Source, Status, Watch, follow, is_ascii, read_status
@@ -54,7 +54,7 @@ def submitted(folder: Path, members: int = 2, scheduler: str = "slurm") -> Ensem
 
 
 def status_of_one(folder: Path, state: str) -> Status:
-    ensemble = plan(folder / "e", 1) if not (folder / "e").exists() else Watch(folder / "e", {})._ensemble
+    ensemble = plan(folder / "e", 1) if not (folder / "e").exists() else read_ensemble(folder / "e")
     job = MemberJob(0, state, "7_0", ("n1",), 0, "NODE_FAIL")  # type: ignore[arg-type]
     return read_status(ensemble, {0: job}, Memory(clock=lambda: START_S), Source("slurm"))
 
@@ -121,7 +121,7 @@ def test_members_that_are_submitted_later_are_seen(tmp_path: Path) -> None:
 def test_an_ensemble_that_is_gone_is_told(tmp_path: Path) -> None:
     watch = Watch(submitted(tmp_path).path, {})
     (tmp_path / "e" / "ensemble.jsonl").unlink()
-    with pytest.raises(RecordError, match=r"ensemble.jsonl: cannot be read: No such file"):
+    with pytest.raises(RecordError, match=r"not an ensemble: ensemble.jsonl is missing"):
         watch.look()
 
 

@@ -15,10 +15,10 @@ from test_local_run import planned
 from hpcai500.campaign.journal import turn_at
 from hpcai500.ensemble.journal import Ensemble, append
 from hpcai500.ensemble.local import Jobs, RunOrder, run_ensemble, starting_line
-from hpcai500.ensemble.members import Failure, Memory, begun_line, last_error, last_failure, note_failure
+from hpcai500.ensemble.members import Failure, Memory, begun_line, last_error, note_failure, read_failures
 from hpcai500.ensemble.scheduler import MemberJob
 from hpcai500.ensemble.status import Source, Status, Watch, next_line, read_status, trouble
-from hpcai500.errors import ExitCode
+from hpcai500.errors import ExitCode, RecordError
 
 LATER_MS = int(START_S * 1000) + 10**9
 
@@ -43,8 +43,7 @@ def test_a_member_whose_staging_fails_here_is_failed_for_whoever_looks_with_why(
     ensemble = planned(tmp_path / "e", tmp_path / "nowhere", 1, stage=str(tmp_path / "node"))
     end = run_ensemble(RunOrder(ensemble.path))
     assert end.failed == [0]
-    failure = last_failure(ensemble.folder(0))
-    assert failure
+    failure = read_failures(ensemble.folder(0))[-1]
     assert failure.exit_code in (ExitCode.USAGE, ExitCode.ENVIRONMENT)
     status = Watch(ensemble.path, {}).look_at_all()
     row = status.rows[0]
@@ -70,7 +69,7 @@ def test_who_waits_for_another_process_says_so_and_was_not_stopped_by_ctrl_c(tmp
     assert told == ["member 0: is being run by another process: waiting for its end"]
     assert end.stopped
     assert end.jobs[0].reason == "waited for another process, which goes on"
-    assert last_failure(ensemble.folder(0)) is None
+    assert not read_failures(ensemble.folder(0))
 
 
 def test_one_that_another_process_runs_is_shown_running_when_who_waited_for_it_has_stopped(tmp_path: Path) -> None:
@@ -134,17 +133,36 @@ def test_an_error_of_an_earlier_job_is_not_taken_for_that_of_the_last(tmp_path: 
     assert last_error(tmp_path) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\n", b"[]\n3\n", b'{"host":"n1"}\n', b'{"host":"n1","exit_code":6'])
-def test_what_is_no_failure_decides_nothing(tmp_path: Path, content: bytes) -> None:
-    assert last_failure(tmp_path) is None
-    (tmp_path / "failures.jsonl").write_bytes(content)
-    assert last_failure(tmp_path) is None
+@pytest.mark.parametrize("content", [b"\xff\n", b"[]\n3\n", b'{"host":"n1"}\n', b"[" * 9999 + b"\n"])
+def test_what_is_no_failure_is_told_and_decides_nothing(tmp_path: Path, content: bytes) -> None:
+    ensemble = submitted(plan(tmp_path / "e", 1))
+    ensemble.folder(0).mkdir(parents=True)
+    (ensemble.folder(0) / "failures.jsonl").write_bytes(content)
+    row = alone(ensemble).rows[0]
+    assert row.state == "waiting"
+    assert "failures.jsonl: a line is none of a failed member: " in str(row.wrong)
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"host":"n1","exit_code":6'])
+def test_a_line_that_was_cut_off_is_no_failure(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "failures.jsonl").write_bytes(content)
+    assert read_failures(tmp_path) == ()
+
+
+def test_failures_that_may_not_be_read_are_told(tmp_path: Path) -> None:
+    for name in ("failures.jsonl", "output.txt"):
+        (tmp_path / name).symlink_to(tmp_path / name)
+    with pytest.raises(RecordError, match=r"failures.jsonl: cannot be read: Too many levels of symbolic links"):
+        read_failures(tmp_path)
+    with pytest.raises(RecordError, match=r"output.txt: cannot be read: Too many levels of symbolic links"):
+        last_error(tmp_path)
 
 
 def test_of_long_files_only_the_end_is_read(tmp_path: Path) -> None:
     line = json.dumps({"time_ms": 1, "host": "n1", "exit_code": 1, "restart": 0, "job": "7"}) + "\n"
     (tmp_path / "failures.jsonl").write_text(line * 10_000 + line.replace('"n1"', '"n2"'))
-    assert last_failure(tmp_path) == Failure("n2", 1, 1, "7")
+    assert read_failures(tmp_path)[-1] == Failure("n2", 1, 1, "7")
     (tmp_path / "output.txt").write_text("hpcai500: error: far away\n" + "x\n" * 100_000)
     assert last_error(tmp_path) is None
 

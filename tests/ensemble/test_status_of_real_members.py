@@ -11,9 +11,10 @@ from test_local_run import descendants, planned
 
 from hpcai500.ensemble.journal import Ensemble
 from hpcai500.ensemble.local import Jobs, RunOrder, run_ensemble
-from hpcai500.ensemble.members import Meter, read_failures
+from hpcai500.ensemble.members import read_failures
 from hpcai500.ensemble.status import Live, Status, Watch
 from hpcai500.errors import ExitCode
+from hpcai500.run_progress import PROGRESS, parse_progress
 
 
 def test_a_real_member_is_seen_running_killed_and_done(images: Path, tmp_path: Path) -> None:
@@ -38,10 +39,12 @@ def test_a_real_member_is_seen_running_killed_and_done(images: Path, tmp_path: P
     assert states[:2] == ["waiting", "running"]
     # For a moment `failed`, or `stopped` with its checkpoint, until it is tried again.
     assert set(states) <= {"waiting", "running", "stopped", "failed", "lost", "done"}
-    (failure,) = read_failures(str(ensemble.folder(0)), Meter())
+    (failure,) = read_failures(ensemble.folder(0))
     assert failure.job == end.ensemble.events[-1]["value"]["jobs"][0]
     last = Watch(tmp_path / "e", {}).look_at_all()
     row = last.rows[0]
+    told = parse_progress((ensemble.folder(0) / "trial-01" / PROGRESS).read_bytes(), PROGRESS)
+    assert (told.phase, told.epochs_done, told.quality) == ("ended", 120, row.quality)
     assert (row.state, row.epoch, row.epochs_done, row.steps) == ("done", 120, 120, 5)
     assert row.quality is not None
     assert row.images_per_second

@@ -33,7 +33,7 @@ BASE = CORE | {
     "text",
     "toml_source",
 }
-CONTRACTS = BASE | {"methodology", "layers", "machine", "plugins", "recipe", "record"}
+CONTRACTS = BASE | {"methodology", "layers", "machine", "plugins", "recipe", "record", "run_progress"}
 LOGIN: dict[str, set[str]] = {
     "drawing": {"errors", "files", "text"},
     "errors": set(),
@@ -52,7 +52,8 @@ LOGIN: dict[str, set[str]] = {
     "plugins": {"errors", "layers"},
     "recipe": BASE | {"layers", "methodology", "plugins"},
     "machine": BASE | {"methodology", "recipe"},
-    "record": BASE | {"layers", "methodology", "recipe"},
+    "run_progress": BASE | {"methodology"},
+    "record": BASE | {"layers", "methodology", "recipe", "run_progress"},
     "system": CONTRACTS,
     "campaign": CONTRACTS | {"system"},
     "launch": CONTRACTS | {"campaign", "system"},

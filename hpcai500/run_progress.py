@@ -1,0 +1,219 @@
+"""How far a run has come: RECORD/progress.json, which a member of an ensemble keeps for whoever looks at it.
+
+It is small and always whole, so that thousands of members can be looked at without reading their logs. Nothing is
+scored by it. A record of an older version has none: the end of its log adds up to the same (`Progress.fold`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hpcai500.errors import RecordError
+from hpcai500.files import write_unsynced
+from hpcai500.methodology.events import (
+    VALUES,
+    Amount,
+    Checkpoint,
+    Company,
+    Count,
+    EpochStop,
+    Evaluation,
+    Event,
+    InitStart,
+    Model,
+    Number,
+    Place,
+    Resume,
+    Text,
+    Value,
+)
+from hpcai500.streams import say
+
+PROGRESS = "progress.json"
+# Between two writes while steps go by; events are written at once.
+_INTERVAL_SECONDS = 10.0
+_LONGEST_REASON = 600
+_TOLD_BY = (
+    "init_start", "model", "run_start", "run_resume", "prediction_start", "epoch_start", "interrupted", "epoch_stop",
+    "eval_start", "eval_accuracy", "checkpoint",
+)  # fmt: skip
+
+
+class _Divergence(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    what: Text
+    epoch: int
+    step: int
+
+
+class Progress(BaseModel):
+    """What the events of a record add up to; times are UNIX milliseconds.
+
+    Attributes:
+        owner: token of the process that writes the record (`system.process`); "" where it is not known.
+        campaign: value of `init_start.campaign`; None where that was not read.
+        epoch: the current one, from 1.
+        epochs_done: epochs trained and evaluated.
+        step: updates done in this epoch.
+        steps: updates in an epoch.
+        quality: of the last evaluation.
+        images_per_second: over the last epoch of training.
+        pace_seconds: from the beginning of the last epoch to that of the next, evaluation and checkpoint included.
+        can_go_on: whether there is a checkpoint.
+        diverged: which number was not finite, and where.
+        last_ms: the last sign of life.
+    """
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    schema_: Literal["hpcai500-progress-1"] = Field(
+        default="hpcai500-progress-1", validation_alias="schema", serialization_alias="schema"
+    )
+    owner: Text = ""
+    campaign: dict[str, Any] | None = None
+    hosts: tuple[Text, ...] = ()
+    phase: Literal["starting", "training", "evaluating", "ended"] = "starting"
+    epoch: Number | None = None
+    epochs_done: Count = 0
+    step: Count = 0
+    steps: Count | None = None
+    quality: float | None = None
+    images_per_second: Amount | None = None
+    pace_seconds: Amount | None = None
+    can_go_on: bool = False
+    diverged: Text | None = None
+    error: Text | None = None
+    epoch_began_ms: Count | None = None
+    last_ms: Count | None = None
+
+    def fold(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Take in the next events of the record.
+
+        Raises:
+            RecordError: an event has not the value that its key demands.
+        """
+        for event in events:
+            key, value = event["key"], event.get("value")
+            try:
+                self.last_ms = _moment_ms(event)
+                if key in _TOLD_BY:
+                    self._take(key, VALUES[key].model_validate(value))
+                else:
+                    self._take_other(key, value)
+            except ValidationError as error:  # a ValueError, too
+                first = error.errors(include_url=False, include_context=False)[0]
+                where = ".".join(map(str, first["loc"])) or "value"
+                raise RecordError(f"line {event['seq'] + 1} of its events, {key}: {where}: {first['msg']}") from error
+            except ValueError as error:
+                raise RecordError(f"line {event['seq'] + 1} of its events, {key}: {error}") from error
+
+    def _take(self, key: str, value: Value) -> None:
+        match value:
+            case InitStart():
+                # Another process resumes where the last one ended.
+                self.campaign, self.phase, self.error = value.campaign, "starting", None
+            case Model():
+                self.steps = value.steps_per_epoch
+            case Resume():
+                self.hosts, self.epoch, self.step = tuple(value.hosts), value.epoch, value.step
+                self.epochs_done, self.can_go_on = value.epoch - 1, True
+            case Company():
+                self.hosts = tuple(value.hosts)
+            case Place():
+                self.phase, self.epoch, self.step = "training", value.epoch, value.step
+                if key == "epoch_start":
+                    self.epochs_done = value.epoch - 1
+                    self.epoch_began_ms = None if value.step else self.last_ms
+            case EpochStop():
+                self.step = self.steps = value.steps
+                rate = value.samples / value.seconds if value.seconds else math.inf
+                self.images_per_second = rate if math.isfinite(rate) else None
+            case Evaluation():
+                self.quality, self.epochs_done = value.value, value.epoch
+            case Checkpoint():
+                self._save(value)
+            case _ if key == "eval_start":
+                self.phase = "evaluating"
+
+    def _save(self, value: Checkpoint) -> None:
+        self.can_go_on = True
+        if self.epoch is not None and value.epoch > self.epoch:
+            if self.epoch_began_ms is not None and self.last_ms is not None:
+                self.pace_seconds = max(0, self.last_ms - self.epoch_began_ms) / 1000
+            self.epoch, self.step = value.epoch, 0
+
+    def _take_other(self, key: str, value: Any) -> None:
+        if key == "diverged":
+            told = _Divergence.model_validate(value)
+            self.diverged = f"diverged: {told.what} at epoch {told.epoch}, step {told.step}"[:_LONGEST_REASON]
+        elif key == "run_error":
+            self.phase = "ended"
+            reason = value.get("reason") if isinstance(value, Mapping) else None
+            self.error = None if reason is None else str(reason)[:_LONGEST_REASON]
+        elif key == "run_stop":
+            self.phase = "ended"
+
+
+def parse_progress(content: bytes, path: str) -> Progress:
+    """The progress in the file `path`.
+
+    Raises:
+        RecordError: it holds something else.
+    """
+    try:
+        return Progress.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise RecordError(f"{path}: {'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from error
+
+
+class ProgressFile:
+    """Keeps RECORD/progress.json up to date, for as long as a process writes the record in `folder`.
+
+    Args:
+        owner: token of this process.
+        events: that the record has already.
+    """
+
+    def __init__(self, folder: Path, owner: str, events: Iterable[Event] = ()) -> None:
+        self._path = folder / PROGRESS
+        self._progress = Progress(owner=owner)
+        self._progress.fold(events)
+        self._written_seconds = -math.inf
+        self._has_warned = False
+
+    def take(self, event: Event) -> None:
+        """Tell the next event of the record."""
+        self._progress.fold([event])
+        self._write()
+
+    def step(self, done: int) -> None:
+        """Tell that so many updates of this epoch are done, if nothing was told for a while."""
+        if time.monotonic() - self._written_seconds >= _INTERVAL_SECONDS:
+            self._progress.step, self._progress.last_ms = done, time.time_ns() // 1_000_000
+            self._write()
+
+    def _write(self) -> None:
+        """A failure is only said: the record itself is what counts, and no run should end because of this file."""
+        self._written_seconds = time.monotonic()
+        try:
+            write_unsynced(self._path, self._progress.model_dump_json(by_alias=True).encode() + b"\n")
+        except OSError as error:
+            if not self._has_warned:
+                say(
+                    f"warning: {self._path}: cannot be written: {error.strerror}; who looks at this run sees less of it"
+                )
+            self._has_warned = True
+
+
+def _moment_ms(event: Mapping[str, Any]) -> int:
+    moment = int(event["time_ms"])
+    if not 0 <= moment < 2**53:
+        raise ValueError(f"time_ms is no moment: {moment}")
+    return moment
