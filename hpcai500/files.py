@@ -27,7 +27,7 @@ from types import FrameType
 from typing import IO, Literal, NoReturn
 from weakref import WeakSet
 
-from hpcai500.errors import EnvironmentLacksError, RunError, UsageError
+from hpcai500.errors import EnvironmentLacksError, HpcAi500Error, RunError, UsageError
 
 # ----------------------------------------------------------------------------------------------------
 # Paths, and atomic writes that survive a power failure.
@@ -65,6 +65,18 @@ def nearest(path: Path) -> Path:
     """`path`, or the nearest above it that this user can see."""
     path = path.absolute()
     return next(one for one in (path, *path.parents) if is_there(one))
+
+
+def make_empty(folder: Path, kind: type[HpcAi500Error], remedy: str) -> None:
+    """Make `folder`; one that is there must be empty.
+
+    Raises:
+        HpcAi500Error: of class `kind`; it holds something. `remedy` says what to do.
+        OSError: it cannot be made or listed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise kind(f"{folder}: not empty; {remedy}")
 
 
 def sync_folder(folder: Path) -> None:

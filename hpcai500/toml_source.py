@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from hpcai500.errors import HpcAi500Error, UsageError
 from hpcai500.streams import spelt_out
+from hpcai500.text import short
 
 # Each can match in one way only, as lines may be long and a stranger's; blanks around a line are stripped before.
 _HEADER = re.compile(r"""\[{1,2}([\w."'\s-]+)\]""")
@@ -32,6 +33,7 @@ Keys = tuple[str | int, ...]
 
 # Of many --set, a message names the first.
 _MOST_NAMED = 3
+_MOST_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -165,15 +167,60 @@ def merged(base: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def explain(model: type[BaseModel], source: Source, error: ValidationError) -> list[str]:
-    """What is wrong with the tables of `source`, by the validation error of `model`: a line for each mistake."""
-    return [_line(model, source, detail) for detail in error.errors(include_url=False)]
+def explain(
+    model: type[BaseModel],
+    source: Source,
+    error: ValidationError,
+    tables: Mapping[str, Any] | None = None,
+    named_by: str = "",
+) -> list[str]:
+    """What is wrong with the tables of `source`, by the validation error of `model`: a line for each mistake.
+
+    A table of an array is told by its number, from 1; where its `tables` are given, also by its value of the key
+    `named_by`.
+    """
+    details = error.errors(include_url=False)
+    misspelt = _misspelt(details)
+    return [
+        _line(model, source, detail, _named(tables or {}, detail["loc"], named_by))
+        for detail in details
+        if detail["type"] != "missing" or detail["loc"] not in misspelt
+    ]
 
 
-def _line(model: type[BaseModel], source: Source, detail: ErrorDetails) -> str:
+def _misspelt(details: Sequence[ErrorDetails]) -> set[tuple[str | int, ...]]:
+    """Locations that are missing only because a key beside them is misspelt, which is a mistake of its own."""
+    missing: dict[Keys, list[str]] = {}
+    for one in details:
+        if one["type"] == "missing":
+            missing.setdefault(one["loc"][:-1], []).append(str(one["loc"][-1]))
+    found: set[Keys] = set()
+    for *table, key in (one["loc"] for one in details if one["type"] == "extra_forbidden"):
+        near = difflib.get_close_matches(str(key), missing.get(tuple(table), ()), n=1)
+        found |= {(*table, name) for name in near}
+    return found
+
+
+def _named(tables: Mapping[str, Any], location: Keys, named_by: str) -> str:
+    """What people know a table of an array by, in parentheses: ` (vflops)`."""
+    match location:
+        case (str(array), int(place), *_):
+            table = tables[array][place] if array in tables else None
+            name = table.get(named_by) if isinstance(table, dict) else None
+            return f" ({short(name, _MOST_NAME)})" if isinstance(name, str) and name.isprintable() else ""
+    return ""
+
+
+def _line(model: type[BaseModel], source: Source, detail: ErrorDetails, named: str) -> str:
     location = detail["loc"]
     table, *keys = [str(part) for part in location] or [""]
-    name = f"[{table}] {'.'.join(keys)}: " if keys else f"{table}: " if table else ""
+    match location:
+        case (str(array), int(place), *inner):
+            name = ".".join([f"[[{array}]] {place + 1}{named}", *map(str, inner)]) + ": "
+        case (_, _, *_):
+            name = f"[{table}] {'.'.join(keys)}: "
+        case _:
+            name = f"{table}: " if table else ""
     # Keys and values may be a stranger's.
     return spelt_out(f"{source.place(location)}: {name}{_what_is_wrong(model, table, keys, detail)}")
 

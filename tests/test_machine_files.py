@@ -91,7 +91,7 @@ def test_a_site_file_is_told_from_a_machine_file() -> None:
         (("fp32 = 1e12", "fp32 = inf"), r"my.toml:9: \[node\] peak_flops.fp32: expected a finite number, got inf"),
         (('bound = "PCIe 4"', 'bound = "NVLink"'), r"my.toml:7: node: bound: expected one of bandwidths \(PCIe 4\)"),
         (("[node]", "[node"), r"my.toml: not valid TOML"),
-        (("[node]", '[[points]]\n[[points]]\nmodl = 1\n[node]'), r"my.toml:9: \[points\] 1.modl: .*mean model\?"),
+        (("[node]", '[[points]]\n[[points]]\nmodl = 1\n[node]'), r"my.toml:9: \[\[points\]\] 2.modl: .*mean model\?"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(change: tuple[str, str], said: str) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpcai500 import files as module
-from hpcai500.errors import EnvironmentLacksError
-from hpcai500.files import can_be_made, remove_scratch, scratch, scratch_folder, with_temporary_folder
+from hpcai500.errors import EnvironmentLacksError, UsageError
+from hpcai500.files import can_be_made, make_empty, remove_scratch, scratch, scratch_folder, with_temporary_folder
 
 
 @pytest.fixture
@@ -174,3 +174,10 @@ def test_a_run_leaves_nothing_in_the_folder_for_temporary_files_and_in_no_home(i
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert not list(temporary.iterdir())
     assert not list(home.iterdir())
+
+
+def test_a_folder_that_holds_anything_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    make_empty(tmp_path / "a" / "b", UsageError, "give another")
+    make_empty(tmp_path / "a" / "b", UsageError, "give another")
+    with pytest.raises(UsageError, match=r"a: not empty; give another$"):
+        make_empty(tmp_path / "a", UsageError, "give another")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hpcai500.campaign.journal import read_campaign
 from hpcai500.errors import HpcAi500Error, RecipeError
@@ -12,7 +13,7 @@ from hpcai500.launch.site import load_site
 from hpcai500.recipe import load_recipe
 from hpcai500.record import read_record
 from hpcai500.results.acceptance.contract import load_contract
-from hpcai500.toml_source import MOST_BYTES, Source, parse_toml, read_source
+from hpcai500.toml_source import MOST_BYTES, Source, explain, parse_toml, read_source
 
 _DOTS = "# a comment\n" + ".".join("a" * 8000) + " = 1\n"
 
@@ -81,3 +82,25 @@ x = 2
 def test_blanks_without_end_take_no_time() -> None:
     blanks = " " * 200_000
     assert Source("file", f'[{blanks}\na{blanks}b\n"{blanks}').line_of(("a",)) is None
+
+
+class _Point(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    nodes: int
+    rate: float
+
+
+class _Points(BaseModel):
+    points: list[_Point]
+
+
+def test_tables_of_an_array_are_told_by_number_and_a_misspelt_key_once() -> None:
+    tables = {"points": [{"nodes": 1, "rate": 2.0}, {"nodse": 2, "rate": 2.0}, {"nodes": 4}, 5]}
+    source = Source("file.toml", "[[points]]\nnodes = 1\nrate = 2.0\n[[points]]\nnodse = 2\nrate = 2.0\n[[points]]\n")
+    with pytest.raises(ValidationError) as caught:
+        _Points.model_validate(tables)
+    assert explain(_Points, source, caught.value, tables, named_by="nodse") == [
+        "file.toml:5: [[points]] 2.nodse: unknown key; did you mean nodes? allowed: nodes, rate",
+        "file.toml:7: [[points]] 3.rate: is missing",
+        "file.toml: [[points]] 4: expected a table, got 5",
+    ]

@@ -29,7 +29,7 @@ from hpcai500.errors import (
     WrongAnswerError,
     error_kind,
 )
-from hpcai500.files import scratch_folder, write_atomically
+from hpcai500.files import make_empty, scratch_folder, write_atomically
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
 from hpcai500.launch.crew import Crew, crew_of
@@ -425,9 +425,7 @@ def new_folder(folder: Path) -> None:
         RecordError: it is not empty, or cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise RecordError(f"{folder}: not empty; give another --out")
+        make_empty(folder, RecordError, "give another --out")
     except OSError as error:
         raise RecordError(f"{folder}: cannot be written: {error.strerror}; give another --out") from error
 

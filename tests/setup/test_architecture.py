@@ -46,7 +46,7 @@ LOGIN: dict[str, set[str]] = {
     "stopping": {"errors", "files"},
     "streams": {"errors"},
     "text": {"streams"},
-    "toml_source": {"errors", "streams"},
+    "toml_source": {"errors", "streams", "text"},
     "methodology": {"errors"},
     "layers": {"errors"},
     "plugins": {"errors", "layers"},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcai500.errors import EnvironmentLacksError
-from hpcai500.results.submission.pack import accounting_bytes, ask_accounting, parse_accounting
+from hpcai500.results.submission.pack import ask_accounting, parse_accounting
 
 # As sacct 22.05 prints it (--parsable2 --noheader --duplicates), of a job that went back to the queue once.
 PRINTED = """\
@@ -33,7 +33,7 @@ def test_a_job_is_told_with_its_steps_and_earlier_runs() -> None:
     )
     assert [step["job_id"] for step in told["steps"]] == ["4711.batch", "4711.batch", "4711.0"]
     assert [run["state"] for run in told["earlier"]] == ["PREEMPTED"]
-    assert json.loads(accounting_bytes(told)) == told
+    assert json.loads(json.dumps(told)) == told
 
 
 def test_what_slurm_does_not_know_yet_is_null() -> None:

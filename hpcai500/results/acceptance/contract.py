@@ -6,13 +6,12 @@ import difflib
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, InitErrorDetails
 
 from hpcai500.errors import UsageError
 from hpcai500.layers import RECIPE_TYPES
@@ -20,8 +19,8 @@ from hpcai500.methodology.result import Result
 from hpcai500.methodology.scaling import MOST_EFFICIENCY
 from hpcai500.methodology.statistics import Limits, Statistic
 from hpcai500.recipe import editions, recipes_folder
-from hpcai500.text import PREFIXES, duration, scaled, short
-from hpcai500.toml_source import Source, explain, parse_tables, read_source
+from hpcai500.text import PREFIXES, duration, scaled
+from hpcai500.toml_source import explain, parse_tables, read_source
 
 # ----------------------------------------------------------------------------------------------------
 # Metrics: what a contract can be about.
@@ -53,11 +52,6 @@ class Metric:
     kind: Kind
     remedy: str
 
-    @property
-    def figure(self) -> str:
-        """Its name in the lines for harnesses."""
-        return self.name.replace(" ", "_")
-
 
 _POWER = "run with --power where a meter can be read, or with --power csv:FILE (docs/power.md)"
 _TALKING = "only a run of several ranks has it (docs/timeline.md)"
@@ -87,33 +81,24 @@ _MICRO = {
 }
 
 
-def _of_runs(name: str, unit: str, better: Better, remedy: str) -> Metric:
-    return Metric(name, unit, better, "run", remedy)
-
-
-def _variation(name: str) -> Metric:
-    remedy = "give two runs or more, with different seeds: hpcai500 ic --trials 5 …"
-    return Metric(f"{VARIATION}{name}", "fraction", "lower", "variation", remedy)
-
-
-def _micro(name: str, unit: str) -> Metric:
-    kind, _, _ = name.partition(" ")
-    remedy = f"srun hpcai500 micro {kind} -o micro.json, then --micro micro.json (docs/micro.md)"
-    return Metric(name, unit, "higher", "micro", remedy)
-
-
-_SCALE = (
-    "give records on that many nodes and on fewer, or: hpcai500 scale … --json > scale.json, then --scaling scale.json"
-)
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        *(_of_runs(*one) for one in _RUN),
-        *(_variation(name) for name, *_ in _RUN),
-        Metric(EFFICIENCY, "fraction", "higher", "efficiency", _SCALE),
-        *(_micro(*one) for one in _MICRO.items()),
+def _metrics() -> Iterator[Metric]:
+    for name, unit, better, remedy in _RUN:
+        yield Metric(name, unit, better, "run", remedy)
+    for name, *_ in _RUN:
+        remedy = "give two runs or more, with different seeds: hpcai500 ic --trials 5 …"
+        yield Metric(f"{VARIATION}{name}", "fraction", "lower", "variation", remedy)
+    remedy = (
+        "give records on that many nodes and on fewer, or: hpcai500 scale … --json > scale.json, then "
+        "--scaling scale.json"
     )
-}
+    yield Metric(EFFICIENCY, "fraction", "higher", "efficiency", remedy)
+    for name, unit in _MICRO.items():
+        kind = name.partition(" ")[0]
+        remedy = f"srun hpcai500 micro {kind} -o micro.json, then --micro micro.json (docs/micro.md)"
+        yield Metric(name, unit, "higher", "micro", remedy)
+
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
 # Mean watts are left out, as they grow with speed: energy, and what a watt gives, are compared instead.
 COMPARED = tuple(
     METRICS[name]
@@ -183,7 +168,7 @@ def shown(value: float, base: str, unit: str | None = None) -> str:
     if unit is not None:
         factor = unit_factor(unit, base)
         assert factor is not None
-        return f"{plain(value / factor)}{_behind(unit)}"
+        return plain(value / factor) if unit == "fraction" else f"{plain(value / factor)} {unit}"
     if base == "fraction":
         return f"{plain(value * 100)} %"
     if base == "s":
@@ -198,54 +183,6 @@ def plain(value: float) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:,.4g}"
 
 
-def _behind(unit: str) -> str:
-    return "" if unit == "fraction" else f" {unit}"
-
-
-# ----------------------------------------------------------------------------------------------------
-# Mistakes in a contract file: each is reported once, and criteria are counted from 1.
-
-
-_MOST_NAME = 60
-
-
-def mistakes(model: type[BaseModel], source: Source, tables: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return a line for each mistake that `model` found in `tables`, which were read from `source`."""
-    details = error.errors(include_url=False)
-    unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
-    return [_line(model, source, tables, detail) for detail in details if not _is_misspelt(detail, unknown, details)]
-
-
-def _is_misspelt(detail: ErrorDetails, unknown: Sequence[tuple[Any, ...]], details: Sequence[ErrorDetails]) -> bool:
-    """Whether a key is missing only because it is misspelt, which is reported beside it."""
-    if detail["type"] != "missing":
-        return False
-    *table, key = detail["loc"]
-    here = [str(other[-1]) for other in unknown if list(other[:-1]) == table]
-    missing = [str(one["loc"][-1]) for one in details if one["type"] == "missing" and list(one["loc"][:-1]) == table]
-    return any(difflib.get_close_matches(name, missing, n=1) == [key] for name in here)
-
-
-def _line(model: type[BaseModel], source: Source, tables: Mapping[str, Any], detail: ErrorDetails) -> str:
-    one = ValidationError.from_exception_data(model.__name__, [cast("InitErrorDetails", detail)])
-    (told,) = explain(model, source, one)
-    for table, place in _places(detail["loc"]):
-        told = told.replace(f": [{table}] {place}", f": [[{table}]] {place + 1}{_named(tables, table, place)}", 1)
-    return told
-
-
-def _places(location: Sequence[str | int]) -> Iterator[tuple[str, int]]:
-    """Yield the table of an array that is meant, by name and number (from 0)."""
-    if len(location) > 1 and isinstance(location[0], str) and isinstance(location[1], int):
-        yield location[0], location[1]
-
-
-def _named(tables: Mapping[str, Any], table: str, place: int) -> str:
-    """What people know a criterion by: its metric, in parentheses."""
-    metric = tables[table][place].get("metric") if isinstance(tables[table][place], dict) else None
-    return f" ({short(metric, _MOST_NAME)})" if isinstance(metric, str) and metric.isprintable() else ""
-
-
 # ----------------------------------------------------------------------------------------------------
 # The schema of contract files.
 
@@ -258,7 +195,7 @@ _MOST_CRITERIA = 1000
 _LOOSEST_LOWER, _LOOSEST_UPPER = -0.5, 1.0
 
 
-def _spec_line(text: str) -> str:
+def _line(text: str) -> str:
     if not text.isprintable():
         raise ValueError(f"expected one line of printable characters, got {text!r}")
     return text
@@ -267,7 +204,7 @@ def _spec_line(text: str) -> str:
 def _some(text: str) -> str:
     if not text.strip():
         raise ValueError("expected some text, got none")
-    return _spec_line(text)
+    return _line(text)
 
 
 def _edition(name: str) -> str:
@@ -292,31 +229,32 @@ def _metric(name: str) -> str:
     return find_metric(name).name
 
 
-def _reference(value: float) -> float:
-    if not _LEAST <= value <= _MOST:
-        raise ValueError(f"expected a value above 0 (from {_LEAST:g} to {_MOST:g}), got {value:g}")
-    return value
+def _from(least: float, most: float, otherwise: str) -> AfterValidator:
+    """Accept numbers from `least` to `most`; `otherwise` says what is expected, with a `{}` for what is there."""
+
+    def check(value: float) -> float:
+        if not least <= value <= most:
+            raise ValueError(otherwise.format(f"{value:g}"))
+        return value
+
+    return AfterValidator(check)
 
 
-def _lower(fraction: float) -> float:
-    if not _LOOSEST_LOWER <= fraction <= 0:
-        raise ValueError(
-            f"expected a fraction of the reference from {_LOOSEST_LOWER:g} to 0: -0.05 accepts what is 5 % lower, 0.0 "
-            f"nothing lower; got {fraction:g}; whoever accepts less contracts a lower reference"
-        )
-    return fraction
+_REFERENCE = _from(_LEAST, _MOST, f"expected a value above 0 (from {_LEAST:g} to {_MOST:g}), got {{}}")
+_LOWER = _from(
+    _LOOSEST_LOWER,
+    0,
+    f"expected a fraction of the reference from {_LOOSEST_LOWER:g} to 0: -0.05 accepts what is 5 % lower, 0.0 nothing "
+    "lower; got {}; whoever accepts less contracts a lower reference",
+)
+_UPPER = _from(
+    0,
+    _LOOSEST_UPPER,
+    f"expected a fraction of the reference from 0 to {_LOOSEST_UPPER:g}: 0.05 accepts what is 5 % higher, 0.0 nothing "
+    "higher; got {}; whoever accepts more contracts a higher reference",
+)
 
-
-def _upper(fraction: float) -> float:
-    if not 0 <= fraction <= _LOOSEST_UPPER:
-        raise ValueError(
-            f"expected a fraction of the reference from 0 to {_LOOSEST_UPPER:g}: 0.05 accepts what is 5 % higher, 0.0 "
-            f"nothing higher; got {fraction:g}; whoever accepts more contracts a higher reference"
-        )
-    return fraction
-
-
-Line = Annotated[str, Field(max_length=500), AfterValidator(_spec_line)]
+Line = Annotated[str, Field(max_length=500), AfterValidator(_line)]
 Name = Annotated[str, Field(max_length=500), AfterValidator(_some)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Fraction = Annotated[float, Field(allow_inf_nan=False)]
@@ -367,9 +305,9 @@ class CriterionTable(_Table):
     """One contracted value."""
 
     metric: Annotated[str, AfterValidator(_metric)]
-    reference: Annotated[Fraction, AfterValidator(_reference)]
-    lower: Annotated[Fraction, AfterValidator(_lower)] | None = None
-    upper: Annotated[Fraction, AfterValidator(_upper)] | None = None
+    reference: Annotated[Fraction, _REFERENCE]
+    lower: Annotated[Fraction, _LOWER] | None = None
+    upper: Annotated[Fraction, _UPPER] | None = None
     unit: str
     statistic: Statistic | None = None
     nodes: Count | None = None
@@ -406,48 +344,41 @@ class CriterionTable(_Table):
         qualities: list[str] = []
         if self.over_runs and self.subject.kind == "run":
             qualities.append("every run" if self.over_runs == "every" else self.over_runs)
-        qualities += [f"{self.nodes} node{'s' if self.nodes > 1 else ''}"] if self.nodes else []
+        if self.nodes:
+            qualities.append(f"{self.nodes} node{'s' if self.nodes > 1 else ''}")
         of = f"{self.benchmark}: " if self.benchmark else ""
         return f"{of}{self.metric}" + (f" ({', '.join(qualities)})" if qualities else "")
 
     @model_validator(mode="after")
-    def _has_a_unit_of_its_metric(self) -> CriterionTable:
-        if unit_factor(self.unit, self.subject.unit) is None:
+    def _fits_its_metric(self) -> CriterionTable:
+        """Refuse another metric's unit, a criterion that no system could miss, and keys that mean nothing here."""
+        name, metric = self.metric, self.subject
+        if unit_factor(self.unit, metric.unit) is None:
             raise ValueError(
-                f"unit: {self.metric} is measured in {self.subject.unit}; allowed: "
-                f"{', '.join(unit_names(self.subject.unit))}; got {self.unit!r}"
+                f"unit: {name} is measured in {metric.unit}; allowed: {', '.join(unit_names(metric.unit))}; "
+                f"got {self.unit!r}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_missed(self) -> CriterionTable:
-        """Refuse a criterion that no system could miss."""
-        needed = "lower" if self.subject.better == "higher" else "upper"
+        needed = "lower" if metric.better == "higher" else "upper"
         if getattr(self, needed) is None:
-            raise ValueError(f"{self.metric}: {self.subject.better} is better, so give {needed} = 0.0, or a tolerance")
+            raise ValueError(f"{name}: {metric.better} is better, so give {needed} = 0.0, or a tolerance")
         # A part of a whole is never more than all of it, and runs do not vary by 100 %.
         most = self.limits.highest
-        if needed == "upper" and self.subject.unit == "fraction" and most is not None and most >= 1:
+        if needed == "upper" and metric.unit == "fraction" and most is not None and most >= 1:
             raise ValueError(
-                f"{self.metric}: up to {most * 100:g} % is accepted, and it is never above 100 %: give a lower "
-                'reference; unit = "%" where it is in per cent'
+                f"{name}: up to {most * 100:g} % is accepted, and it is never above 100 %: give a lower reference; "
+                'unit = "%" where it is in per cent'
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_what_its_kind_needs(self) -> CriterionTable:
-        kind = self.subject.kind
-        if kind == "efficiency" and self.nodes is None:
+        if metric.kind == "efficiency" and self.nodes is None:
             raise ValueError(f"nodes: {EFFICIENCY} is that of a number of nodes: nodes = 16")
-        if kind == "efficiency" and self.upper is None and self.reference * self.factor > MOST_EFFICIENCY:
+        if metric.kind == "efficiency" and self.upper is None and self.reference * self.factor > MOST_EFFICIENCY:
             raise ValueError(
                 f"reference: a {EFFICIENCY} above {MOST_EFFICIENCY:g} is not accepted where no upper is given: give a "
                 'lower reference (unit = "%" where it is in per cent), or upper'
             )
-        if kind == "micro" and (self.nodes or self.benchmark):
-            raise ValueError(f"{self.metric}: leave nodes and benchmark out, it is measured by hpcai500 micro")
-        if kind == "variation" and self.statistic:
-            raise ValueError(f"{self.metric}: leave statistic out, it is one number over all runs")
+        if metric.kind == "micro" and (self.nodes or self.benchmark):
+            raise ValueError(f"{name}: leave nodes and benchmark out, it is measured by hpcai500 micro")
+        if metric.kind == "variation" and self.statistic:
+            raise ValueError(f"{name}: leave statistic out, it is one number over all runs")
         return self
 
 
@@ -520,5 +451,5 @@ def load_contract(path: Path) -> Contract:
     try:
         spec = Spec.model_validate(tables)
     except ValidationError as error:
-        raise UsageError(*mistakes(Spec, source, tables, error)) from error
+        raise UsageError(*explain(Spec, source, error, tables, named_by="metric")) from error
     return Contract(path, hashlib.sha256(source.text.encode()).hexdigest(), spec)

@@ -12,7 +12,7 @@ import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +27,7 @@ from hpcai500.record import Record, iterate, last_hash, read_record
 from hpcai500.results.acceptance.contract import RequireTable
 from hpcai500.results.given_files import GivenFile
 from hpcai500.results.score import expand, score_record, why_no_mean
+from hpcai500.results.submission.claim import LEVELS
 from hpcai500.results.submission.manifest import ACCOUNTING
 from hpcai500.results.verification.facts import other_code
 from hpcai500.results.verification.finding import Finding, Severity, Verification
@@ -123,30 +124,23 @@ def open_verified(path: Path, folder: Path, trust: Trust, tracker: Tracker = sil
     """
     from hpcai500.results.verification.verify import verify_submission  # only submissions need it
 
-    collector = _Collector(folder)
+    kept: list[tuple[str, bool]] = []
+
+    def keep(context: Context) -> Iterable[Finding]:
+        """Copy the campaign: what is judged is, byte for byte, what was verified."""
+        accounted = any(name.startswith(f"{ACCOUNTING}/") for name in context.submission.entries)
+        kept.append((hashlib.sha256(context.submission.manifest_bytes).hexdigest(), accounted))
+        shutil.copytree(context.submission.campaign, folder)
+        return ()
+
     verification = verify_submission(
-        path, signers=trust.signers, registered=trust.registered, more_checks=(collector,), tracker=tracker
+        path, signers=trust.signers, registered=trust.registered, more_checks=(keep,), tracker=tracker
     )
     failed = next((one for one in verification.findings if one.severity == "fail"), None)
     if failed:
         raise WrongAnswerError(f"{path}: refused: {failed.name}: {failed.evidence} (all of it: hpcai500 verify {path})")
-    not_checked = tuple(_not_checked(trust, collector.accounting))
-    return Verified(path, folder, collector.manifest_sha256, verification, not_checked)
-
-
-class _Collector:
-    """A check that copies the campaign: what is judged is, byte for byte, what was verified."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.manifest_sha256 = ""
-        self.accounting = False
-
-    def __call__(self, context: Context) -> Iterable[Finding]:
-        self.manifest_sha256 = hashlib.sha256(context.submission.manifest_bytes).hexdigest()
-        self.accounting = any(name.startswith(f"{ACCOUNTING}/") for name in context.submission.entries)
-        shutil.copytree(context.submission.campaign, self._folder)
-        return ()
+    ((manifest_sha256, accounted),) = kept
+    return Verified(path, folder, manifest_sha256, verification, tuple(_not_checked(trust, accounted)))
 
 
 def _not_checked(trust: Trust, accounting: bool) -> Iterator[str]:
@@ -160,9 +154,12 @@ def _not_checked(trust: Trust, accounting: bool) -> Iterator[str]:
         yield "no Slurm accounting is in it: nobody but the records tells when and where they ran"
 
 
-def paths_shown(submissions: Sequence[Verified]) -> dict[Path, Path]:
-    """Map the folder of each extracted campaign, which is gone when messages are read, to its submission file."""
-    return {one.campaign: one.path for one in submissions}
+def told(text: object, submissions: Sequence[Verified]) -> str:
+    """`text` with submission files for the folders of their campaigns, which are gone when anybody reads of them."""
+    said = str(text)
+    for one in submissions:
+        said = said.replace(str(one.campaign), str(one.path))
+    return said
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -177,12 +174,14 @@ class Run:
     """One finished run, with its `result` computed from its events.
 
     Attributes:
+        name: where it was found, for people.
         head: hash of its last event, which covers all of them.
         level: lowest level that allows what was changed; None where none does, or where it is unknown.
         level_told: the same in words, with the command that says why, or why it is unknown.
         reasons: why it may not be ranked; none if it may be.
     """
 
+    name: str
     record: Record
     result: Result
     head: str
@@ -190,9 +189,11 @@ class Run:
     level_told: str
     reasons: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        return str(self.record.path)
+
+def last_value(record: Record, key: str) -> Mapping[str, Any]:
+    """The table of the last event `key`; empty where there is none."""
+    last = next(iterate(reversed(record.events), key), None)
+    return table(last["value"]) if last else {}
 
 
 @dataclass(frozen=True)
@@ -222,15 +223,25 @@ class Evidence:
         wanted = nodes or max((run.result.nodes for run in runs), default=0)
         return tuple(run for run in runs if run.result.nodes == wanted)
 
+    @cached_property
+    def alone(self) -> tuple[Run, ...]:
+        """Runs of no campaign."""
+        folders = {campaign.path for campaign in self.campaigns}
+        return tuple(run for run in self.runs if run.record.path.parent not in folders)
+
+    def told(self, text: object) -> str:
+        return told(text, self.submissions)
+
     def is_verified(self, run: Run) -> bool:
         """Whether `run` is of a submission."""
         return any(run.record.path.parent == one.campaign for one in self.submissions)
 
     def alike(self) -> Iterator[tuple[Run, ...]]:
         """Yield the runs in groups of one benchmark and one number of ranks."""
-        kinds = dict.fromkeys((run.result.benchmark, run.result.world_size) for run in self.runs)
-        for kind in kinds:
-            yield tuple(run for run in self.runs if (run.result.benchmark, run.result.world_size) == kind)
+        groups: dict[tuple[str, int], list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault((run.result.benchmark, run.result.world_size), []).append(run)
+        yield from map(tuple, groups.values())
 
 
 def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -> Evidence:
@@ -243,22 +254,28 @@ def read_evidence(paths: Sequence[Path], submissions: Sequence[Verified] = ()) -
     """
     campaigns: list[Campaign] = []
     records: list[Path] = []
+    runs: list[Run] = []
     faults: list[Fault] = []
+
+    def fault(path: Path, error: Exception) -> None:
+        # The path stands before the message.
+        problem = str(error).removeprefix(f"{path}: ").replace(f"{path}/", "")
+        faults.append(Fault(Path(told(path, submissions)), told(problem, submissions)))
+
     for path in paths:
         try:
             records += _records_of(path, campaigns)
         except (RecordError, WrongAnswerError) as error:
-            faults.append(Fault(path, _told(path, error)))
+            fault(path, error)
     # Refuses copies of a record, which would count as further runs.
     expand(records)
     vouched = {campaign.record(attempt): attempt.head for campaign in campaigns for attempt in campaign.done()}
     opened, ours = {one.campaign: one for one in submissions}, package_code_hash()
-    runs: list[Run] = []
     for record in records:
         try:
             runs.append(_read_run(record, vouched.get(record), opened.get(record.parent), ours))
         except (RecordError, WrongAnswerError) as error:
-            faults.append(Fault(record, _told(record, error)))
+            fault(record, error)
     return Evidence(tuple(runs), tuple(faults), tuple(campaigns), tuple(submissions))
 
 
@@ -273,14 +290,12 @@ def not_rankable(evidence: Evidence) -> tuple[str, ...]:
 
 def _against_runs(evidence: Evidence) -> Iterator[str]:
     """Reasons against runs of no campaign; one that holds for all of them comes once."""
-    folders = {campaign.path for campaign in evidence.campaigns}
-    alone = [run for run in evidence.runs if run.record.path.parent not in folders]
-    told: dict[str, list[Run]] = {}
-    for run in alone:
+    against: dict[str, list[Run]] = {}
+    for run in evidence.alone:
         for reason in run.reasons:
-            told.setdefault(reason, []).append(run)
-    for reason, runs in told.items():
-        if len(runs) == len(alone) > 1:
+            against.setdefault(reason, []).append(run)
+    for reason, runs in against.items():
+        if len(runs) == len(evidence.alone) > 1:
             yield f"all {count(len(runs), 'run')}: {reason}"
         else:
             yield from (f"{run.name}: {reason}" for run in runs)
@@ -296,7 +311,7 @@ def _against_campaigns(evidence: Evidence) -> Iterator[str]:
             reasons = (*standing(campaign).reasons, *code)
         # A reason against all runs weighs more than a missing run.
         ordered = sorted(reasons, key=lambda reason: not reason.startswith("all "))
-        yield from (f"{campaign.path}: {reason}" for reason in ordered)
+        yield from (f"{evidence.told(campaign.path)}: {reason}" for reason in ordered)
 
 
 def _records_of(path: Path, campaigns: list[Campaign]) -> list[Path]:
@@ -325,23 +340,18 @@ def _read_run(path: Path, vouched: str | None, submission: Verified | None, ours
         raise RecordError(f"{path}: not the record that the campaign's journal vouches for: its last event differs")
     if submission:
         found = submission.verification
-        told = f"{found.level or _NONE} (hpcai500 verify {submission.path} says why)"
-        return Run(record, result, head, found.level, told, found.reasons)
+        why = f"{found.level or _NONE} (hpcai500 verify {submission.path} says why)"
+        return Run(told(path, [submission]), record, result, head, found.level, why, found.reasons)
     if unknown := other_code(record, result.level, ours):
-        return Run(record, result, head, None, unknown, (*result.reasons, unknown))
-    told = f"{result.level or _NONE} (hpcai500 rules {path} says why)"
-    return Run(record, result, head, result.level, told, tuple(result.reasons))
+        return Run(str(path), record, result, head, None, unknown, (*result.reasons, unknown))
+    why = f"{result.level or _NONE} (hpcai500 rules {path} says why)"
+    return Run(str(path), record, result, head, result.level, why, tuple(result.reasons))
 
 
 def _ending(path: Path) -> str:
     file = path / "ERROR"
     said = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
     return f": {said}" if said else ""
-
-
-def _told(path: Path, error: Exception) -> str:
-    """Return the message without `path`, which is shown before it."""
-    return str(error).removeprefix(f"{path}: ").replace(f"{path}/", "")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -386,7 +396,7 @@ class Subject:
     nodes: int
     runs: int
     campaign: str | None
-    path: Path | None
+    path: str | None
 
     @property
     def sentence(self) -> str:
@@ -410,12 +420,7 @@ class Subject:
         return f"{short(self.metric, 30)} {' to '.join(ends)}, target {self.target:g}{fixed}"
 
     def document(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__annotations__}
-        return plain | {
-            "achieved": list(self.achieved),
-            "accelerators": dict(self.accelerators),
-            "path": None if self.path is None else str(self.path),
-        }
+        return {**asdict(self), "achieved": list(self.achieved), "accelerators": dict(self.accelerators)}
 
 
 def edition_target(edition: str, benchmark: str) -> float | None:
@@ -429,26 +434,26 @@ def subjects(evidence: Evidence) -> tuple[Subject, ...]:
     campaigns = {campaign.path: campaign for campaign in evidence.campaigns}
     found: dict[str, Subject] = {}
     for run in evidence.runs:
-        one = _subject(run, campaigns.get(run.record.path.parent))
+        campaign = campaigns.get(run.record.path.parent)
+        one = _subject(run, campaign, evidence.told(campaign.path) if campaign else None)
         key = json.dumps([_without_seed(run.record.tables), one.document() | {"achieved": 0, "recipe_hash": 0}])
-        first = found.get(key)
-        both = first and replace(first, achieved=(*first.achieved, *one.achieved), runs=first.runs + 1)
-        found[key] = both or one
+        if first := found.get(key):
+            one = replace(first, achieved=(*first.achieved, *one.achieved), runs=first.runs + 1)
+        found[key] = one
     return tuple(found.values())
 
 
-def _subject(run: Run, campaign: Campaign | None) -> Subject:
+def _subject(run: Run, campaign: Campaign | None, path: str | None) -> Subject:
     result, recipe = run.result, run.record.tables
-    last = next(iterate(reversed(run.record.events), "dataset"), None)
-    data = table(last["value"]) if last else {}
+    data = last_value(run.record, "dataset")
     precision = table(recipe.get("accelerator")).get("precision")
     return Subject(
         benchmark=result.benchmark,
         edition=result.edition,
         dataset=str(table(recipe.get("problem")).get("dataset")),
         input=result.input,
-        training_samples=_whole(data.get("training_samples")),
-        evaluation_samples=_whole(data.get("evaluation_samples")),
+        training_samples=_integer(data.get("training_samples")),
+        evaluation_samples=_integer(data.get("evaluation_samples")),
         fingerprint=None if data.get("fingerprint") is None else str(data["fingerprint"]),
         recipe_hash=str(campaign.start["recipe_hash"]) if campaign else tables_hash(recipe),
         metric=result.quality.metric,
@@ -461,7 +466,7 @@ def _subject(run: Run, campaign: Campaign | None) -> Subject:
         nodes=result.nodes,
         runs=1,
         campaign=campaign.identity if campaign else None,
-        path=campaign.path if campaign else None,
+        path=path,
     )
 
 
@@ -474,7 +479,7 @@ def _without_seed(recipe: Mapping[str, Any]) -> str:
     return tables_hash({**recipe, "hyperparameters": {**table(recipe.get("hyperparameters")), "seed": None}})
 
 
-def _whole(value: object) -> int | None:
+def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -486,8 +491,7 @@ def _counted(number: int | None) -> str:
 # Requirements: what must hold of every run, whatever its speed.
 
 
-# The strictest first.
-LEVELS = ("hardware", "system", "free")
+Verdict = Literal["pass", "fail", "missing"]
 
 
 @dataclass(frozen=True)
@@ -502,7 +506,7 @@ class Requirement:
     name: str
     required: str
     found: str
-    verdict: Literal["pass", "fail", "missing"]
+    verdict: Verdict
     detail: str = ""
 
     def document(self) -> dict[str, Any]:
@@ -524,7 +528,7 @@ def judge_requirements(
         trust: what the submissions were checked against.
         sources: files of figures that were measured outside of the runs.
     """
-    found = [_requirements_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
+    found = [_whole(evidence), _quality(evidence.runs, by_edition=require.rankable), _alike(evidence)]
     if require.verified:
         found.append(_verified(evidence))
     if trust and trust.registered:
@@ -544,20 +548,22 @@ def judge_requirements(
     return found
 
 
+def _judged(name: str, required: str, found: str, *, kept: bool, detail: str = "") -> Requirement:
+    return Requirement(name, required, found, "pass" if kept else "fail", short(detail))
+
+
 def _of_all(name: str, required: str, broken: Sequence[str], runs: int) -> Requirement:
     """A demand that each run keeps or breaks by itself; `broken` has a line for each that breaks it."""
-    kept = runs - len(broken)
-    verdict: Literal["pass", "fail"] = "fail" if broken or not runs else "pass"
-    return Requirement(name, required, f"{kept} of {count(runs, 'run')}", verdict, short(broken[0]) if broken else "")
+    found = f"{runs - len(broken)} of {count(runs, 'run')}"
+    return _judged(name, required, found, kept=runs > 0 and not broken, detail=broken[0] if broken else "")
 
 
-def _requirements_whole(evidence: Evidence) -> Requirement:
+def _whole(evidence: Evidence) -> Requirement:
     whole, broken = len(evidence.runs), len(evidence.faults)
     detail = "; ".join(f"{fault.path}: {fault.problem}" for fault in evidence.faults[:3])
-    verdict: Literal["pass", "fail"] = "fail" if broken or not whole else "pass"
-    return Requirement(
-        "records", "complete, unchanged", f"{whole} of {count(whole + broken, 'record')}", verdict,
-        short(detail) if whole or broken else "there is no finished run",
+    return _judged(
+        "records", "complete, unchanged", f"{whole} of {count(whole + broken, 'record')}",
+        kept=whole > 0 and not broken, detail=detail if whole or broken else "there is no finished run",
     )  # fmt: skip
 
 
@@ -589,8 +595,7 @@ def _verified(evidence: Evidence) -> Requirement:
 def _signed(sources: Sequence[GivenFile]) -> Requirement:
     broken = [one.sentence for one in sources if one.signer is None]
     found = f"{len(sources) - len(broken)} of {count(len(sources), 'file')}" if sources else "no such file"
-    verdict: Literal["pass", "fail"] = "fail" if broken else "pass"
-    return Requirement("signed", "files of micro and scale", found, verdict, short(broken[0]) if broken else "")
+    return _judged("signed", "files of micro and scale", found, kept=not broken, detail=broken[0] if broken else "")
 
 
 def _registered(identity: str, evidence: Evidence) -> Requirement:
@@ -610,9 +615,9 @@ def _alike(evidence: Evidence) -> Requirement:
     groups = [group for group in evidence.alike() if len(group) > 1]
     reasons = [reason for group in groups if (reason := why_no_mean([run.record.path for run in group]))]
     found = "they differ in more, or two are the same" if reasons else "so they do"
-    return Requirement(
-        "runs belong together", "they differ in the seed only", found, "fail" if reasons else "pass",
-        short(reasons[0]) if reasons else "",
+    return _judged(
+        "runs belong together", "they differ in the seed only", found, kept=not reasons,
+        detail=evidence.told(reasons[0]) if reasons else "",
     )  # fmt: skip
 
 
@@ -631,7 +636,7 @@ def _rankable(evidence: Evidence, reasons: Sequence[str]) -> Requirement:
     broken = [f"{run.name}: {run.reasons[0]}" for run in evidence.runs if run.reasons]
     kept = _of_all("rankable", "yes", broken, len(evidence.runs))
     if reasons and not broken:
-        return Requirement(kept.name, kept.required, "the campaign is not", "fail", short(reasons[0]))
+        return _judged(kept.name, kept.required, "the campaign is not", kept=False, detail=reasons[0])
     return kept
 
 
@@ -639,8 +644,9 @@ def _nodes(nodes: int, runs: Sequence[Run]) -> Requirement:
     there = [run for run in runs if run.result.nodes == nodes]
     others = sorted({run.result.nodes for run in runs} - {nodes})
     found = f"{count(len(there), 'run')}" + (f"; others on {', '.join(map(str, others))}" if others else "")
-    verdict: Literal["pass", "missing"] = "pass" if there else "missing"
-    return Requirement("nodes", f"runs on {nodes}", found, verdict, "" if there else f"run on {count(nodes, 'node')}")
+    if there:
+        return Requirement("nodes", f"runs on {nodes}", found, "pass")
+    return Requirement("nodes", f"runs on {nodes}", found, "missing", f"run on {count(nodes, 'node')}")
 
 
 def _runs(least: int, nodes: int | None, evidence: Evidence) -> Requirement:
@@ -653,43 +659,3 @@ def _runs(least: int, nodes: int | None, evidence: Evidence) -> Requirement:
         detail = f"make {least - fewest} more, each with a seed of its own: {how}"
     said = ", ".join(f"{runs} of {name}" for name, runs in found.items()) or "none"
     return Requirement("runs", f"{least} or more", said, "pass" if fewest >= least else "missing", detail)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Renaming: scratch folders, which mean nothing to a reader, become the submission files.
-
-
-Places = Mapping[Path, Path]
-
-
-def renamed_text(text: str, places: Places) -> str:
-    """Return `text` with each folder of `places` replaced by its other name."""
-    for folder, name in places.items():
-        text = text.replace(str(folder), str(name))
-    return text
-
-
-def renamed_path(path: Path, places: Places) -> Path:
-    for folder, name in places.items():
-        if path.is_relative_to(folder):
-            return name / path.relative_to(folder)
-    return path
-
-
-def renamed(value: Any, places: Places) -> Any:
-    """Rename texts and paths in `value`, through tuples and dataclasses; other things stay as they are.
-
-    What records say is in mappings and lists, and is not touched.
-    """
-    if isinstance(value, str):
-        return renamed_text(value, places)
-    if isinstance(value, Path):
-        return renamed_path(value, places)
-    if isinstance(value, tuple):
-        return tuple(renamed(one, places) for one in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        old = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-        new = {name: renamed(one, places) for name, one in old.items()}
-        changed = {name: one for name, one in new.items() if one is not old[name] and one != old[name]}
-        return replace(value, **changed) if changed else value
-    return value

@@ -11,16 +11,16 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hpcai500.errors import HpcAi500Error, UsageError, WrongAnswerError
 from hpcai500.methodology.nodes import SlowestNode, node_differences, slowest_node
 from hpcai500.methodology.scaling import MOST_EFFICIENCY, weak_scaling
 from hpcai500.methodology.statistics import Limits, Statistic, judged_interval, judged_value
 from hpcai500.methodology.trials import summarise
-from hpcai500.record import Record, iterate, last_hash
+from hpcai500.record import Record, last_hash
 from hpcai500.results.acceptance.contract import COMPARED, QUALITY, CriterionTable, Metric, value_of
-from hpcai500.results.acceptance.evidence import Evidence, Run, read_evidence
+from hpcai500.results.acceptance.evidence import Evidence, Run, Verdict, last_value, read_evidence
 from hpcai500.results.given_files import GivenFile, given_file
 from hpcai500.results.scaling import read_scaling
 from hpcai500.results.score import score_record
@@ -28,24 +28,6 @@ from hpcai500.text import count, number, share, short, table, tables
 
 # ----------------------------------------------------------------------------------------------------
 # Ceilings of the machine, as `hpcai500 micro --json` wrote them.
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """One measurement of one file.
-
-    Attributes:
-        value: in the metric's unit.
-        interval: its 95 % confidence interval, where the file has one.
-        nodes: that were measured; None where the file does not say.
-        verified: whether every result that was timed was right.
-    """
-
-    source: GivenFile
-    value: float
-    interval: tuple[float, float] | None
-    nodes: int | None
-    verified: bool
 
 
 @dataclass(frozen=True)
@@ -59,7 +41,7 @@ class CeilingFile:
     def path(self) -> Path:
         return self.source.path
 
-    def ceiling(self, metric: Metric) -> Ceiling | None:
+    def entry(self, metric: Metric) -> Mapping[str, Any] | None:
         """Return what it says of `metric`; None if that was not measured.
 
         Raises:
@@ -68,15 +50,12 @@ class CeilingFile:
         if metric.name not in self.document:
             return None
         entry = table(self.document[metric.name])
-        value, unit, nodes = number(entry.get("value")), entry.get("unit"), number(entry.get("nodes"))
-        if value is None or value <= 0 or unit != metric.unit:
+        if (number(entry.get("value")) or 0) <= 0 or entry.get("unit") != metric.unit:
             raise UsageError(
                 f"{self.path}: {metric.name}: expected a value above 0 in {metric.unit}, got {entry.get('value')!r} in "
-                f"{unit!r}"
+                f"{entry.get('unit')!r}"
             )
-        return Ceiling(
-            self.source, value, _interval(entry), None if nodes is None else int(nodes), entry.get("verified") is True
-        )
+        return entry
 
     def slow_ranks(self) -> Iterator[str]:
         """Yield the slowest rank of each measurement of several ranks, with its share of the median rank."""
@@ -111,14 +90,144 @@ def _read(path: Path, signers: Path | None) -> CeilingFile:
 
 
 def _interval(entry: Mapping[str, Any]) -> tuple[float, float] | None:
-    ends = [number(end) for end in _list(entry.get("interval"))]
-    if len(ends) != 2 or ends[0] is None or ends[1] is None:
-        return None
-    return ends[0], ends[1]
+    match [number(end) for end in _list(entry.get("interval"))]:
+        case [float(low), float(high)]:
+            return low, high
+    return None
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# ----------------------------------------------------------------------------------------------------
+# The numbers for one criterion, or what to do to get them.
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where numbers come from.
+
+    Attributes:
+        ceilings: files of `hpcai500 micro`.
+        scaling: a file of `hpcai500 scale --json`.
+        nodes: that the contract is about, where it says so.
+        verified: whether only runs of verified submissions count.
+    """
+
+    evidence: Evidence
+    ceilings: tuple[CeilingFile, ...] = ()
+    scaling: GivenFile | None = None
+    nodes: int | None = None
+    verified: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers for one criterion.
+
+    Attributes:
+        values: of each run, or the only one.
+        nodes: of the runs; None where none was found, or the source does not say.
+        interval: a 95 % confidence interval that the source itself tells.
+        missing: why there are none, and what to do; None where all are known.
+    """
+
+    values: tuple[float, ...] = ()
+    sources: tuple[str, ...] = ()
+    nodes: int | None = None
+    interval: tuple[float, float] | None = None
+    note: str = ""
+    missing: str | None = None
+
+
+def measure(criterion: CriterionTable, sources: Sources) -> Measured:
+    """Return what `sources` say of the metric of `criterion`.
+
+    Raises:
+        UsageError: a file is not what it should be, or it is open which benchmark is meant.
+        WrongAnswerError: a file contradicts its records.
+    """
+    metric, evidence = criterion.subject, sources.evidence
+    if metric.kind == "micro":
+        return _of_micro(metric, sources)
+    if criterion.benchmark is None and len(evidence.benchmarks) > 1:
+        named = " and ".join(evidence.benchmarks)
+        raise UsageError(
+            f"{criterion.name}: there are records of {named}: say which is meant, benchmark = "
+            f'"{evidence.benchmarks[0]}", in each of the criteria'
+        )
+    nodes = criterion.nodes or sources.nodes
+    if metric.kind == "efficiency":
+        return _of_scaling(metric, sources, criterion.benchmark, nodes or 0)
+    runs = evidence.on_nodes(criterion.benchmark, nodes)
+    if not runs:
+        of = f" of {criterion.benchmark}" if criterion.benchmark else ""
+        on = f" on {count(nodes, 'node')}" if nodes else ""
+        return Measured(missing=f"no finished run{of}{on}: make them, and name their records")
+    return of_each(metric, runs) if metric.kind == "run" else _variation(metric, runs)
+
+
+def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
+    """Return the metric of each of `runs`; it is missing if one of them does not know it: unknown is never good."""
+    found = [value_of(metric)(run.result) for run in runs]
+    nodes = runs[0].result.nodes
+    known = tuple(value for value in found if value is not None)
+    if len(known) == len(runs):
+        return Measured(known, tuple(run.name for run in runs), nodes)
+    unknown = next(run for run, value in zip(runs, found, strict=True) if value is None)
+    missing = f"unknown in {len(runs) - len(known)} of {count(len(runs), 'run')}, as in {unknown.name}"
+    why = unknown.result.power_note if metric.unit in ("J", "W", "FLOPS/W") else None
+    return Measured(nodes=nodes, missing=": ".join(part for part in (missing, why, metric.remedy) if part))
+
+
+def _variation(metric: Metric, runs: Sequence[Run]) -> Measured:
+    each = of_each(metric, runs)
+    if each.missing:
+        return each
+    variation = summarise(each.values).variation
+    if variation is None:
+        return Measured(nodes=each.nodes, missing=f"{count(len(runs), 'run')}: {metric.remedy}")
+    return Measured((variation,), (f"{len(runs)} runs",), each.nodes)
+
+
+def _of_micro(metric: Metric, sources: Sources) -> Measured:
+    found = [(file.source, entry) for file in sources.ceilings if (entry := file.entry(metric))]
+    if not found:
+        return Measured(missing=f"not measured: {metric.remedy}")
+    for source, entry in found:
+        if entry.get("verified") is not True:
+            return Measured(missing=f"{source.path}: what was timed is not marked as verified: measure again")
+    for source, entry in found:
+        nodes = number(entry.get("nodes"))
+        if sources.nodes and nodes != sources.nodes:
+            on = "an unknown number of nodes" if nodes is None else count(nodes, "node")
+            return Measured(
+                missing=f"{source.path}: measured on {on}, but the contract requires {sources.nodes}: {metric.remedy}"
+            )
+    first = found[0][1]
+    nodes = number(first.get("nodes"))
+    return Measured(
+        tuple(float(entry["value"]) for _, entry in found),
+        tuple(str(source.path) for source, _ in found),
+        None if nodes is None else int(nodes),
+        _interval(first) if len(found) == 1 else None,
+        "; ".join(source.doubt for source, _ in found if source.doubt),
+    )
+
+
+def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
+    runs = [run for run in sources.evidence.runs if benchmark in (None, run.result.benchmark)]
+    if sources.verified:
+        runs = [run for run in runs if sources.evidence.is_verified(run)]
+    if sources.scaling:
+        found = _efficiency_of_file(sources.scaling, nodes, runs, verified=sources.verified)
+    else:
+        try:
+            found = _efficiency_of_runs(runs, nodes)
+        except HpcAi500Error as error:
+            return Measured(missing=sources.evidence.told(error))
+    return found or Measured(missing=f"not measured on {count(nodes, 'node')}: {metric.remedy}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -130,26 +239,7 @@ _ROUNDING = 1e-9
 Points = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Efficiencies:
-    """Parallel efficiency of each run on the number of nodes that was asked for.
-
-    Attributes:
-        values: fractions.
-        sources: the runs, or the file.
-        base_processes: the number of processes that they are compared with.
-        word: why the values are only somebody's word; empty where they come from judged runs, or where the signer of
-            the file is vouched for.
-    """
-
-    values: tuple[float, ...]
-    sources: tuple[str, ...]
-    base_processes: int
-    note: str = ""
-    word: str = ""
-
-
-def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None:
+def _efficiency_of_runs(runs: Sequence[Run], nodes: int) -> Measured | None:
     """Weak scaling from the smallest number of processes to the largest on `nodes` nodes; None where one is missing.
 
     Rates are those of the training steps (results/scaling.py). Several runs of the smallest number count with their
@@ -170,22 +260,22 @@ def efficiencies_of_runs(runs: Sequence[Run], nodes: int) -> Efficiencies | None
     base_rate = summarise([_rates(run, many[0])[0] for run in few]).mean
     rates = [_rates(few[0], run)[1] for run in many]
     values = (weak_scaling({base: base_rate, processes: rate})[processes].parallel_efficiency for rate in rates)
-    return Efficiencies(tuple(values), tuple(run.name for run in many), base)
+    return Measured(tuple(values), tuple(run.name for run in many), nodes, note=_against(base))
 
 
-def efficiencies_of_file(source: GivenFile, nodes: int, judged: Sequence[Run]) -> Efficiencies | None:
+def _efficiency_of_file(source: GivenFile, nodes: int, judged: Sequence[Run], *, verified: bool) -> Measured | None:
     """Return what a file of `hpcai500 scale --json` says; None if it lacks `nodes`.
 
     Nodes, processes and efficiency are computed again where the records are found. They are evidence where each record
-    is one of the `judged` runs, whose copy is then read; else they are the word of whoever vouches for the file.
+    is one of the `judged` runs, whose copy is then read; else they are the word of whoever vouches for the file. Where
+    only `verified` runs count, nobody's word does.
 
     Raises:
         RecordError: it is no JSON.
         UsageError: it is something else, or a prediction.
         WrongAnswerError: it contradicts its records.
     """
-    path = source.path
-    points = _points(source)
+    path, points = source.path, _points(source)
     doubt = _doubt(path, points, judged)
     there = [point for point in points if point["nodes"] == nodes]
     if not there:
@@ -196,9 +286,16 @@ def efficiencies_of_file(source: GivenFile, nodes: int, judged: Sequence[Run]) -
     value = number(point.get("parallel_efficiency"))
     if value is None:
         raise UsageError(f"{path}: the point of {nodes} node(s) has no parallel_efficiency")
-    notes = [f"as {path} says: {doubt}", source.doubt] if doubt else []
-    word = f"{path}: {doubt}" if doubt and source.doubt else ""
-    return Efficiencies((value,), (str(path),), int(base["processes"]), "; ".join(filter(None, notes)), word)
+    if verified and doubt and source.doubt:
+        return Measured(
+            missing=f"{path}: {doubt}, and the contract demands verified runs: give their submissions, no --scaling"
+        )
+    notes = [_against(base["processes"]), *([f"as {path} says: {doubt}", source.doubt] if doubt else [])]
+    return Measured((value,), (str(path),), nodes, note="; ".join(filter(None, notes)))
+
+
+def _against(processes: int) -> str:
+    return f"against {processes:,} {'process' if processes == 1 else 'processes'}"
 
 
 def _rates(few: Run, many: Run) -> tuple[float, float]:
@@ -271,149 +368,9 @@ def _found(path: Path, name: object) -> Path | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The numbers for one criterion, or what to do to get them.
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where numbers come from.
-
-    Attributes:
-        ceilings: files of `hpcai500 micro`.
-        scaling: a file of `hpcai500 scale --json`.
-        nodes: that the contract is about, where it says so.
-        verified: whether only runs of verified submissions count.
-    """
-
-    evidence: Evidence
-    ceilings: tuple[CeilingFile, ...] = ()
-    scaling: GivenFile | None = None
-    nodes: int | None = None
-    verified: bool = False
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The numbers for one criterion.
-
-    Attributes:
-        values: of each run, or the only one.
-        nodes: of the runs; None where none was found, or the source does not say.
-        interval: a 95 % confidence interval that the source itself tells.
-        missing: why there are none, and what to do; None where all are known.
-    """
-
-    values: tuple[float, ...] = ()
-    sources: tuple[str, ...] = ()
-    nodes: int | None = None
-    interval: tuple[float, float] | None = None
-    note: str = ""
-    missing: str | None = None
-
-
-def measure(criterion: CriterionTable, sources: Sources) -> Measured:
-    """Return what `sources` say of the metric of `criterion`.
-
-    Raises:
-        UsageError: a file is not what it should be, or it is open which benchmark is meant.
-    """
-    metric = criterion.subject
-    if metric.kind == "micro":
-        return _of_ceilings(metric, sources)
-    evidence = sources.evidence
-    if criterion.benchmark is None and len(evidence.benchmarks) > 1:
-        named = " and ".join(evidence.benchmarks)
-        raise UsageError(
-            f"{criterion.name}: there are records of {named}: say which is meant, benchmark = "
-            f'"{evidence.benchmarks[0]}", in each of the criteria'
-        )
-    nodes = criterion.nodes or sources.nodes
-    if metric.kind == "efficiency":
-        return _of_scaling(metric, sources, criterion.benchmark, nodes or 0)
-    runs = evidence.on_nodes(criterion.benchmark, nodes)
-    if not runs:
-        of = f" of {criterion.benchmark}" if criterion.benchmark else ""
-        on = f" on {count(nodes, 'node')}" if nodes else ""
-        return Measured(missing=f"no finished run{of}{on}: make them, and name their records")
-    return _of_runs(metric, runs)
-
-
-def of_each(metric: Metric, runs: Sequence[Run]) -> Measured:
-    """Return the metric of each of `runs`; it is missing if one of them does not know it: unknown is never good."""
-    found = [value_of(metric)(run.result) for run in runs]
-    nodes = runs[0].result.nodes
-    known = tuple(value for value in found if value is not None)
-    if len(known) == len(runs):
-        return Measured(known, tuple(run.name for run in runs), nodes)
-    unknown = next(run for run, value in zip(runs, found, strict=True) if value is None)
-    missing = f"unknown in {len(runs) - len(known)} of {count(len(runs), 'run')}, as in {unknown.name}"
-    why = unknown.result.power_note if metric.unit in ("J", "W", "FLOPS/W") else None
-    return Measured(nodes=nodes, missing=": ".join(part for part in (missing, why, metric.remedy) if part))
-
-
-def _of_runs(metric: Metric, runs: Sequence[Run]) -> Measured:
-    each = of_each(metric, runs)
-    if metric.kind == "run" or each.missing:
-        return each
-    variation = summarise(each.values).variation
-    if variation is None:
-        return Measured(nodes=each.nodes, missing=f"{count(len(runs), 'run')}: {metric.remedy}")
-    return Measured((variation,), (f"{len(runs)} runs",), each.nodes)
-
-
-def _of_ceilings(metric: Metric, sources: Sources) -> Measured:
-    found = [one for file in sources.ceilings if (one := file.ceiling(metric))]
-    if not found:
-        return Measured(missing=f"not measured: {metric.remedy}")
-    wrong = next((one for one in found if not one.verified), None)
-    if wrong:
-        return Measured(missing=f"{wrong.source.path}: what was timed is not marked as verified: measure again")
-    other = next((one for one in found if sources.nodes and one.nodes != sources.nodes), None)
-    if other:
-        on = "an unknown number of nodes" if other.nodes is None else count(other.nodes, "node")
-        return Measured(
-            missing=f"{other.source.path}: measured on {on}, but the contract requires {sources.nodes}: {metric.remedy}"
-        )
-    interval = found[0].interval if len(found) == 1 else None
-    return Measured(
-        tuple(one.value for one in found),
-        tuple(str(one.source.path) for one in found),
-        found[0].nodes,
-        interval,
-        "; ".join(one.source.doubt for one in found if one.source.doubt),
-    )
-
-
-def _of_scaling(metric: Metric, sources: Sources, benchmark: str | None, nodes: int) -> Measured:
-    runs = [run for run in sources.evidence.runs if benchmark in (None, run.result.benchmark)]
-    if sources.verified:
-        runs = [run for run in runs if sources.evidence.is_verified(run)]
-    if sources.scaling:
-        found = efficiencies_of_file(sources.scaling, nodes, runs)
-        if found and found.word and sources.verified:
-            return Measured(
-                missing=f"{found.word}, and the contract demands verified runs: give their submissions, no --scaling"
-            )
-    else:
-        try:
-            found = efficiencies_of_runs(runs, nodes)
-        except HpcAi500Error as error:
-            return Measured(missing=str(error))
-    if found is None:
-        return Measured(missing=f"not measured on {count(nodes, 'node')}: {metric.remedy}")
-    return Measured(found.values, found.sources, nodes, note=_against(found))
-
-
-def _against(found: Efficiencies) -> str:
-    processes = "process" if found.base_processes == 1 else "processes"
-    return "; ".join(part for part in (f"against {found.base_processes:,} {processes}", found.note) if part)
-
-
-# ----------------------------------------------------------------------------------------------------
 # The verdict on each contracted value.
 
 
-Verdict = Literal["pass", "fail", "missing"]
 _TOO_EFFICIENT = (
     f"above {MOST_EFFICIENCY:g}, which adding processes cannot cause: the baseline runs may have been slowed"
 )
@@ -439,15 +396,15 @@ class Judged:
     limits: Limits
     unit: str | None
     statistic: Statistic | None
-    measured: float | None
-    margin: float | None
-    interval: tuple[float, float] | None
-    values: tuple[float, ...]
-    sources: tuple[str, ...]
+    clause: str
     nodes: int | None
     verdict: Verdict
     note: str
-    clause: str = ""
+    measured: float | None = None
+    margin: float | None = None
+    interval: tuple[float, float] | None = None
+    values: tuple[float, ...] = ()
+    sources: tuple[str, ...] = ()
 
     @property
     def is_of_answers(self) -> bool:
@@ -503,10 +460,7 @@ def judge(
 ) -> Judged:
     """Judge one criterion by its number alone; the interval is evidence, with a note where it holds a limit."""
     if measured.missing:
-        return Judged(
-            name, metric, limits, unit, statistic, None, None, None, (), (), measured.nodes, "missing",
-            measured.missing, clause,
-        )  # fmt: skip
+        return Judged(name, metric, limits, unit, statistic, clause, measured.nodes, "missing", measured.missing)
     value = judged_value(measured.values, statistic or "every", limits)
     interval = measured.interval or (judged_interval(measured.values, statistic) if statistic else None)
     notes = [measured.note] if measured.note else []
@@ -515,21 +469,15 @@ def judge(
     if interval and limits.within(*interval):
         notes.append(_MORE_RUNS)
     return Judged(
-        name=name,
-        metric=metric,
-        limits=limits,
-        unit=unit,
-        statistic=statistic,
+        name, metric, limits, unit, statistic, clause, measured.nodes,
+        verdict="pass" if limits.holds(value) else "fail",
+        note="; ".join(notes),
         measured=value,
         margin=limits.margin(value),
         interval=interval,
         values=measured.values,
         sources=measured.sources,
-        nodes=measured.nodes,
-        verdict="pass" if limits.holds(value) else "fail",
-        note="; ".join(notes),
-        clause=clause,
-    )
+    )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -585,17 +533,12 @@ def _other_work(before: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
                 yield f"{what}: {short(left, 60)} in {old.name}, {short(right, 60)} in {new.name}"
 
 
-def _dataset(record: Record) -> Any:
-    last = next(iterate(reversed(record.events), "dataset"), None)
-    return last["value"].get("fingerprint") if last else None
-
-
 _WORK: dict[str, Callable[[Run], Any]] = {
     "benchmark": lambda run: run.result.benchmark,
     "problem (layer 9)": lambda run: run.record.tables.get("problem"),
     "ranks": lambda run: run.result.world_size,
     "nodes": lambda run: run.result.nodes,
-    "data": lambda run: _dataset(run.record),
+    "data": lambda run: last_value(run.record, "dataset").get("fingerprint"),
     "input": lambda run: run.result.input,
     "count of operations": lambda run: run.result.flops_convention,
 }
@@ -672,19 +615,16 @@ def _own_seconds(record: Record, of: str) -> dict[str, float]:
 
 def _of_ranks(record: Record) -> Iterator[tuple[Mapping[str, Any], float]]:
     """Yield each rank with its median step of the event `communication`, else with its mean step of `steps`."""
-    timed = [(rank, number(rank.get("own_seconds"))) for rank in _ranks(record, "communication")]
+    timed = [
+        (rank, number(rank.get("own_seconds"))) for rank in tables(last_value(record, "communication").get("ranks"))
+    ]
     if timed and all(seconds is not None for _, seconds in timed):
         yield from ((rank, seconds) for rank, seconds in timed if seconds is not None)
         return
-    for rank in _ranks(record, "steps"):
+    for rank in tables(last_value(record, "steps").get("ranks")):
         steps, wait, compute = (number(rank.get(key)) for key in ("steps", "data_wait_seconds", "compute_seconds"))
         if steps and wait is not None and compute is not None:
             yield rank, (wait + compute) / steps
-
-
-def _ranks(record: Record, key: str) -> list[Mapping[str, Any]]:
-    last = next(iterate(reversed(record.events), key), None)
-    return tables(table(last["value"]).get("ranks")) if last else []
 
 
 def _differences(runs: Sequence[Run], host: str) -> Iterator[str]:
@@ -710,8 +650,7 @@ def _ceilings(runs: Sequence[Run], files: Sequence[CeilingFile]) -> Iterator[str
 
 def _share_of_mean(record: Record) -> tuple[float, str] | None:
     """Return what the slowest rank reached in the event `ceilings`, as a share of the mean rank, and its host."""
-    last = next(iterate(reversed(record.events), "ceilings"), None)
-    value = table(last["value"]) if last else {}
+    value = last_value(record, "ceilings")
     together, slowest, ranks = (number(value.get(key)) for key in ("flops", "slowest_flops", "ranks"))
     if not together or slowest is None or ranks is None or ranks < 2:
         return None

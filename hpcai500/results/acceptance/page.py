@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -75,14 +75,15 @@ def _parts(rows: Sequence[Judged], axis: Axis, left: float, height: float) -> It
         yield label(across(value), floor + 14, name, "tick", "middle")
     yield label((left + right) / 2, height - 6, axis.label, "name", "middle")
     for number, one in enumerate(rows):
-        middle = _TOP + _ROW * (number + 0.5)
-        yield from _row(one, middle, axis, left, right)
+        yield from _row(one, _TOP + _ROW * (number + 0.5), axis, across)
     yield element("line", x1=across(100), x2=across(100), y1=2, y2=floor, class_="level")
 
 
-def _row(one: Judged, middle: float, axis: Axis, left: float, right: float) -> Iterator[Markup]:
+def _row(one: Judged, middle: float, axis: Axis, place: Callable[[float], float]) -> Iterator[Markup]:
+    left, right = place(axis.low), place(axis.high)
+
     def across(value: float) -> float:
-        return left + axis.place(_percent(one, value)) * (right - left)
+        return place(_percent(one, value))
 
     lowest, highest = one.limits.lowest, one.limits.highest
     start, stop = left if lowest is None else across(lowest), right if highest is None else across(highest)
@@ -194,9 +195,9 @@ def _criteria(criteria: Sequence[Judged]) -> Iterator[Block]:
         yield Sentences(notes[:_MOST_ROWS], "soft")
     measured = [one for one in criteria if one.measured is not None][:_MOST_DRAWN]
     if measured:
-        keys = (Key("accepted", 0, "dashes"), Key("measured, kept", 3, "dot"), Key("measured, missed", 4, "dot"))
+        keys = (Key("measured, kept", _GOOD, "dot"), Key("measured, missed", _BAD, "dot"))
         note = "The grey field is what is accepted; the line is the 95 % interval; small dots are runs."
-        yield Chart("Measured against contracted", margins(measured), note, keys[1:])
+        yield Chart("Measured against contracted", margins(measured), note, keys)
 
 
 def _unbroken(text: str) -> str:
@@ -230,7 +231,9 @@ def _worst(acceptance: Acceptance) -> Iterator[Block]:
 def _evidence(acceptance: Acceptance) -> Iterator[Block]:
     evidence = acceptance.evidence
     caption = "The hash of a record's last event, or of the last line of a campaign's journal, stands for all of it"
-    yield Table(caption, ("record", "of", "SHA-256"), list(_records(evidence)), left_out=_left_out(evidence))
+    yield Table(
+        caption, ("record", "of", "SHA-256"), list(_records(evidence)), left_out=max(0, len(evidence.runs) - _MOST_ROWS)
+    )
     if evidence.faults:
         yield Sentences([short(f"{fault.path}: {fault.problem}", 300) for fault in evidence.faults[:20]], "bad")
     yield Table("Software", ("", ""), list(_software(acceptance)))
@@ -239,11 +242,11 @@ def _evidence(acceptance: Acceptance) -> Iterator[Block]:
 def _records(evidence: Evidence) -> Iterator[Row]:
     """Each campaign with its runs below it, then the runs that are of none."""
     shown_runs = evidence.runs[:_MOST_ROWS]
-    folders = [campaign.path for campaign in evidence.campaigns]
     for campaign in evidence.campaigns:
-        yield (f"campaign {short(campaign.path, 120)}",)
+        yield (f"campaign {short(evidence.told(campaign.path), 120)}",)
         yield "its journal", attempts_text(campaign), campaign.head
         yield from (_record(run, run.record.path.name) for run in shown_runs if run.record.path.parent == campaign.path)
+    folders = [campaign.path for campaign in evidence.campaigns]
     alone = [run for run in shown_runs if run.record.path.parent not in folders]
     if alone and folders:
         yield ("other records",)
@@ -252,10 +255,6 @@ def _records(evidence: Evidence) -> Iterator[Row]:
 
 def _record(run: Run, name: str) -> Row:
     return short(name, 120), f"{run.result.benchmark}, {count(run.result.nodes, 'node')}", run.head
-
-
-def _left_out(evidence: Evidence) -> int:
-    return max(0, len(evidence.runs) - _MOST_ROWS)
 
 
 def _software(acceptance: Acceptance) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from hpcai500 import __version__
 from hpcai500.campaign.journal import Campaign
@@ -31,11 +31,9 @@ from hpcai500.results.acceptance.evidence import (
     judge_requirements,
     not_rankable,
     open_verified,
-    paths_shown,
     read_evidence,
-    renamed,
-    renamed_text,
     subjects,
+    told,
 )
 from hpcai500.results.acceptance.measured import (
     Judged,
@@ -172,7 +170,7 @@ class Acceptance:
             "faults": [{"path": str(fault.path), "problem": fault.problem} for fault in self.evidence.faults],
             "campaigns": [
                 {
-                    "path": str(campaign.path),
+                    "path": self.evidence.told(campaign.path),
                     "identity": campaign.identity,
                     "journal_head": campaign.head,
                     "attempts": dict(Counter(attempt.status for attempt in campaign.attempts)),
@@ -206,16 +204,14 @@ def accept(request: Request, now: datetime | None = None, tracker: Tracker = sil
         return _accept(request, request.records, (), trust, now)
     with scratch_folder(os.environ, Path.cwd()) as folder:
         opened = tuple(
-            open_verified(path, Path(folder, f"submission-{number}"), trust, tracker)
+            open_verified(path, Path(folder, f"submission-{number:06}"), trust, tracker)
             for number, path in enumerate(files, 1)
         )
-        places = paths_shown(opened)
-        campaigns = {file: campaign for campaign, file in places.items()}
+        campaigns = {one.path: one.campaign for one in opened}
         try:
-            made = _accept(request, [campaigns.get(path, path) for path in request.records], opened, trust, now)
+            return _accept(request, [campaigns.get(path, path) for path in request.records], opened, trust, now)
         except HpcAi500Error as error:
-            raise type(error)(renamed_text(str(error), places)) from error
-        return cast("Acceptance", renamed(made, places))
+            raise type(error)(told(error, opened)) from error
 
 
 def _trust(request: Request) -> Trust:
@@ -395,10 +391,11 @@ def _head(acceptance: Acceptance) -> Iterator[str]:
         yield from (f"            not checked: {said}" for said in submission.not_checked)
     for source in acceptance.sources:
         yield f"figures     {source.sentence}"
-    for campaign in acceptance.evidence.campaigns:
-        yield f"campaign    {campaign.path}: {attempts_text(campaign)} (journal {campaign.head[:12]}…)"
-    folders = [campaign.path for campaign in acceptance.evidence.campaigns]
-    alone = [run for run in acceptance.evidence.runs if run.record.path.parent not in folders]
+    evidence = acceptance.evidence
+    for campaign in evidence.campaigns:
+        path = evidence.told(campaign.path)
+        yield f"campaign    {path}: {attempts_text(campaign)} (journal {campaign.head[:12]}…)"
+    alone = evidence.alone
     for run in alone[:_MOST_RECORDS]:
         yield f"record      {run.name} (last event {run.head[:12]}…)"
     if len(alone) > _MOST_RECORDS:

@@ -220,34 +220,41 @@ def make_line(record: Record, tables: Mapping[str, Any], folder: str) -> str | N
 
     Seed and layout are not in a record: the fingerprint shows whether it is the same set.
     """
-    facts = data_facts(record)
-    makers = {"ic": _images, "ewa": _years}
+    facts, problem = data_facts(record), tables.get("problem")
     benchmark = tables.get("benchmark")
-    if not facts.get("synthetic") or benchmark not in makers:
+    if not facts.get("synthetic"):
         return None
     try:
-        options = dict(makers[benchmark](facts, tables["problem"]))
+        if benchmark == "ic":
+            options = _images(facts)
+        elif benchmark == "ewa":
+            options = _years(facts, problem)
+        else:
+            return None
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
     words = (f"{option} {shlex.quote(str(value))}" for option, value in options.items())
     return " ".join([f"hpcai500 data make {benchmark} {folder}", *words])
 
 
-def _images(facts: Mapping[str, Any], problem: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    del problem
+def _images(facts: Mapping[str, Any]) -> dict[str, object]:
     classes = int(facts["classes"])
-    yield "--classes", classes
-    for option, key in (("--train-per-class", "training_samples"), ("--val-per-class", "evaluation_samples")):
-        yield option, _each(facts[key], classes)
+    return {
+        "--classes": classes,
+        "--train-per-class": _each(facts["training_samples"], classes),
+        "--val-per-class": _each(facts["evaluation_samples"], classes),
+    }
 
 
-def _years(facts: Mapping[str, Any], problem: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _years(facts: Mapping[str, Any], problem: Any) -> dict[str, object]:
     spans = [_span(problem[key]) for key in ("training_years", "evaluation_years")]
     height, width = map(int, facts["grid"])
-    yield "--years", f"{min(first for first, _ in spans)}-{max(last for _, last in spans)}"
-    yield "--images-per-year", _each(facts["training_samples"], spans[0][1] - spans[0][0] + 1)
-    yield "--height", height
-    yield "--width", width
+    return {
+        "--years": f"{min(first for first, _ in spans)}-{max(last for _, last in spans)}",
+        "--images-per-year": _each(facts["training_samples"], spans[0][1] - spans[0][0] + 1),
+        "--height": height,
+        "--width": width,
+    }
 
 
 def _span(years: Any) -> tuple[int, int]:
@@ -256,6 +263,7 @@ def _span(years: Any) -> tuple[int, int]:
 
 
 def _each(samples: Any, groups: int) -> int:
+    """How many samples are in each group; raises ValueError where there are not as many in each."""
     whole, rest = divmod(int(samples), groups)
     if rest or not whole:
         raise ValueError("not as many in each: no set that is made so")
@@ -314,7 +322,11 @@ def _is_of_the_system(difference: Difference) -> bool:
 
 
 def _sentence(difference: Difference) -> str:
-    return f"{difference.field} is {difference.reference} in the original, {difference.value} in the repetition"
+    return f"{difference.field} is {_both(difference.reference, difference.value)}"
+
+
+def _both(ours: object, theirs: object) -> str:
+    return f"{ours} in the original, {theirs} in the repetition"
 
 
 def _batch_obstacle(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
@@ -334,7 +346,7 @@ def _data_obstacles(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterato
             {found[kind] for record in side if kind in (found := fingerprints_of(record))} for side in (ours, theirs)
         )
         if left != right:
-            yield f"other data: the fingerprint is {_listed(left)} in the original, {_listed(right)} in the repetition"
+            yield f"other data: the fingerprint is {_both(_listed(left), _listed(right))}"
         return
 
 
@@ -347,7 +359,7 @@ def _hardware_differences(one: Record, other: Record) -> Iterator[str]:
     for what in ("processors", "accelerators"):
         ours, theirs = (_counted(side[what]) for side in (left, right))
         if ours != theirs:
-            yield f"{what}: {_told(ours)} in the original, {_told(theirs)} in the repetition"
+            yield f"{what}: {_both(_told(ours), _told(theirs))}"
 
 
 def _counted(names: Sequence[Any]) -> Counter[str]:
@@ -363,17 +375,17 @@ def _company_differences(one: Side, other: Side) -> Iterator[str]:
     left, right = company(one.records[0]), company(other.records[0])
     for key, word in _COMPANY.items():
         if key in left and key in right and left[key] != right[key]:
-            yield f"{word}: {left[key]} in the original, {right[key]} in the repetition"
+            yield f"{word}: {_both(left[key], right[key])}"
 
 
 def _software_differences(one: Record, other: Record) -> Iterator[str]:
     left, right = (system_identity(record.system) for record in (one, other))
     for what in _SOFTWARE:
         if _first(left[what]) != _first(right[what]):
-            yield f"{what}: {_first(left[what])} in the original, {_first(right[what])} in the repetition"
+            yield f"{what}: {_both(_first(left[what]), _first(right[what]))}"
     ours, theirs = (company(record).get("library") for record in (one, other))
     if None not in (ours, theirs) and ours != theirs:
-        yield f"library: {ours} in the original, {theirs} in the repetition"
+        yield f"library: {_both(ours, theirs)}"
 
 
 def _first(found: Any) -> Any:
@@ -487,7 +499,7 @@ class Replication:
         unknown = [f"{side.path}: {side.no_level}" for side in (ours, theirs) if side.no_level]
         if unknown or ours.level == theirs.level:
             return tuple(unknown)
-        return (f"the level is {ours.level} in the original, {theirs.level} in the repetition",)
+        return (f"the level is {_both(ours.level, theirs.level)}",)
 
 
 def compare_sides(

@@ -22,7 +22,7 @@ import tomli_w
 from hpcai500.campaign.journal import Campaign, create_campaign
 from hpcai500.campaign.standing import ODD, SEED, company
 from hpcai500.errors import RunError, UsageError
-from hpcai500.files import write_atomically
+from hpcai500.files import make_empty, write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.recipe import differences, load_recipe, parse_resolved
 from hpcai500.results.replication.comparison import (
@@ -114,6 +114,8 @@ _FACTS: Mapping[str, Callable[[System], Any]] = {
 
 
 _MOST_LINES = 20
+# (launcher, nodes, ranks per node, campaign's folder) -> the command line that runs a campaign.
+LaunchLine = Callable[[str, int, int, Path], str]
 
 
 @dataclass(frozen=True)
@@ -129,109 +131,119 @@ class Guide:
     data: Path | None
     same_seeds: bool
     systems: Sequence[Beside]
-    launch_line: Callable[[str, int, int, Path], str]
+    launch_line: LaunchLine
 
 
 def guide_text(guide: Guide) -> str:
     """The page, in Markdown."""
-    parts = [_head(guide), _guide_software(guide), _data(guide), _launch(guide), _systems(guide), _comparison(guide)]
-    return "\n".join(line for part in parts for line in [*part, ""])
+    parts = [_head(guide), _software_part(guide), _data(guide), _launch(guide), _systems(guide), _comparison(guide)]
+    return "\n".join(parts)
 
 
-def _head(guide: Guide) -> Iterator[str]:
+def _head(guide: Guide) -> str:
     side, manifest = guide.original, guide.original.manifest
     assert manifest is not None
-    yield f"# To repeat: {_cell(manifest.system)} ({_cell(manifest.organisation)})"
-    yield ""
-    yield f"- Submission: `{shlex.quote(str(side.path))}`, verified; signed by {_cell(_signer(side))}"
-    yield f"- Benchmark: {_cell(manifest.benchmark)}, edition {_cell(manifest.edition)}, level {side.level or 'none'}"
-    yield f"- System: {_cell(accelerators_of(side.records[0]))}; {_cell(framework_of(side.records[0]))}"
-    yield f"- Runs: {len(side.results)} of {len(side.campaign.trials)} planned, {len(side.campaign.attempts)} attempts"
-    yield f"- Recipe as submitted: `submitted-recipe.toml`, SHA-256 of its values {side.campaign.start['recipe_hash']}"
-    yield ""
-    yield "What is quoted below comes from the submission: read a line before you run it."
+    signer = (side.verification.signer if side.verification else None) or "nobody"
+    return f"""\
+# To repeat: {_cell(manifest.system)} ({_cell(manifest.organisation)})
+
+- Submission: `{shlex.quote(str(side.path))}`, verified; signed by {_cell(signer)}
+- Benchmark: {_cell(manifest.benchmark)}, edition {_cell(manifest.edition)}, level {side.level or "none"}
+- System: {_cell(accelerators_of(side.records[0]))}; {_cell(framework_of(side.records[0]))}
+- Runs: {len(side.results)} of {len(side.campaign.trials)} planned, {len(side.campaign.attempts)} attempts
+- Recipe as submitted: `submitted-recipe.toml`, SHA-256 of its values {side.campaign.start["recipe_hash"]}
+
+What is quoted below comes from the submission: read a line before you run it.
+"""
 
 
-def _signer(side: Side) -> str:
-    return (side.verification.signer if side.verification else None) or "nobody"
-
-
-def _guide_software(guide: Guide) -> Iterator[str]:
+def _software_part(guide: Guide) -> str:
     record = guide.original.records[0]
     package, image = package_of(record), image_of(record)
-    yield "## 1. The software"
-    yield ""
+    where = "The runs took place in no image: install the same version."
     if image:
-        yield "The runs took place in an image. Fetch or build the one whose content has the hash"
-        yield ""
-        yield f"    {plain(image)}"
-        yield ""
-        yield "and see by `apptainer run IMAGE.sif version` that it is this one."
-    else:
-        yield "The runs took place in no image: install the same version."
-    yield ""
-    yield f"    hpcai500 {plain(str(package.get('version')))}"
-    yield f"    code     {plain(str(package.get('code_sha256')))}"
-    yield f"    core     {plain(str(package.get('core_sha256')))}"
-    yield ""
-    yield "`hpcai500 version` prints the same of yours. The Python sources that ran lie in the submission:"
-    yield ""
-    yield f"    unzip {shlex.quote(str(guide.original.path))} 'code/*'"
+        where = f"""\
+The runs took place in an image. Fetch or build the one whose content has the hash
+
+    {plain(image)}
+
+and see by `apptainer run IMAGE.sif version` that it is this one."""
+    return f"""\
+## 1. The software
+
+{where}
+
+    hpcai500 {plain(str(package.get("version")))}
+    code     {plain(str(package.get("code_sha256")))}
+    core     {plain(str(package.get("core_sha256")))}
+
+`hpcai500 version` prints the same of yours. The Python sources that ran lie in the submission:
+
+    unzip {shlex.quote(str(guide.original.path))} 'code/*'
+"""
 
 
-def _data(guide: Guide) -> Iterator[str]:
+def _data(guide: Guide) -> str:
     record = guide.original.records[0]
     facts = data_facts(record)
     folder = shlex.quote(str(guide.data)) if guide.data else "DATA"
-    yield "## 2. The data"
-    yield ""
     samples, others = (_cell(str(facts.get(key))) for key in ("training_samples", "evaluation_samples"))
-    yield f"`{plain(guide.recipe.problem.dataset)}`: {samples} samples to train on, {others} to evaluate on, known by"
-    yield "the fingerprint of its"
-    yield ""
-    yield from (f"    {kind:14} {plain(text)}" for kind, text in fingerprints_of(record).items())
-    yield ""
+    made = ""
     if line := make_line(record, guide.original.tables, folder):
-        yield "hpcai500 has made it, and makes it again (another `--seed` or layout, which no record tells, would show"
-        yield "in the fingerprint):"
-        yield ""
-        yield f"    {line}"
-        yield ""
-    yield "Yours must be the same set, by the fingerprint that this prints; other data are no repetition:"
-    yield ""
-    yield f"    hpcai500 data check {guide.recipe.benchmark} {folder}"
+        made = f"""\
+hpcai500 has made it, and makes it again (another `--seed` or layout, which no record tells, would show
+in the fingerprint):
+
+    {line}
+
+"""
+    known_by = "".join(f"    {kind:14} {plain(text)}\n" for kind, text in fingerprints_of(record).items())
+    return f"""\
+## 2. The data
+
+`{plain(guide.recipe.problem.dataset)}`: {samples} samples to train on, {others} to evaluate on, known by
+the fingerprint of its
+
+{known_by}
+{made}Yours must be the same set, by the fingerprint that this prints; other data are no repetition:
+
+    hpcai500 data check {guide.recipe.benchmark} {folder}
+"""
 
 
-def _launch(guide: Guide) -> Iterator[str]:
+def _launch(guide: Guide) -> str:
     side, started = guide.original, company(guide.original.records[0])
-    launchers = _launchers(side.campaign)
-    folder = guide.campaign.path
-    yield "## 3. The runs"
-    yield ""
-    yield f"The original ran on {started.get('nodes')} node(s) with {started.get('world_size')} ranks, backend"
-    yield f"{_cell(str(started.get('backend')))} ({_cell(str(started.get('library')))}), started by:"
-    yield ""
-    yield from (f"    {line}" for line in _commands(side.campaign))
-    yield ""
-    yield f"(launcher: {', '.join(map(_cell, launchers)) or 'unknown'})"
-    yield ""
+    launchers, folder, hardware = _launchers(side.campaign), guide.campaign.path, guide.recipe.hardware
+    commands = "".join(f"    {line}\n" for line in _commands(side.campaign))
     seeds = [trial.seed for trial in guide.campaign.trials]
-    yield f"A campaign of {len(seeds)} runs is planned in `{folder.name}/`, with the seeds {seeds[0]} to {seeds[-1]}:"
     if guide.same_seeds:
-        yield "those of the original (--same-seeds). Runs that begin alike are no independent draws: this shows that"
-        yield "the submitted runs can be done again, less so that others would come out the same."
+        whose = """\
+those of the original (--same-seeds). Runs that begin alike are no independent draws: this shows that
+the submitted runs can be done again, less so that others would come out the same."""
     else:
-        yield "your own, not those of the original. Other seeds are independent draws, as the comparison assumes, and"
-        yield "they show whether the original's were lucky ones (`--same-seeds` takes those)."
-    yield f"Its identity, to register before the first run: `{guide.campaign.identity}`"
-    yield ""
-    hardware = guide.recipe.hardware
+        whose = """\
+your own, not those of the original. Other seeds are independent draws, as the comparison assumes, and
+they show whether the original's were lucky ones (`--same-seeds` takes those)."""
     launcher = launchers[0] if launchers else "none"
     line = guide.launch_line(launcher, hardware.nodes, hardware.accelerators_per_node, folder)
-    yield f"    {line}{'' if guide.data else ' --data DATA'}"
-    yield ""
-    yield "Every attempt counts and stays in its journal; the same line goes on after whatever has stopped it"
-    yield "(docs/launching.md has the other launchers, and images)."
+    return f"""\
+## 3. The runs
+
+The original ran on {started.get("nodes")} node(s) with {started.get("world_size")} ranks, backend
+{_cell(str(started.get("backend")))} ({_cell(str(started.get("library")))}), started by:
+
+{commands}
+(launcher: {", ".join(map(_cell, launchers)) or "unknown"})
+
+A campaign of {len(seeds)} runs is planned in `{folder.name}/`, with the seeds {seeds[0]} to {seeds[-1]}:
+{whose}
+Its identity, to register before the first run: `{guide.campaign.identity}`
+
+    {line}{"" if guide.data else " --data DATA"}
+
+Every attempt counts and stays in its journal; the same line goes on after whatever has stopped it
+(docs/launching.md has the other launchers, and images).
+"""
 
 
 def _launchers(campaign: Campaign) -> list[str]:
@@ -247,26 +259,32 @@ def _commands(campaign: Campaign) -> list[str]:
     return [*found[:_MOST_LINES], *([f"… and {left_out} more"] if left_out > 0 else [])]
 
 
-def _systems(guide: Guide) -> Iterator[str]:
-    yield "## 4. The system, beside the machine on which this page was written"
-    yield ""
-    yield "| | the submission's | here | |"
-    yield "|---|---|---|---|"
-    for one in guide.systems:
-        yield f"| {one.what} | {_cell(one.theirs)} | {_cell(one.here)} | {'differs' if one.differs else ''} |"
-    yield ""
-    yield "On other processors or accelerators, or another number of them, it is another system: quality and level must"
-    yield "come out the same, speed is only told. Plan for it with `--set hardware.nodes=…` and the like; an update"
-    yield "must stay over as many samples (`--set hyperparameters.batch_size=…`)."
+def _systems(guide: Guide) -> str:
+    rows = "".join(
+        f"| {one.what} | {_cell(one.theirs)} | {_cell(one.here)} | {'differs' if one.differs else ''} |\n"
+        for one in guide.systems
+    )
+    return f"""\
+## 4. The system, beside the machine on which this page was written
+
+| | the submission's | here | |
+|---|---|---|---|
+{rows}
+On other processors or accelerators, or another number of them, it is another system: quality and level must
+come out the same, speed is only told. Plan for it with `--set hardware.nodes=…` and the like; an update
+must stay over as many samples (`--set hyperparameters.batch_size=…`).
+"""
 
 
-def _comparison(guide: Guide) -> Iterator[str]:
-    yield "## 5. The verdict"
-    yield ""
+def _comparison(guide: Guide) -> str:
     submission, folder = (shlex.quote(str(path)) for path in (guide.original.path, guide.campaign.path))
-    yield f"    hpcai500 replicate {submission} --with {folder}"
-    yield ""
-    yield "docs/replication.md says how it is found."
+    return f"""\
+## 5. The verdict
+
+    hpcai500 replicate {submission} --with {folder}
+
+docs/replication.md says how it is found.
+"""
 
 
 def _cell(text: str) -> str:
@@ -311,10 +329,6 @@ class Plan:
     guide: Path
 
 
-# (launcher, nodes, ranks per node, campaign's folder) -> the command line that runs a campaign.
-LaunchLine = Callable[[str, int, int, Path], str]
-
-
 def plan_replication(original: Side, request: PlanRequest, here: System, launch_line: LaunchLine) -> Plan:
     """Write recipe, campaign and guide into the folder of `request`, which must be empty or absent.
 
@@ -348,9 +362,7 @@ def plan_replication(original: Side, request: PlanRequest, here: System, launch_
 def _empty_again_on_failure(folder: Path) -> Iterator[None]:
     """`folder`, made or found empty; a full disk or Ctrl-C leaves it empty, so that the same command works again."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"{folder}: not empty; give another folder: -o DIR")
+        make_empty(folder, UsageError, "give another folder: -o DIR")
         try:
             yield
         except BaseException:

@@ -25,8 +25,8 @@ from hpcai500.hosts import expand_hosts
 from hpcai500.recipe import tables_hash
 from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, parse_events
 from hpcai500.results.submission.claim import claim_of
-from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Anonymised, LeftOut, kind_of
-from hpcai500.results.submission.pack import Content, Gathered
+from hpcai500.results.submission.manifest import ACCOUNTING, CAMPAIGN, LOGS, Anonymised, Form, LeftOut, kind_of
+from hpcai500.results.submission.pack import Content, Gathered, content_bytes, content_of
 
 # ----------------------------------------------------------------------------------------------------
 # Finding the names of hosts, their domains, and users.
@@ -48,22 +48,10 @@ _NOBODY = frozenset({"localhost", "localhost.localdomain"})
 # Names of accounts that belong to no person, and words of records: replaced only within paths of home folders.
 _COMMON = frozenset(
     {
-        "root",
-        "user",
-        "users",
-        "admin",
-        "hpc",
-        "hpcai500",
-        "python",
-        "data",
-        "train",
-        "test",
-        "ubuntu",
-        "slurm",
-        "ic",
+        "root", "user", "users", "admin", "hpc", "hpcai500", "python", "data", "train", "test", "ubuntu", "slurm", "ic",
         "ewa",
     }
-)
+)  # fmt: skip
 _PREFIXES = ("node", "host", "machine", "computer", "n-of-cluster")
 _LEAST_USER = 3
 
@@ -91,22 +79,32 @@ def find_names(documents: Iterable[Any], texts: Iterable[str], here: str, user: 
             if key in _HOST_KEYS:
                 found.hosts |= set(_hosts(text))
     found.hosts -= _NOBODY
-    found.domains |= {domain for name in (*found.hosts, here) if _is_domain(domain := name.partition(".")[2])}
     known = {host.lower() for host in found.hosts}
-    for text in strings:
-        found.users |= {one for _, one in HOME.findall(text)}
-        _learn_listed(found, text, known)
-    known = {host.lower() for host in found.hosts}
-    for text in strings:
-        _learn_qualified(found, text, known)
-    for text in strings:
-        _learn_of_domain(found, text)
-    if user:
-        found.users.add(user)
+    # If a list in Slurm's short form names a known host, all that it names are hosts.
+    for names in (_hosts(listed) for text in strings if "[" in text for listed in HOST_LIST.findall(text)):
+        if any(name.lower() in known for name in names):
+            found.hosts |= set(names)
+    _learn_qualified(found, {run for text in strings for run in RUN.findall(text) if "." in run}, here)
+    found.users = {user for text in strings for _, user in HOME.findall(text)} | ({user} if user else set())
     for host in found.hosts:
         if not any(character.isalpha() for character in host) and "." not in host:
             raise UsageError(f"--anonymise: the host {host} has a name that cannot be told from a number: leave it out")
     return found
+
+
+def _learn_qualified(found: Found, dotted: set[str], here: str) -> None:
+    """If n1 is a host, `n1.cluster.example.org` names it too, and whatever is in its domain is a host of the site."""
+    found.domains = {domain for name in (*found.hosts, here) if _is_domain(domain := name.partition(".")[2])}
+    known = {host.lower() for host in found.hosts}
+    for name in dotted:
+        host, _, domain = name.partition(".")
+        last = domain.rpartition(".")[2]
+        if host.lower() in known and _is_domain(domain) and last.isalpha() and last.lower() not in _SUFFIXES:
+            found.hosts.add(name)
+            found.domains.add(domain)
+    domains = {domain.lower() for domain in found.domains}
+    endings = tuple(f".{domain}" for domain in domains)
+    found.hosts |= {name for name in dotted if name.lower().endswith(endings) and name.lower() not in domains}
 
 
 def pseudonyms(found: Found, here: str) -> dict[str, str]:
@@ -122,7 +120,7 @@ def pseudonyms(found: Found, here: str) -> dict[str, str]:
     prefix = next(one for one in _PREFIXES if not any(one in PIECE.findall(name) for name in identities))
     width = max(3, len(str(len(identities))))
     numbers = {identity: f"{prefix}-{number:0{width}d}" for number, identity in enumerate(identities, 1)}
-    chosen = {f"{name}": f"domain-{number:03d}" for number, name in enumerate(sorted(map(str.lower, found.domains)), 1)}
+    chosen = {name: f"domain-{number:03d}" for number, name in enumerate(sorted(map(str.lower, found.domains)), 1)}
     for identity, number in numbers.items():
         # A host is called by its short name as well.
         chosen.setdefault(identity.partition(".")[0], number)
@@ -173,36 +171,6 @@ def _hosts(text: str) -> list[str]:
 
 def _is_domain(text: str) -> bool:
     return "." in text and any(character.isalpha() for character in text)
-
-
-def _learn_qualified(found: Found, text: str, known: set[str]) -> None:
-    """If n1 is a host, `n1.cluster.example.org` names it too."""
-    if "." not in text:
-        return
-    for run in RUN.findall(text):
-        short, _, domain = run.partition(".")
-        last = domain.rpartition(".")[2]
-        if short.lower() in known and _is_domain(domain) and last.isalpha() and last.lower() not in _SUFFIXES:
-            found.hosts.add(run)
-            found.domains.add(domain)
-
-
-def _learn_listed(found: Found, text: str, known: set[str]) -> None:
-    """If a list in Slurm's short form names a known host, all that it names are hosts."""
-    if "[" not in text:
-        return
-    for listed in HOST_LIST.findall(text):
-        names = _hosts(listed)
-        if any(name.lower() in known for name in names):
-            found.hosts |= set(names)
-
-
-def _learn_of_domain(found: Found, text: str) -> None:
-    """Whatever is in a known domain is a host of the site."""
-    for domain in list(found.domains):
-        if domain.lower() in text.lower():
-            ending = f".{domain.lower()}"
-            found.hosts |= {run for run in RUN.findall(text) if run.lower().endswith(ending) and run.lower() != domain}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -345,30 +313,51 @@ def anonymise(
         RecordError: the chain of a log is broken, so that nothing can be computed again.
         UsageError: a name cannot be replaced without damage.
     """
-    files = _Files(gathered)
-    _leave_unread_traces(gathered, files, longest_trace)
+    _leave_unread_traces(gathered, longest_trace)
     user = _user() if user is None else user
-    found = find_names(files.documents(), files.texts(), here, user)
+    found = find_names(_documents(gathered), _texts(gathered), here, user)
     names = pseudonyms(found, here)
-    rewriting = _Rewriting(files, folder, Replacer(names, user_pseudonyms(found)))
+    rewriting = _Rewriting(gathered.files, folder, Replacer(names, user_pseudonyms(found)))
     gathered.files = rewriting.rewritten()
     gathered.left_out = [rewriting.left_out(one) for one in gathered.left_out]
     _require_same_claim(campaign, read_campaign(folder / CAMPAIGN))
-    hosts = {word for name, word in names.items() if name in {host.lower() for host in found.hosts}}
+    hosts = {names[host.lower()] for host in found.hosts}
     return Anonymised(hosts=len(hosts), original_campaign=campaign.identity, original_heads=rewriting.original_heads)
 
 
-def _leave_unread_traces(gathered: Gathered, files: _Files, longest_bytes: int) -> None:
+def _leave_unread_traces(gathered: Gathered, longest_bytes: int) -> None:
     """Leave out traces that cannot be searched for names: reading one takes ten times its size in memory."""
-    traces = {path for path in files.paths("bytes") if "/trace/" in path}
-    for path in sorted(traces | set(files.traces())):
-        if not path.endswith(".json"):
+    for path in _paths(gathered, "bytes"):
+        if "/trace/" in path and not path.endswith(".json"):
             gathered.leave(path, "--anonymise: no JSON, so that names in it would not be found")
-        elif files.size_bytes(path) > longest_bytes:
+        elif path.endswith(".json") and content_bytes(gathered.files[path]) > longest_bytes:
             gathered.leave(path, f"--anonymise: over {longest_bytes >> 20} MiB, too long to look for names in it")
         else:
             continue
         del gathered.files[path]
+
+
+def _paths(gathered: Gathered, form: Form) -> list[str]:
+    return [path for path in sorted(gathered.files) if (kind := kind_of(path)) and kind.form == form]
+
+
+def _documents(gathered: Gathered) -> Iterator[Any]:
+    for path in _paths(gathered, "json lines"):
+        yield from parse_events(whole_lines(content_of(gathered.files[path])), path)[0]
+    for path in (*_paths(gathered, "json"), *(path for path in _paths(gathered, "bytes") if path.endswith(".json"))):
+        try:
+            yield json.loads(content_of(gathered.files[path]))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not JSON, so that names in it cannot be replaced: {error}") from error
+    for path in _paths(gathered, "toml"):
+        yield tomllib.loads(content_of(gathered.files[path]).decode())
+
+
+def _texts(gathered: Gathered) -> Iterator[str]:
+    for path in _paths(gathered, "text"):
+        yield path
+        yield content_of(gathered.files[path]).decode("utf-8", errors="replace")
+    yield from _paths(gathered, "csv")
 
 
 def _user() -> str:
@@ -392,58 +381,15 @@ def _require_same_claim(before: Campaign, after: Campaign) -> None:
         )
 
 
-class _Files:
-    def __init__(self, gathered: Gathered) -> None:
-        self.all = gathered.files
-
-    def content(self, path: str) -> bytes:
-        source = self.all[path]
-        return source if isinstance(source, bytes) else source.read_bytes()
-
-    def paths(self, form: str) -> list[str]:
-        return [path for path in sorted(self.all) if (kind := kind_of(path)) and kind.form == form]
-
-    def events(self, path: str) -> list[Event]:
-        """Events of a log, without a last line that a crash cut off."""
-        return parse_events(whole_lines(self.content(path)), path)[0]
-
-    def traces(self) -> list[str]:
-        return [path for path in self.paths("bytes") if path.endswith(".json")]
-
-    def document(self, path: str) -> Any:
-        try:
-            return json.loads(self.content(path))
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: not JSON, so that names in it cannot be replaced: {error}") from error
-
-    def size_bytes(self, path: str) -> int:
-        source = self.all[path]
-        return len(source) if isinstance(source, bytes) else source.stat().st_size
-
-    def documents(self) -> Iterator[Any]:
-        for path in self.paths("json lines"):
-            yield from self.events(path)
-        for path in (*self.paths("json"), *self.traces()):
-            yield self.document(path)
-        for path in self.paths("toml"):
-            yield tomllib.loads(self.content(path).decode())
-
-    def texts(self) -> Iterator[str]:
-        for path in self.paths("text"):
-            yield path
-            yield self.content(path).decode("utf-8", errors="replace")
-        yield from self.paths("csv")
-
-
 def whole_lines(content: bytes) -> bytes:
-    """Return `content` without a last line that has no end."""
+    """Return `content` without a last line that a crash cut off."""
     return content[: content.rfind(b"\n") + 1]
 
 
 class _Rewriting:
     """Writes each file anew, and replaces hashes of old content by those of the new."""
 
-    def __init__(self, files: _Files, folder: Path, replacer: Replacer) -> None:
+    def __init__(self, files: Mapping[str, Content], folder: Path, replacer: Replacer) -> None:
         self._files, self._folder, self._replacer = files, folder, replacer
         self._hashes: dict[str, str] = {}
         self._new: dict[str, Content] = {}
@@ -451,18 +397,18 @@ class _Rewriting:
 
     def rewritten(self) -> dict[str, Content]:
         """Rewrite all files; return them by their new paths."""
-        logs = self._files.paths("json lines")
-        for path in self._files.all:
-            self._rewrite_plain(path)
-        self._rewrite_journal()
-        # Logs of runs that the journal does not name.
-        for path in logs:
+        logs = [path for path in sorted(self._files) if _form(path) == "json lines"]
+        marks = [path for path in self._files if path.endswith("/DONE")]
+        for path in self._files:
+            if path not in (*logs, *marks):
+                self._rewrite_plain(path)
+        # The journal brings the logs of the records that it names; then those of runs that it does not name.
+        for path in (_JOURNAL, *logs):
             if path not in self._new:
                 self._rewrite_log(path)
-        for path in self._files.all:
-            if path.endswith("/DONE"):
-                head = self._files.content(path).decode("utf-8", errors="replace").strip()
-                self._write(path, f"{self._hashes.get(head, head)}\n".encode())
+        for path in marks:
+            head = content_of(self._files[path]).decode("utf-8", errors="replace").strip()
+            self._write(path, f"{self._hashes.get(head, head)}\n".encode())
         return self._new
 
     def left_out(self, one: LeftOut) -> LeftOut:
@@ -470,14 +416,11 @@ class _Rewriting:
 
     def _rewrite_plain(self, path: str) -> None:
         """Rewrite a file that names no hash of a log."""
-        kind = kind_of(path)
-        form = kind.form if kind else "bytes"
-        if form == "json lines" or path.endswith("/DONE"):
-            return
+        form = _form(path)
         if form == "checkpoint" or not path.startswith((f"{CAMPAIGN}/", f"{ACCOUNTING}/", f"{LOGS}/")):
-            self._new[path] = self._files.all[path]
+            self._new[path] = self._files[path]
             return
-        content = self._files.content(path)
+        content = content_of(self._files[path])
         if form == "toml":
             changed = self._recipe(content)
         elif form == "json" or path.endswith(".json"):
@@ -508,25 +451,19 @@ class _Rewriting:
     def _text(self, content: bytes) -> bytes:
         return self._replacer.text(content.decode("utf-8", errors="replace")).encode()
 
-    def _rewrite_journal(self) -> None:
-        """Go line by line: a record names the line that begins it, and the line after it the record's last hash."""
-        content = whole_lines(self._files.content(_JOURNAL))
-        old = content.split(b"\n")
-        lines: list[bytes] = []
-        for event, line in zip(self._files.events(_JOURNAL), old, strict=False):
-            lines.append(self._next_line(event, line, lines))
-            if event["key"] == "attempt_start":
-                path = f"{CAMPAIGN}/{event['value']['record']}/events.jsonl"
-                if path in self._files.all:
-                    self._rewrite_log(path)
-        self._write_lines(_JOURNAL, content, lines)
-
     def _rewrite_log(self, path: str) -> None:
-        content = whole_lines(self._files.content(path))
+        """Go line by line: a record names the journal's line that begins it, and a later one the record's end."""
+        content = whole_lines(content_of(self._files[path]))
         lines: list[bytes] = []
-        for event, line in zip(self._files.events(path), content.split(b"\n"), strict=False):
+        for event, line in zip(parse_events(content, path)[0], content.split(b"\n"), strict=False):
             lines.append(self._next_line(event, line, lines))
-        self._write_lines(path, content, lines)
+            if path == _JOURNAL and event["key"] == "attempt_start":
+                record = f"{CAMPAIGN}/{event['value']['record']}/events.jsonl"
+                if record in self._files:
+                    self._rewrite_log(record)
+        if lines:
+            self.original_heads[path] = last_hash(content)
+        self._write(path, b"".join(line + b"\n" for line in lines))
 
     def _next_line(self, event: Event, old: bytes, lines: list[bytes]) -> bytes:
         previous = line_hash(lines[-1]) if lines else FIRST_PREVIOUS
@@ -545,13 +482,13 @@ class _Rewriting:
             return {key: self._rehashed(inner) for key, inner in value.items()}
         return value
 
-    def _write_lines(self, path: str, old: bytes, lines: list[bytes]) -> None:
-        if lines:
-            self.original_heads[path] = last_hash(old)
-        self._write(path, b"".join(line + b"\n" for line in lines))
-
     def _write(self, path: str, content: bytes) -> None:
         target = self._folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
         self._new[path] = target
+
+
+def _form(path: str) -> Form:
+    kind = kind_of(path)
+    return kind.form if kind else "bytes"

@@ -14,15 +14,17 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Any
 
 from pydantic import ValidationError
 
 from hpcai500.errors import RunError, UsageError, WrongAnswerError
+from hpcai500.files import make_empty
 from hpcai500.progress import Tracker, silent
 from hpcai500.results.submission.manifest import (
     CAMPAIGN,
@@ -211,22 +213,19 @@ class ZipReader:
             raise self._foreign("one part of several")
         if offset + size == end:
             return count, size, offset
-        return self._read_end64(end, (count, size, offset))
-
-    def _read_end64(self, end: int, told: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The same from the ZIP64 records, which lie before the end record at `end`; `told` is what that says."""
-        locator = end - _LOCATOR.size
-        place = locator - _END64.size
+        # In 64 bits the same stands before it, and before that where it lies.
+        place = end - _LOCATOR.size - _END64.size
         if place < 0:
             raise self._foreign("bytes that belong to no file")
-        mark, disk, where, disks = _LOCATOR.unpack(self._at(locator, _LOCATOR.size))
-        if mark != b"PK\6\7" or where != place or disk or disks != 1:
-            raise self._foreign("bytes that belong to no file")
-        mark, length, _, _, disk, first, here, count, size, offset = _END64.unpack(self._at(place, _END64.size))
-        narrow = zip(told, (count, size, offset), (_FULL16, _FULL32, _FULL32), strict=True)
-        if mark != b"PK\6\6" or length != _END64.size - 12 or disk or first or here != count:
-            raise self._foreign("an odd directory")
-        if offset + size != place or any(short not in (long, full) for short, long, full in narrow):
+        wide = _END64.unpack(self._at(place, _END64.size))
+        narrow = zip((count, size, offset), wide[-3:], (_FULL16, _FULL32, _FULL32), strict=True)
+        count, size, offset = wide[-3:]
+        if (
+            wide != (b"PK\6\6", _END64.size - 12, *wide[2:4], 0, 0, count, count, size, offset)
+            or self._at(place + _END64.size, _LOCATOR.size) != _LOCATOR.pack(b"PK\6\7", 0, place, 1)
+            or any(short not in (long, full) for short, long, full in narrow)
+            or offset + size != place
+        ):
             raise self._foreign("bytes that belong to no file")
         return count, size, offset
 
@@ -292,8 +291,7 @@ class ZipReader:
             raise self._foreign(f"{entry.path}: told otherwise where it lies than in the directory")
         if entry.method == STORED and entry.bytes != entry.packed_bytes:
             raise self._foreign(f"{entry.path}: stored in another size")
-        offset = entry.header_offset + _LOCAL.size + named + extra
-        return Entry(entry.path, entry.bytes, entry.packed_bytes, entry.crc, entry.method, entry.header_offset, offset)
+        return replace(entry, offset=entry.header_offset + _LOCAL.size + named + extra)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -364,20 +362,21 @@ def check_file(path: Path, form: Form, name: str, budget: Budget) -> None:
     Raises:
         WrongAnswerError: it does not hold what its name says.
     """
-    checks: dict[Form, Callable[[Path, str, Budget], None]] = {
-        "json": _check_json,
-        "json lines": _check_lines,
-        "toml": _check_toml,
-        "csv": _check_rows,
-        "text": _check_text,
-    }
-    if check := checks.get(form):
-        check(path, name, budget)
-
-
-def _check_json(path: Path, name: str, budget: Budget) -> None:
-    if not isinstance(parse_json(path.read_bytes(), name, budget), dict):
-        raise WrongAnswerError(f"{name}: expected a JSON object")
+    match form:
+        case "json":
+            if not isinstance(parse_json(path.read_bytes(), name, budget), dict):
+                raise WrongAnswerError(f"{name}: expected a JSON object")
+        case "json lines":
+            _check_lines(path, name, budget)
+        case "toml":
+            content = path.read_bytes()
+            # Bytes are an upper bound of values; a million recipes would be refused after a few.
+            budget.take(len(content), name)
+            _require_plain(parse_toml(content, name, WrongAnswerError), name)
+        case "csv":
+            _check_rows(path, name)
+        case "text":
+            _check_text(path, name)
 
 
 def _check_lines(path: Path, name: str, budget: Budget) -> None:
@@ -409,15 +408,7 @@ def _check_journal(event: Any, name: str, place: str) -> None:
         raise WrongAnswerError(f"{place}: record: expected a name like trial-01, got {str(record)[:60]!r}")
 
 
-def _check_toml(path: Path, name: str, budget: Budget) -> None:
-    content = path.read_bytes()
-    # Bytes are an upper bound of values; a million recipes would be refused after a few.
-    budget.take(len(content), name)
-    _require_plain(parse_toml(content, name, WrongAnswerError), name)
-
-
-def _check_rows(path: Path, name: str, budget: Budget) -> None:
-    del budget
+def _check_rows(path: Path, name: str) -> None:
     with path.open("rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(CELL_BYTES + 1), b""), 1):
             if number > POWER_ROWS or len(line) > CELL_BYTES:
@@ -426,8 +417,7 @@ def _check_rows(path: Path, name: str, budget: Budget) -> None:
                 raise WrongAnswerError(f"{name}:{number}: not a row of samples")
 
 
-def _check_text(path: Path, name: str, budget: Budget) -> None:
-    del budget
+def _check_text(path: Path, name: str) -> None:
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             clean = all("\0" not in block for block in iter(lambda: stream.read(MIB), ""))
@@ -567,7 +557,10 @@ def open_submission(path: Path, folder: Path, tracker: Tracker = silent) -> Subm
         WrongAnswerError: it is damaged, hostile, or not what its manifest says.
         RunError: `folder` cannot be written.
     """
-    _require_empty(folder)
+    try:
+        make_empty(folder, UsageError, "give a folder for this submission alone")
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be written: {error.strerror}") from error
     with ZipReader(path) as reader:
         kinds = _checked_layout(reader)
         entries = {entry.path: entry for entry in reader.entries}
@@ -581,7 +574,7 @@ def open_submission(path: Path, folder: Path, tracker: Tracker = silent) -> Subm
             read = 0
             for entry in (entries[name] for name in named):
                 form = kinds[entry.path].form
-                target = None if form == "checkpoint" else _target(folder, entry.path)
+                target = None if form == "checkpoint" else folder / entry.path
                 if _copy(reader, entry, target) != named[entry.path].sha256:
                     raise WrongAnswerError(
                         f"{path}: {entry.path}: not the file that the manifest names: its hash differs"
@@ -637,15 +630,6 @@ def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield from (("left_out", text) for text in (one.path, one.reason))
 
 
-def _require_empty(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"{folder}: not empty; give a folder for this submission alone")
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be written: {error.strerror}") from error
-
-
 def _checked_layout(reader: ZipReader) -> dict[str, Kind]:
     """Return the kind of each file, after a check of names, duplicates and sizes."""
     kinds: dict[str, Kind] = {}
@@ -664,16 +648,11 @@ def _checked_layout(reader: ZipReader) -> dict[str, Kind]:
     missing = next((name for name in _NEEDED if name not in kinds), None)
     if missing:
         raise WrongAnswerError(f"{reader.path}: not a submission: {missing} is missing")
-    inside = next((path for path in kinds for above in _above(path) if above.lower() in folded), None)
-    if inside:
-        raise WrongAnswerError(f"{reader.path}: {inside}: lies in what is a file")
+    for path in kinds:
+        if any(str(above).lower() in folded for above in PurePosixPath(path).parents):
+            raise WrongAnswerError(f"{reader.path}: {path}: lies in what is a file")
     _check_total(reader, kinds)
     return kinds
-
-
-def _above(path: str) -> Iterator[str]:
-    parts = path.split("/")
-    return ("/".join(parts[:count]) for count in range(1, len(parts)))
 
 
 def _check_size(entry: Entry, kind: Kind, place: str) -> None:
@@ -713,28 +692,18 @@ def _checked_list(path: Path, manifest: Manifest, entries: Mapping[str, Entry]) 
     return named
 
 
-def _target(folder: Path, name: str) -> Path:
-    target = folder / name
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{target.parent}: cannot be written: {error.strerror}") from error
-    return target
-
-
 def _copy(reader: ZipReader, entry: Entry, target: Path | None) -> str:
     """Write the content of `entry` to the new file `target`, unless that is None; return its SHA-256."""
     digest = hashlib.sha256()
-    if target is None:
-        for chunk in reader.chunks(entry):
-            digest.update(chunk)
-        return digest.hexdigest()
     try:
-        with _new_file(target) as stream:
+        with _new_file(target) if target else nullcontext() as stream:
             for chunk in reader.chunks(entry):
                 digest.update(chunk)
-                stream.write(chunk)
+                if stream:
+                    stream.write(chunk)
     except OSError as error:
+        if target is None:
+            raise
         target.unlink(missing_ok=True)
         raise RunError(f"{target}: cannot be written: {error.strerror}; free some space") from error
     return digest.hexdigest()
@@ -742,4 +711,5 @@ def _copy(reader: ZipReader, entry: Entry, target: Path | None) -> str:
 
 def _new_file(path: Path) -> IO[bytes]:
     """Create a file; one that exists is not opened, and no link is followed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +14,10 @@ from hpcai500.methodology.result import Result
 from hpcai500.record import Record, iterate, read_record
 from hpcai500.results.score import summarise_trials
 from hpcai500.results.submission.manifest import Claim, Metric
+from hpcai500.text import counted, table
 
-# The strictest first.
-_LEVELS = ("hardware", "system", "free")
+LEVELS = ("hardware", "system", "free")
+"""The strictest first."""
 _LONGEST = 1000
 
 Level = Literal["hardware", "system", "free"]
@@ -38,9 +38,9 @@ def claim_of(campaign: Campaign) -> Claim:
 def level_of(results: Sequence[Result]) -> Level | None:
     """Return the strictest level that allows all of `results`; None where none does, or there is no result."""
     levels = [result.level for result in results]
-    if not levels or any(level not in _LEVELS for level in levels):
+    if not levels or any(level not in LEVELS for level in levels):
         return None
-    return cast(Level, max(levels, key=lambda level: _LEVELS.index(str(level))))
+    return cast(Level, max(levels, key=lambda level: LEVELS.index(str(level))))
 
 
 def with_level(claim: Claim, level: Level | None, place: str) -> Claim:
@@ -57,7 +57,7 @@ def with_level(claim: Claim, level: Level | None, place: str) -> Claim:
         raise UsageError(
             f"{place}: --level {level}: no level allows what its recipe changes: see `hpcai500 rules {place}`"
         )
-    if _LEVELS.index(level) < _LEVELS.index(claim.level):
+    if LEVELS.index(level) < LEVELS.index(claim.level):
         raise UsageError(
             f"{place}: --level {level} is stricter than {claim.level}, which its recipe needs: leave --level out, or "
             f"see `hpcai500 rules {place}`"
@@ -83,33 +83,33 @@ def done_records(campaign: Campaign) -> list[Record]:
 
 def package_of(record: Record) -> Mapping[str, Any]:
     """Version and hashes of the software that ran; empty where the record does not tell."""
-    return _table(_table(record.system.get("installation")).get("package"))
+    return table(table(record.system.get("installation")).get("package"))
 
 
 def image_of(record: Record) -> str | None:
     """Hash of the content of the container image; None where none is told."""
-    found = _table(_table(record.system.get("installation")).get("image")).get("content_sha256")
+    found = table(table(record.system.get("installation")).get("image")).get("content_sha256")
     return found if isinstance(found, str) else None
 
 
 def accelerators_of(record: Record) -> str:
     """`16 x NVIDIA H100 80GB HBM3`; for a run on processors alone, `none` and these."""
     nodes = _nodes(record)
-    devices = _counted(str(device.get("name")) for node in nodes for device in node.get("accelerators") or [])
+    devices = counted(str(device.get("name")) for node in nodes for device in node.get("accelerators") or [])
     if devices:
-        return plain(devices)
-    processors = _counted(
-        model for node in nodes if (model := _table(node.get("cpu")).get("Model name")) for _ in range(_sockets(node))
+        return plain(", ".join(devices))
+    processors = counted(
+        model for node in nodes if (model := table(node.get("cpu")).get("Model name")) for _ in range(_sockets(node))
     )
-    return plain(f"none ({processors or 'processors unknown'})")
+    return plain(f"none ({', '.join(processors) or 'processors unknown'})")
 
 
 def framework_of(record: Record) -> str:
     """`PyTorch 2.13.0, NCCL 2.29.2`."""
     node: Mapping[str, Any] = next(iter(_nodes(record)), {})
-    torch = _table(node.get("software")).get("torch")
+    torch = table(node.get("software")).get("torch")
     start = next(iterate(record.events, "run_start"), None)
-    company = _table(start["value"]) if start else {}
+    company = table(start["value"]) if start else {}
     library = company.get("library") if company.get("world_size", 1) != 1 else None
     names = [f"PyTorch {torch}" if torch else "unknown", library if library and library != "none" else None]
     return plain(", ".join(str(name) for name in names if name))
@@ -140,12 +140,8 @@ def require_one_code(campaign: Campaign, records: Iterable[Record], ours: str, p
             )
 
 
-def _counted(names: Iterable[str]) -> str:
-    return ", ".join(f"{count} x {name}" for name, count in Counter(names).items())
-
-
 def _sockets(node: Mapping[str, Any]) -> int:
-    found = _table(node.get("processor")).get("sockets")
+    found = table(node.get("processor")).get("sockets")
     return found if isinstance(found, int) and 0 < found <= 64 else 1
 
 
@@ -153,8 +149,4 @@ def _nodes(record: Record) -> list[Mapping[str, Any]]:
     nodes = record.system.get("nodes")
     if not isinstance(nodes, list):
         raise RecordError(f"{record.path / 'system.json'}: describes no node")
-    return [_table(node) for node in nodes]
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return [table(node) for node in nodes]

@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import hpcai500
@@ -65,6 +64,9 @@ from hpcai500.system.software import code_files, code_hash
 # The ZIP writer: the same content gives the same bytes, and each file is hashed as it is written.
 
 
+Content = Path | bytes
+"""A file to be packed, or what it holds."""
+
 # The earliest time that ZIP can express.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644
@@ -73,45 +75,35 @@ _CHUNK = 1 << 20
 _WIDE_BYTES = 1 << 30
 
 
-class ZipWriter:
-    """Adds files to the new ZIP in the seekable `stream`. A context manager: leaving it ends the ZIP."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True)
-
-    def __enter__(self) -> ZipWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # An error is being raised already; an unclosed ZipFile would complain again when it is collected.
-        with contextlib.suppress(OSError, ValueError) if error else contextlib.nullcontext():
-            self._zip.close()
-
-    def add(self, path: str, source: Path | bytes, told: Callable[[int], object] = lambda _: None) -> FileEntry:
-        """Add `source`, a file or its content, as `path`; `told` is called with the bytes of each piece."""
-        info = zipfile.ZipInfo(path, _TIME)
-        info.create_system, info.external_attr = 3, _MODE << 16
-        kind = kind_of(path)
-        # Weights do not compress, and are read in place when they are stored.
-        is_text = kind is not None and kind.form != "checkpoint"
-        info.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
-        digest, length = hashlib.sha256(), 0
-        with _opened(source) as stream:
-            size = stream.seek(0, io.SEEK_END)
-            stream.seek(0)
-            with self._zip.open(info, "w", force_zip64=size > _WIDE_BYTES) as target:
-                while chunk := stream.read(_CHUNK):
-                    digest.update(chunk)
-                    length += len(chunk)
-                    target.write(chunk)
-                    told(len(chunk))
-        return FileEntry(path=path, bytes=length, sha256=digest.hexdigest())
+def content_of(source: Content) -> bytes:
+    return source if isinstance(source, bytes) else source.read_bytes()
 
 
-def _opened(source: Path | bytes) -> IO[bytes]:
-    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+def content_bytes(source: Content) -> int:
+    return len(source) if isinstance(source, bytes) else source.stat().st_size
+
+
+def add_file(
+    target: zipfile.ZipFile, path: str, source: Content, told: Callable[[int], object] = lambda _: None
+) -> FileEntry:
+    """Add `source` to the ZIP as `path`; `told` is called with the bytes of each piece."""
+    info = zipfile.ZipInfo(path, _TIME)
+    info.create_system, info.external_attr = 3, _MODE << 16
+    kind = kind_of(path)
+    # Weights do not compress, and are read in place when they are stored.
+    is_text = kind is not None and kind.form != "checkpoint"
+    info.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
+    digest, length = hashlib.sha256(), 0
+    with (
+        io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as stream,
+        target.open(info, "w", force_zip64=content_bytes(source) > _WIDE_BYTES) as packed,
+    ):
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            length += len(chunk)
+            packed.write(chunk)
+            told(len(chunk))
+    return FileEntry(path=path, bytes=length, sha256=digest.hexdigest())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -158,8 +150,6 @@ docs/submission-format.md of hpcai500 explains every field.
 # ----------------------------------------------------------------------------------------------------
 # Gathering: what goes into a submission, and what stays out, with the reason.
 
-
-Content = Path | bytes
 
 _CHECKPOINTS = "checkpoints"
 _FOLDERS = ("pictures", "power", "predictions", "trace")
@@ -347,11 +337,6 @@ def parse_accounting(text: str, job: str) -> dict[str, Any]:
     return {**runs[-1], "steps": steps, "earlier": runs[:-1]}
 
 
-def accounting_bytes(document: Mapping[str, Any]) -> bytes:
-    """Return the content of `accounting/JOB.json`."""
-    return (json.dumps(document, indent=2) + "\n").encode()
-
-
 def _row(cells: Sequence[str]) -> dict[str, Any]:
     number, submit, start, end, elapsed, nodes, node_list, state, exit_code = (cell.strip() for cell in cells)
     return {
@@ -421,14 +406,6 @@ class Packed:
     signer: Signer | None
 
 
-@dataclass(frozen=True)
-class _Material:
-    campaign: Campaign
-    gathered: Gathered
-    claim: Claim
-    anonymised: Anonymised | None = None
-
-
 def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = lambda _: None) -> Packed:
     """Write the submission of `request`.
 
@@ -452,15 +429,21 @@ def pack(request: SubmitRequest, tracker: Tracker = silent, inspect: Inspect = l
         gathered = gather_campaign(campaign, with_checkpoints=request.checkpoints)
         gathered.files |= gather_logs(request.logs)
         _add_accounting(gathered, campaign)
-        material = _Material(campaign, gathered, claim)
+        anonymised = None
         if request.anonymise:
-            material = _anonymised(request, material, scratch / "anonymised")
-            records = facts.done_records(material.campaign)
+            from hpcai500.results.submission.anonymise import anonymise  # most submissions do without
+
+            anonymised = anonymise(campaign, gathered, scratch / "anonymised", here=socket.getfqdn())
+            # The reasons of a claim name hosts and folders, so it is computed again.
+            campaign = read_campaign(scratch / "anonymised" / CAMPAIGN)
+            records, claim = facts.done_records(campaign), _claim(request, campaign)
         gathered.files |= sources
         gathered.files[README] = readme(request.system, request.organisation, hpcai500.__version__)
-        manifest = _manifest(request, material, records, ran)
+        manifest = _manifest(request, campaign, records, gathered, claim, ran, anonymised)
         with _temporary(request.output) as temporary:
-            packed = _write(request, manifest, material.gathered, temporary, scratch, tracker)
+            manifest = _write_files(temporary, manifest, gathered, request.key, scratch, tracker)
+            signer = _opened_again(temporary, manifest, scratch, signed=request.key is not None, tracker=tracker)
+            packed = Packed(request.output, temporary.stat().st_size, manifest, signer)
             inspect(temporary)
         return packed
 
@@ -489,22 +472,19 @@ def _code_hash(sources: Mapping[str, Content], folder: Path) -> str:
     for path, content in sources.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+        target.write_bytes(content_of(content))
     return code_hash(folder / CODE)
 
 
 def _check_request(request: SubmitRequest) -> None:
     """Find out now what would otherwise fail after an hour of packing."""
-    for option, text in (("--system", request.system), ("--organisation", request.organisation)):
-        if not text.strip():
+    for option, name in (("--system", request.system), ("--organisation", request.organisation)):
+        if not name.strip():
             raise UsageError(f"{option}: expected a name, got nothing")
-    for option, name in (
-        ("--system", request.system),
-        ("--organisation", request.organisation),
-        ("--contact", request.contact),
-    ):
-        if name is not None and (name != facts.plain(name)):
-            raise UsageError(f"{option}: expected one line of at most 1000 characters, got {name[:60]!r}")
+    names = {"--system": request.system, "--organisation": request.organisation, "--contact": request.contact}
+    for option, text in names.items():
+        if text is not None and text != plain(text):
+            raise UsageError(f"{option}: expected one line of at most 1000 characters, got {text[:60]!r}")
     if request.key is not None:
         # Asks for a passphrase now, while somebody is there.
         with tempfile.NamedTemporaryFile() as probe:
@@ -541,24 +521,24 @@ def require_file_or_nothing(output: Path) -> None:
 def _add_accounting(gathered: Gathered, campaign: Campaign) -> None:
     jobs = dict.fromkeys(job for attempt in campaign.attempts for job in attempt.slurm_jobs)
     for job in jobs:
-        path = f"{ACCOUNTING}/{facts.plain(str(job))}.json"
+        path = f"{ACCOUNTING}/{plain(str(job))}.json"
         try:
-            gathered.files[path] = accounting_bytes(ask_accounting(str(job)))
+            gathered.files[path] = (json.dumps(ask_accounting(str(job)), indent=2) + "\n").encode()
         except EnvironmentLacksError as error:
-            gathered.leave(path, facts.plain(str(error)))
+            gathered.leave(path, plain(str(error)))
 
 
-def _anonymised(request: SubmitRequest, material: _Material, folder: Path) -> _Material:
-    from hpcai500.results.submission.anonymise import anonymise  # most submissions do without
-
-    anonymised = anonymise(material.campaign, material.gathered, folder, here=socket.getfqdn())
-    campaign = read_campaign(folder / CAMPAIGN)
-    # The reasons of a claim name hosts and folders, so it is computed again.
-    return _Material(campaign, material.gathered, _claim(request, campaign), anonymised)
-
-
-def _manifest(request: SubmitRequest, material: _Material, records: Sequence[Record], code_hash: str) -> Manifest:
-    campaign, first = material.campaign, records[0]
+def _manifest(
+    request: SubmitRequest,
+    campaign: Campaign,
+    records: Sequence[Record],
+    gathered: Gathered,
+    claim: Claim,
+    code_sha256: str,
+    anonymised: Anonymised | None,
+) -> Manifest:
+    """Return the manifest without its files."""
+    first = records[0]
     package = facts.package_of(first)
     return Manifest(
         schema=SCHEMA,
@@ -573,26 +553,17 @@ def _manifest(request: SubmitRequest, material: _Material, records: Sequence[Rec
         campaign=campaign.identity,
         trials=len(campaign.trials),
         attempts=len(campaign.attempts),
-        claim=material.claim,
+        claim=claim,
         code=Code(
             version=str(package.get("version") or hpcai500.__version__),
-            code_sha256=code_hash,
+            code_sha256=code_sha256,
             core_sha256=package.get("core_sha256"),
             image_sha256=facts.image_of(first),
         ),
-        anonymised=material.anonymised,
-        left_out=sorted(material.gathered.left_out, key=lambda one: one.path),
+        anonymised=anonymised,
+        left_out=sorted(gathered.left_out, key=lambda one: one.path),
         files=[],
     )
-
-
-def _write(
-    request: SubmitRequest, manifest: Manifest, gathered: Gathered, target: Path, scratch: Path, tracker: Tracker
-) -> Packed:
-    files = _write_files(target, manifest, gathered, request.key, scratch, tracker)
-    whole = manifest.model_copy(update={"files": files})
-    signer = _opened_again(target, whole, scratch, signed=request.key is not None, tracker=tracker)
-    return Packed(request.output, target.stat().st_size, whole, signer)
 
 
 @contextmanager
@@ -619,25 +590,39 @@ def _temporary(output: Path) -> Iterator[Path]:
 
 def _write_files(
     target: Path, manifest: Manifest, gathered: Gathered, key: Path | None, scratch: Path, tracker: Tracker
-) -> list[FileEntry]:
-    """Write the ZIP; return what it holds besides the manifest and its signature."""
-    total = sum(len(one) if isinstance(one, bytes) else one.stat().st_size for one in gathered.files.values())
+) -> Manifest:
+    """Write the ZIP; return the manifest with what the ZIP holds besides that and its signature."""
+    total = sum(map(content_bytes, gathered.files.values()))
     # A killed process with this ID may have left it; a link is removed, not followed.
     target.unlink(missing_ok=True)
     with target.open("x+b") as stream:
-        with ZipWriter(stream) as writer:
+        with _zip(stream) as writer:
             with tracker(total // 10**6, "packing", "MB") as progress:
                 told = _in_megabytes(progress)
-                files = [writer.add(path, gathered.files[path], told) for path in sorted(gathered.files)]
-            content = _manifest_bytes(manifest.model_copy(update={"files": files}))
-            writer.add(MANIFEST, content)
+                files = [add_file(writer, path, gathered.files[path], told) for path in sorted(gathered.files)]
+            manifest = manifest.model_copy(update={"files": files})
+            content = _manifest_bytes(manifest)
+            add_file(writer, MANIFEST, content)
             if key is not None:
                 unsigned = scratch / MANIFEST
                 unsigned.write_bytes(content)
-                writer.add(SIGNATURE, sign(unsigned, key))
+                add_file(writer, SIGNATURE, sign(unsigned, key))
         stream.flush()
         os.fsync(stream.fileno())
-    return files
+    return manifest
+
+
+@contextmanager
+def _zip(stream: IO[bytes]) -> Iterator[zipfile.ZipFile]:
+    archive = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True)
+    try:
+        yield archive
+    except BaseException:
+        # What is raised already counts; an unclosed ZipFile would complain again when it is collected.
+        with contextlib.suppress(OSError, ValueError):
+            archive.close()
+        raise
+    archive.close()
 
 
 def _manifest_bytes(manifest: Manifest) -> bytes:
