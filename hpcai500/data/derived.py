@@ -15,8 +15,8 @@ import signal
 import socket
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -136,7 +136,7 @@ def _read(manifest: Path) -> dict[str, object]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Work shared by processes: results in the order of the tasks, a bounded number of tasks under way.
+# Work shared by processes or threads: results in the order of the tasks, a bounded number of tasks under way.
 
 
 Task = TypeVar("Task")
@@ -145,7 +145,7 @@ Result = TypeVar("Result")
 
 def map_in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, *, what: str
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yield `function(task)` for each task, in order, from `workers` processes (one worker: from this process).
 
     `function` and tasks must be picklable. With more than one worker, a script's main module must be importable, as
@@ -178,6 +178,17 @@ def map_in_order(
         ) from error
 
 
+def map_in_threads(
+    function: Callable[[Task], Result], tasks: Iterable[Task], threads: int, *, name: str
+) -> Generator[Result, None, None]:
+    """Yield `function(task)` for each task, in order, from `threads` threads, whose names begin with `name`."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    try:
+        yield from _windowed(pool, function, tasks, window=4 * threads)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
 def _why_alone(context: SpawnContext) -> str | None:
     """Why processes cannot talk to each other here, or None: semaphores are files in /dev/shm."""
     try:
@@ -196,7 +207,7 @@ def _die_with_parent() -> None:
 
 
 def _windowed(
-    pool: ProcessPoolExecutor, function: Callable[[Task], Result], tasks: Iterable[Task], window: int
+    pool: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], window: int
 ) -> Iterator[Result]:
     """Keep at most `window` tasks in the pool, however many there are."""
     pending: deque[Future[Result]] = deque()

@@ -1,12 +1,15 @@
-"""Batches that are on the device before they are asked for: copied, and converted there, while a step computes."""
+"""Batches that are on the device before they are asked for: copied, and converted there, while a step computes.
+
+A few batches can also be held in memory and repeated, to see what training costs without its input.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -416,3 +419,46 @@ def _memory(
 
 def _format_of(images: Tensor) -> torch.memory_format:
     return torch.contiguous_format if images.is_contiguous() else torch.channels_last
+
+
+# ----------------------------------------------------------------------------------------------------
+# A few batches in memory, repeated: what training costs without its input.
+
+
+class RepeatableBatch(ImagesOfBatch, Protocol):
+    @property
+    def samples(self) -> SampleIds:
+        """The id of each image."""
+
+    def repeated(self, ids: SampleIds) -> Self:
+        """The first of its images, as many as `ids`, in answer to a call for these."""
+
+
+R = TypeVar("R", bound=RepeatableBatch)
+
+
+class MemoryBatches(Generic[R]):
+    """Holds copies of a few batches, wherever they are, and repeats them."""
+
+    def __init__(self, batches: Iterable[R]) -> None:
+        """Copy `batches`, for example `source.epoch(...)`. Raises ValueError when there are none."""
+        self._held = [replace(batch, images=_copy(batch.images)) for batch in batches]
+        if not self._held:
+            raise ValueError("at least one batch must be held")
+
+    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[R]:
+        """Yield as many batches as asked for, of the sizes asked for (ValueError when larger than the held ones)."""
+        del seed, epoch
+        for number, ids in enumerate(batches):
+            held = self._held[number % len(self._held)]
+            if len(ids) > len(held.samples):
+                raise ValueError(f"a batch of {len(ids)} was asked for, and {len(held.samples)} images are held")
+            yield held.repeated(ids)
+
+    def close(self) -> None:
+        self._held = []
+
+
+def _copy(images: Tensor) -> Tensor:
+    copy = images.clone()
+    return copy.pin_memory() if images.is_pinned() else copy

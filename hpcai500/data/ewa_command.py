@@ -194,7 +194,7 @@ def add_repack(parser: argparse.ArgumentParser) -> None:
         "spends its time inflating. SRC stays as it is. Values, boxes and attributes are the same, and so is the "
         "fingerprint that a record names. An estimate of bytes and time is told first, and a disk without room is "
         "refused. Each year is written under a hidden name, read back from the disk, compared, and then given its own "
-        "name. Killed at any time, it goes on where it was when the same command is given again."
+        "name. Killed at any time, it goes on with the year that it was at when the same command is given again."
     )
     parser.epilog = (
         "Example: hpcai500 data repack ewa /data/extremeweather /scratch/ewa --years 1979-1989, "

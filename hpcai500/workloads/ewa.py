@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from hpcai500.comm.communicator import Communicator
 from hpcai500.data.climate.boxes import Truth, most_boxes, moved, truths_of
 from hpcai500.data.climate.index import load_climate_index, load_content_fingerprint
-from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches, MemoryClimateBatches, windows_of
+from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches, windows_of
 from hpcai500.data.climate.values import combined, load_or_measure, require_varied
 from hpcai500.data.climate.years import CHANNELS, CLASSES, Storage, YearFile
 from hpcai500.data.derived import MANIFEST
-from hpcai500.data.device_batches import CopyStream, DeviceBatches, DeviceForm, Source, make_copy_stream
+from hpcai500.data.device_batches import CopyStream, DeviceBatches, DeviceForm, MemoryBatches, Source, make_copy_stream
 from hpcai500.data.samplers import SampleIds, Shares, evaluation_shard, training_samples, windowed_order
 from hpcai500.drawing import drawn
 from hpcai500.errors import DataError, RecipeError
@@ -374,7 +374,7 @@ class ExtremeWeatherWorkload:
         """Read `count` training batches now and repeat them from then on: training without the cost of input."""
         order = windowed_order(self._windows, self._seed, 1, self._shares.total)
         wanted = [share.ids for share in islice(self._shares.of_epoch(order), count)]
-        held = MemoryClimateBatches(self._training.epoch(wanted, seed=self._seed, epoch=1))
+        held = MemoryBatches(self._training.epoch(wanted, seed=self._seed, epoch=1))
         self._training.close()
         self._training = held
 

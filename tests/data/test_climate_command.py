@@ -146,26 +146,28 @@ def test_help_explains_and_succeeds(arguments: list[str], capsys: pytest.Capture
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_interrupt_is_one_line_and_the_next_call_goes_on(tmp_path: Path, workers: str) -> None:
-    old = write_year(tmp_path / "source", 1979, images_of(60, 48, 72), **SHIPPED)
+    for year in (1979, 1980):
+        write_year(tmp_path / "source", year, images_of(60, 48, 72, seed=year), **SHIPPED)
     target = tmp_path / "target"
     script = "import sys; from hpcai500.data.climate import values; values.BLOCK_BYTES = 1; "
     script += "from hpcai500.data.command import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", script, "repack", "ewa", str(old.parent), str(target), "--workers", workers]
+    source = str(tmp_path / "source")
+    command = [sys.executable, "-c", script, "repack", "ewa", source, str(target), "--workers", workers]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    journal, deadline = target / ".climo_1979.h5.journal", time.monotonic() + 60
-    while time.monotonic() < deadline and not (journal.exists() and journal.read_bytes().count(b"\n") > 3):
-        time.sleep(0.005)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (target / ".climo_1980.h5.part").exists():
+        time.sleep(0.001)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert [line.partition(",")[0] for line in err.splitlines()[1:]] == [
         "hpcai500: interrupted: finished files are kept"
     ]
-    assert not (target / old.name).exists()
+    assert [path.name for path in target.glob("*climo*")] == ["climo_1979.h5"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"{target}: 60 images of 1979" in result.stdout
-    left = int(result.stderr.split(" images, ")[0].rpartition(" ")[2])
-    assert 0 < left < 60
+    assert f"{target}: 120 images of 1979 to 1980" in result.stdout
+    assert "1980 written, read back and equal; 1979 kept as found" in result.stdout
+    assert f"{target}: 60 images, " in result.stderr
 
 
 def test_the_command_does_not_load_torch() -> None:

@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from philox_twin import philox
 
-from hpcai500.data.climate.loader import ClimateBatches, MemoryClimateBatches, epoch_rolls, windows_of
+from hpcai500.data.climate.loader import ClimateBatches, epoch_rolls, windows_of
 from hpcai500.data.climate.years import Storage, storage_of
+from hpcai500.data.device_batches import MemoryBatches
 from hpcai500.data.samplers import Sharding, epoch_order, windowed_order
 from hpcai500.errors import DataError
 
@@ -307,7 +308,7 @@ def test_held_batches_repeat_with_the_ids_of_their_images(years: Any, make: Any)
     source = make(years["contiguous"], roll=True)
     wanted = [np.array([1, 4]), np.array([0, 2])]
     decoded = [(b.images.clone(), b.rolls) for b in source.epoch(wanted, seed=0, epoch=1)]
-    held = MemoryClimateBatches(source.epoch(wanted, seed=0, epoch=1))
+    held = MemoryBatches(source.epoch(wanted, seed=0, epoch=1))
     collect(source, [np.array([3, 3])])
     batches = list(held.epoch([np.array([5, 6]), np.array([7, 8]), np.array([9])], seed=3, epoch=3))
     assert [batch.samples.tolist() for batch in batches] == [[1, 4], [0, 2], [1]]
@@ -317,4 +318,4 @@ def test_held_batches_repeat_with_the_ids_of_their_images(years: Any, make: Any)
     with pytest.raises(ValueError, match="3 was asked for, and 2 images"):
         list(held.epoch([np.array([1, 2, 3])], seed=0, epoch=0))
     with pytest.raises(ValueError, match="at least one"):
-        MemoryClimateBatches([])
+        MemoryBatches([])

@@ -24,7 +24,6 @@ from hpcai500.data.climate.repack import FILTERS, Filter, Repacking, RepackRepor
 from hpcai500.data.climate.values import load
 from hpcai500.data.climate.years import open_year
 from hpcai500.errors import DataError, RunError
-from hpcai500.progress import silent
 
 KINDS: tuple[Filter, ...] = ("none", "lzf")
 
@@ -123,7 +122,7 @@ def test_a_compressed_chunk_is_what_h5py_writes(tmp_path: Path) -> None:
             dataset = file.create_dataset("images", data=image[None], **options)
             file.flush()
             mask, content = dataset.id.read_direct_chunk((0, 0, 0, 0))
-        assert compress(image) == (content, mask)
+        assert compress(image) == (mask, content)
 
 
 def test_only_the_years_asked_for_are_repacked(source: Path, target: Path) -> None:
@@ -199,8 +198,8 @@ def test_the_estimate_is_of_what_is_written(tmp_path: Path, target: Path, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("after", [0, 1, 2])
-def test_what_is_done_is_not_done_again(
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_years_that_are_done_are_not_done_again(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, kind: Filter, after: int
 ) -> None:
     written: list[tuple[int, int]] = []
@@ -215,38 +214,27 @@ def test_what_is_done_is_not_done_again(
     monkeypatch.setattr(repack_year, "_write_range", stop_after)
     with pytest.raises(KeyboardInterrupt):
         repack(source, target, kind=kind)
-    assert visible(target) == []
-    again: list[tuple[int, int]] = []
+    assert visible(target) == (["climo_1979.h5"] if after == 4 else [])
+    # Half a year is no use to the next call, and as large as a year.
+    assert not list(target.glob(".climo*"))
+    written.clear()
     monkeypatch.setattr(
-        repack_year, "_write_range", lambda task: again.append((task.year.year, task.first)) or original(task)
+        repack_year, "_write_range", lambda task: written.append((task.year.year, task.first)) or original(task)
     )
-    repack(source, target, kind=kind)
-    assert written + again == [(1979, 0), (1979, 5), (1979, 10), (1980, 0), (1980, 5)]
+    assert repack(source, target, kind=kind).kept == ((1979,) if after == 4 else ())
+    assert written == [(1979, 0), (1979, 5), (1979, 10), (1980, 0), (1980, 5)][3 if after == 4 else 0 :]
     assert_same(source / "climo_1979.h5", target / "climo_1979.h5")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_torn_journal_and_a_changed_source_are_noticed(
-    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, kind: Filter
-) -> None:
-    def stop(total: int, description: str, unit: str) -> Any:
-        if "verifying" in description:
-            raise KeyboardInterrupt
-        return silent(total, description, unit)
-
-    journal = target / ".climo_1979.h5.journal"
-    with pytest.raises(KeyboardInterrupt):
-        repack(source, target, kind=kind, progress=stop)
-    journal.write_bytes(journal.read_bytes()[:-40])
-    assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 2
-    other: Filter = "lzf" if kind == "none" else "none"
-    assert Repacking(source, target, kind=other, workers=1).jobs[0].images_left == 12
-    with monkeypatch.context() as other_version:
-        other_version.setattr("hpcai500.data.climate.values.BLOCK_BYTES", 2**28)
-        assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 12
-    write_year(source, 1979, images_of(12, seed=8), **SHIPPED)
-    assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == 12
-    repack(source, target, kind=kind)
+def test_what_an_earlier_version_left_half_done_is_removed(source: Path, target: Path) -> None:
+    (target / ".climo_1979.h5.spool").mkdir(parents=True)
+    (target / ".climo_1979.h5.spool" / "000000.lzf").write_bytes(b"half")
+    for suffix in ("part", "journal"):
+        (target / f".climo_1979.h5.{suffix}").write_bytes(b"half")
+    repack(source, target)
+    (target / ".climo_1980.h5.journal").write_bytes(b"killed before it was removed")
+    assert repack(source, target).kept == (1979, 1980)
+    assert not list(target.glob(".climo*"))
     assert_same(source / "climo_1979.h5", target / "climo_1979.h5")
 
 
@@ -256,13 +244,13 @@ def test_a_disk_that_does_not_keep_what_is_written_is_found_out(
 ) -> None:
     original = repack_year._verified
 
-    def spoiled(job: Any, workers: int) -> Any:
+    def spoiled(job: Any, scans: Any, workers: int) -> Any:
         with h5py.File(job.part) as file:
             address = file["images"].id.get_chunk_info(7).byte_offset
         with job.part.open("r+b") as stream:
             stream.seek(address + 100)
             stream.write(bytes(8))
-        return original(job, workers)
+        return original(job, scans, workers)
 
     monkeypatch.setattr(repack_year, "_verified", spoiled)
     with pytest.raises(RunError, match=r"image 7 reads back with other values|image 7, channels PRECT") as caught:
@@ -302,39 +290,46 @@ except RunError as error:
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_is_one_line_and_nothing_is_lost(source: Path, target: Path, kind: Filter) -> None:
-    command = [sys.executable, "-c", COMMAND, str(source), str(target), kind, "300000"]
+# The file is refused when it is laid out, or once chunks are put into it.
+@pytest.mark.parametrize(("kind", "limit"), [("none", 300_000), ("lzf", 300_000), ("lzf", 1_100_000)])
+def test_a_full_disk_is_one_line_and_years_that_are_done_stay(
+    source: Path, target: Path, kind: Filter, limit: int
+) -> None:
+    command = [sys.executable, "-c", COMMAND, str(source), str(target), kind, str(limit)]
+    write_year(source, 1978, images_of(5, seed=1978), **SHIPPED)
+    repack(source, target, kind=kind, years=(1978, 1978))
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == (
         f"{target}: cannot be written: File too large; what is done is kept: make room, and run the same command "
         "again\n"
     )
     assert result.stderr == ""
-    assert visible(target) == []
-    done = len((target / ".climo_1979.h5.journal").read_text().splitlines()) - 1
-    assert done >= 1
-    assert Repacking(source, target, kind=kind, workers=1).jobs[0].images_left == max(12 - 5 * done, 0)
-    repack(source, target, kind=kind)
+    assert visible(target) == ["climo_1978.h5"]
+    assert not list(target.glob(".climo*"))
+    report = repack(source, target, kind=kind)
+    assert (report.written, report.kept) == ((1979, 1980), (1978,))
     assert_same(source / "climo_1979.h5", target / "climo_1979.h5")
 
 
 def test_killed_at_any_time_it_goes_on(tmp_path: Path, target: Path) -> None:
-    old = write_year(tmp_path / "source", 1979, images_of(60, 48, 72), **SHIPPED)
-    command = [sys.executable, "-m", "hpcai500.data", "repack", "ewa", str(old.parent), str(target), "--json"]
-    for lines in (1, 3):
+    for year in (1979, 1980, 1981):
+        write_year(tmp_path / "source", year, images_of(60, 48, 72, seed=year), **SHIPPED)
+    command = [sys.executable, "-m", "hpcai500.data", "repack", "ewa", str(tmp_path / "source"), str(target), "--json"]
+    for seen in (".climo_1979.h5.part", "climo_1979.h5", ".climo_1981.h5.part"):
         process = subprocess.Popen(
             [*command, "--workers", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        journal, deadline = target / ".climo_1979.h5.journal", time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            if (journal.exists() and journal.read_bytes().count(b"\n") >= lines) or (target / old.name).exists():
-                break
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline and not (target / seen).exists():
             time.sleep(0.001)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        if (target / old.name).exists():
-            assert_same(old, target / old.name)
+        for name in visible(target):
+            assert_same(tmp_path / "source" / name, target / name)
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(result.stdout)["samples"] == 60
-    assert_same(old, target / old.name)
+    document = json.loads(result.stdout)
+    assert (document["samples"], sorted(document["written"] + document["kept"])) == (180, [1979, 1980, 1981])
+    assert 1979 in document["kept"]
+    assert not list(target.glob(".climo*"))
+    for year in (1979, 1980, 1981):
+        assert_same(tmp_path / "source" / f"climo_{year}.h5", target / f"climo_{year}.h5")

@@ -14,9 +14,9 @@ import torch
 from climate_files import SHAPE, fields, write_year
 from image_tree import write_tree
 
-from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches, MemoryClimateBatches
+from hpcai500.data.climate.loader import ClimateBatch, ClimateBatches
 from hpcai500.data.climate.years import storage_of
-from hpcai500.data.device_batches import DeviceBatches, DeviceForm, HostCopyStream, convert_images
+from hpcai500.data.device_batches import DeviceBatches, DeviceForm, HostCopyStream, MemoryBatches, convert_images
 from hpcai500.data.imagenet.index import ImageIndex, load_index
 from hpcai500.data.imagenet.loader import JpegBatches
 from hpcai500.errors import DataError
@@ -242,7 +242,7 @@ def test_an_epoch_goes_on_where_it_is_asked_to(make: Any) -> None:
 
 def test_batches_that_are_held_are_those_that_were_converted(make: Any) -> None:
     batches = make(converted(torch.float16, torch.channels_last))
-    held = MemoryClimateBatches(batches.epoch(EPOCH[:2], seed=0, epoch=0))
+    held = MemoryBatches(batches.epoch(EPOCH[:2], seed=0, epoch=0))
     expected = convert_images(torch.from_numpy(fields(seed=4)), MEAN.tolist(), STD.tolist(), torch.float16)
     for batch, ids in zip(held.epoch(EPOCH[:3], seed=0, epoch=0), [*EPOCH[:2], EPOCH[0]], strict=True):
         assert batch.images.is_contiguous(memory_format=torch.channels_last)

@@ -16,8 +16,9 @@ import torch
 from image_tree import encoded, pixels, settle, write_tree
 
 from hpcai500._core import DecodeSpec, crop_pixels, decode_crop
+from hpcai500.data.device_batches import MemoryBatches
 from hpcai500.data.imagenet.index import ImageIndex, load_index
-from hpcai500.data.imagenet.loader import ImageBatch, JpegBatches, MemoryBatches
+from hpcai500.data.imagenet.loader import ImageBatch, JpegBatches
 from hpcai500.errors import DataError
 
 SIZE = 16

@@ -1,7 +1,6 @@
 """Batches of climate images for training: read, normalised, rolled and cropped ahead of the consumer.
 
-Where images share compressed chunks, windows of them are inflated together by one thread that runs ahead. A few batches
-can also be held in memory and repeated, to see what training costs without its input.
+Where images share compressed chunks, windows of them are inflated together by one thread that runs ahead.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -305,6 +304,11 @@ class ClimateBatch:
     rolls: npt.NDArray[np.int64]
     wait_seconds: float
 
+    def repeated(self, ids: SampleIds) -> ClimateBatch:
+        """As many images as `ids`, with their own ids and rolls, which lead to their boxes."""
+        count = len(ids)
+        return ClimateBatch(self.images[:count], self.samples[:count], self.rolls[:count], 0.0)
+
 
 class ClimateBatches:
     """Reads, normalises, rolls and crops images of HDF5 years ahead of the consumer.
@@ -464,38 +468,3 @@ class ClimateBatches:
 def _stop(reader: ClimateReader, filler: Filler) -> None:
     reader.close()
     filler.end()
-
-
-# ----------------------------------------------------------------------------------------------------
-# A few batches in memory, repeated: what training costs without its input.
-
-
-class MemoryClimateBatches:
-    """Holds copies of a few batches, wherever they are, and repeats them.
-
-    Batches of an epoch have the sizes that were asked for; images, ids and rolls are those of the held ones.
-    """
-
-    def __init__(self, batches: Iterable[ClimateBatch]) -> None:
-        """Copy `batches`, for example `source.epoch(...)`. Raises ValueError when there are none."""
-        self._held = [(_copy(batch.images), batch.samples, batch.rolls) for batch in batches]
-        if not self._held:
-            raise ValueError("at least one batch must be held")
-
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ClimateBatch]:
-        """Yield as many batches as asked for, of the sizes asked for (ValueError when larger than the held ones)."""
-        del seed, epoch
-        for number, ids in enumerate(batches):
-            images, samples, rolls = self._held[number % len(self._held)]
-            size = len(ids)
-            if size > len(samples):
-                raise ValueError(f"a batch of {size} was asked for, and {len(samples)} images are held")
-            yield ClimateBatch(images[:size], samples[:size], rolls[:size], 0.0)
-
-    def close(self) -> None:
-        self._held = []
-
-
-def _copy(images: torch.Tensor) -> torch.Tensor:
-    copy = images.clone()
-    return copy.pin_memory() if images.is_pinned() else copy

@@ -1,7 +1,7 @@
 """Rewrites climate years so that an image is one piece of its file, which is read as fast as the disk gives it.
 
-A repacking is estimated before it starts, may be killed at any time and then resumed, and reads each year back from
-the disk before the file gets its final name.
+A repacking is estimated before it starts. It may be killed at any time: years that have their final names are done, and
+the next call goes on with the others. Each year is read back from the disk before its file gets that name.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +35,6 @@ from hpcai500.data.climate.values import (
     chunk_channels,
     content_of,
     digest_images,
-    from_document,
     load_contents,
     processes,
     ranges,
@@ -45,13 +42,15 @@ from hpcai500.data.climate.values import (
     scan_years,
     store_contents,
 )
+from hpcai500.data.climate.writing import Layout, addresses_of, new_file, put_spool, sync, write_at, write_spool
 from hpcai500.data.climate.years import (
     BOXES,
     CHANNELS,
     IMAGES,
-    Storage,
+    FileIdentity,
     YearFile,
     as_shipped,
+    identity_of,
     leads_nowhere,
     open_hdf5,
     open_year,
@@ -62,7 +61,7 @@ from hpcai500.data.climate.years import (
 from hpcai500.data.derived import map_in_order
 from hpcai500.data.staged import require_whole
 from hpcai500.errors import DataError, RunError
-from hpcai500.files import allocate, sync_folder, write_atomically
+from hpcai500.files import nearest, sync_folder, write_atomically
 from hpcai500.progress import Tracker, silent
 from hpcai500.text import size
 
@@ -109,22 +108,21 @@ _FORMAT = "hpcai500 repack origins 1"
 
 def is_made_from(new: YearFile, source: YearFile) -> bool:
     """Whether `new` is recorded as made from `source`, and neither file has changed since."""
-    return _read(new.path.parent).get(new.path.name) == _entry(new, source)
+    return _origins(new.path.parent).get(new.path.name) == _origin(new.identity, source)
 
 
-def note_origin(new: YearFile, source: YearFile) -> None:
-    """Record that `new` was made from `source`, or has the same values. Raises OSError when the disk is full."""
-    folder = new.path.parent
-    entries = _read(folder) | {new.path.name: _entry(new, source)}
+def note_origin(final: Path, identity: FileIdentity, source: YearFile) -> None:
+    """Record that the file `final`, of `identity`, has the values of `source`. Raises OSError when the disk is full."""
+    entries = _origins(final.parent) | {final.name: _origin(identity, source)}
     document = {"format": _FORMAT, "files": dict(sorted(entries.items()))}
-    write_atomically(folder / ORIGIN_FILE, (json.dumps(document, indent=1) + "\n").encode())
+    write_atomically(final.parent / ORIGIN_FILE, (json.dumps(document, indent=1) + "\n").encode())
 
 
-def _entry(new: YearFile, source: YearFile) -> dict[str, Any]:
-    return {"file": asdict(new.identity), "source": {**asdict(source.identity), "boxes": boxes_digest(source).hex()}}
+def _origin(identity: FileIdentity, source: YearFile) -> dict[str, Any]:
+    return {"file": asdict(identity), "source": {**asdict(source.identity), "boxes": boxes_digest(source).hex()}}
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _origins(folder: Path) -> dict[str, Any]:
     try:
         document = json.loads((folder / ORIGIN_FILE).read_bytes())
         return dict(document["files"]) if document["format"] == _FORMAT else {}
@@ -134,237 +132,12 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The journal of a year that is being repacked: a line for each range of images whose values are on the disk.
-#
-# A line is written after its images, so a repacking killed at any time resumes behind the last whole line.
-
-
-_JOURNAL_FORMAT = "hpcai500 repack 1"
-
-
-@dataclass(frozen=True)
-class WrittenRange:
-    """Images from `first` on that are on the disk; `chunks` has stored size and filter mask of each, if compressed."""
-
-    first: int
-    scans: tuple[ImageScan, ...]
-    chunks: tuple[tuple[int, int], ...] = ()
-
-
-class Journal:
-    """The ranges of one year that are done, by first image. A journal kept for another `purpose` counts as none."""
-
-    def __init__(self, path: Path, purpose: dict[str, Any]) -> None:
-        self._path = path
-        self._purpose = json.loads(json.dumps({"format": _JOURNAL_FORMAT, **purpose}))
-        self.done: dict[int, WrittenRange] = {}
-        self._whole_bytes = 0
-        self.exists = self._read()
-
-    def start(self) -> None:
-        """Begin anew, with nothing done. Raises OSError when the disk is full."""
-        line = _line(self._purpose)
-        write_atomically(self._path, line)
-        self._whole_bytes = len(line)
-        self.done, self.exists = {}, True
-
-    def add(self, written: WrittenRange) -> None:
-        """Record that `written` is on the disk, and sync the record. Raises OSError when the disk is full."""
-        images = [{"sha256": scan.digest.hex(), **scan.statistics.document()} for scan in written.scans]
-        line = _line({"first": written.first, "images": images, "chunks": written.chunks})
-        with self._path.open("r+b") as stream:
-            # Nothing may be appended behind a torn line.
-            stream.truncate(self._whole_bytes)
-            stream.seek(self._whole_bytes)
-            stream.write(line)
-            stream.flush()
-            os.fsync(stream.fileno())
-        self._whole_bytes += len(line)
-        self.done[written.first] = written
-
-    def scans(self) -> tuple[ImageScan, ...]:
-        return tuple(scan for first in sorted(self.done) for scan in self.done[first].scans)
-
-    def _read(self) -> bool:
-        try:
-            lines = self._path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return False
-        documents = _whole(lines)
-        if not documents or documents[0] != self._purpose:
-            return False
-        try:
-            self.done = {written.first: written for written in map(_written, documents[1:])}
-        except (KeyError, TypeError, ValueError):
-            return False
-        self._whole_bytes = sum(map(len, lines[: len(documents)]))
-        return True
-
-
-def _whole(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    documents = []
-    for line in lines:
-        try:
-            document = json.loads(line)
-        except ValueError:
-            break
-        if not line.endswith(b"\n"):
-            break
-        documents.append(document)
-    return documents
-
-
-def _written(document: dict[str, Any]) -> WrittenRange:
-    scans = tuple(ImageScan(bytes.fromhex(image["sha256"]), from_document(image)) for image in document["images"])
-    return WrittenRange(document["first"], scans, tuple((size, mask) for size, mask in document["chunks"]))
-
-
-def _line(document: dict[str, Any]) -> bytes:
-    return (json.dumps(document) + "\n").encode()
-
-
-# ----------------------------------------------------------------------------------------------------
-# The file that a year is repacked into: laid out before it is filled, so that HDF5 never has to repair it.
-#
-# Uncompressed chunks have their addresses from the start, and images are written there without HDF5. The sizes of
-# compressed ones are not known before: they wait in files beside it, and are put in when all are there.
+# One year repacked: written under another name, range by range, read back, and only then given its own name.
 
 
 Filter = Literal["none", "lzf"]
 FILTERS: dict[Filter, tuple[str, ...]] = {"none": (), "lzf": ("shuffle", "lzf")}
 FloatArray = npt.NDArray[np.float32]
-
-# Images begin at pages, so that they can be mapped, or read past the page cache.
-_PAGE_BYTES = 4096
-# What HDF5 writes beside values: above all a table of chunks. It is allocated first, because HDF5 cannot even close a
-# file that it cannot write to its end.
-_INDEX_BYTES = 2**20
-
-
-def lay_out(path: Path, year: YearFile, boxes: npt.NDArray[np.int32], kind: Filter) -> None:
-    """Write the file of `year` at `path`, with `boxes` and all else that its own file holds except values of images.
-
-    Raises OSError when the disk is full.
-    """
-    chunk = image_chunk(year)
-    aligned = {"alignment_threshold": _PAGE_BYTES, "alignment_interval": _PAGE_BYTES}
-    allocate(path, boxes.nbytes + _INDEX_BYTES)
-    with open_hdf5(year.path) as source, _disk_errors(), h5py.File(path, "w", **aligned) as file:
-        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        properties.set_chunk(chunk)
-        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        if kind == "none":
-            properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        else:
-            properties.set_shuffle()
-            properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
-        space = h5py.h5s.create_simple((year.images, *chunk[1:]))
-        h5py.h5d.create(file.id, IMAGES.encode(), h5py.h5t.IEEE_F32LE, space, properties)
-        file.create_dataset(BOXES, data=boxes, dtype="<i4")
-        for name in source:
-            if name in (IMAGES, BOXES):
-                continue
-            # A link that leads nowhere has nothing to copy but itself.
-            if leads_nowhere(source, name):
-                file[name] = source.get(name, getlink=True)
-            else:
-                source.copy(name, file)
-        for old, new in ((source, file), *((source[name], file[name]) for name in (IMAGES, BOXES))):
-            _copy_attributes(old, new)
-    _sync(path)
-
-
-def image_chunk(year: YearFile) -> tuple[int, ...]:
-    """The shape of a chunk that is one image of `year`."""
-    return (1, *year.storage.shape[1:])
-
-
-def storage_at(path: Path) -> Storage:
-    """Where the images lie in the file at `path`. Raises DataError when it is damaged."""
-    with open_hdf5(path) as file:
-        return storage_of(file[IMAGES])
-
-
-def boxes_at(path: Path) -> npt.NDArray[np.int32]:
-    """The boxes in the file at `path`. Raises DataError when it is damaged."""
-    with open_hdf5(path) as file:
-        rows: npt.NDArray[np.int32] = file[BOXES][()]
-        return rows
-
-
-def write_planes(path: Path, block: FloatArray, addresses: Iterable[int]) -> None:
-    """Write each element of `block`, little-endian, at its byte address in the file at `path`, and sync it.
-
-    Raises OSError when the disk is full.
-    """
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        for planes, address in zip(block, addresses, strict=True):
-            left = np.ascontiguousarray(planes, "<f4").data.cast("B")
-            while left:
-                count = os.pwrite(descriptor, left, address)
-                left, address = left[count:], address + count  # noqa: PLW2901 - a write may be cut short
-        os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def compress(image: FloatArray) -> tuple[bytes, int]:
-    """The chunk of one image (16, height, width), by shuffle and LZF, and the mask of filters that were left out."""
-    # By h5py's own filter, in a file that never leaves memory: the bytes are those that HDF5 would write.
-    with h5py.File("chunk", "w", driver="core", backing_store=False) as memory:
-        chunk = (1, *image.shape)
-        dataset = memory.create_dataset("chunk", data=image[None], chunks=chunk, shuffle=True, compression="lzf")
-        memory.flush()
-        mask, content = dataset.id.read_direct_chunk((0, 0, 0, 0))
-        return bytes(content), int(mask)
-
-
-def put_chunks(path: Path, chunks: Iterable[tuple[int, bytes, int]], stored_bytes: int) -> None:
-    """Put compressed `chunks` (image, content, mask), of `stored_bytes` in all, into the file at `path`, and sync it.
-
-    Raises OSError when the disk is full; the file is then gone.
-    """
-    allocate(path, path.stat().st_size + stored_bytes + _INDEX_BYTES)
-    with _disk_errors(), h5py.File(path, "r+") as file:
-        dataset = file[IMAGES]
-        for image, content, mask in chunks:
-            dataset.id.write_direct_chunk((image, 0, 0, 0), content, filter_mask=mask)
-    _sync(path)
-
-
-@contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Raise the system's own error where HDF5 wraps it."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        number = re.search(r"errno = (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-
-
-def _copy_attributes(old: Any, new: Any) -> None:
-    for name in old.attrs:
-        kind = old.attrs.get_id(name).dtype
-        # A reference is an address in the old file (dimension scales have them).
-        if h5py.check_ref_dtype(kind) is None and h5py.check_vlen_dtype(kind) is None and kind.names is None:
-            new.attrs.create(name, old.attrs[name], dtype=kind)
-        elif h5py.check_string_dtype(kind) is not None:
-            new.attrs[name] = old.attrs[name]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# ----------------------------------------------------------------------------------------------------
-# One year repacked: written under another name, range by range, read back, and only then given its own name.
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,185 +159,152 @@ class YearJob:
         """The hidden file that is written until then."""
         return self.folder / f".{self.final.name}.part"
 
-    @property
-    def spool(self) -> Path:
-        """The folder of compressed images that wait to be put into the file."""
-        return self.folder / f".{self.final.name}.spool"
-
-    @cached_property
-    def journal(self) -> Journal:
-        """What is done, for this source, these boxes and this filter."""
-        purpose = {
-            "size_bytes": self.year.identity.size_bytes,
-            "mtime_ns": self.year.identity.mtime_ns,
-            "boxes": boxes_digest(replace(self.year, boxes=self.boxes)).hex(),
-            "filter": self.kind,
-            # Another version may cut a year into different ranges.
-            "counts": [count for _, count in ranges(self.year)],
-        }
-        return Journal(self.journal_path, purpose)
-
-    @property
-    def journal_path(self) -> Path:
-        return self.folder / f".{self.final.name}.journal"
-
-    @property
-    def resumable(self) -> bool:
-        """Whether all files that the journal names are there."""
-        if not self.journal.exists:
-            return False
-        needed = [self.part] if self.kind == "none" else [self.spooled(first) for first in self.journal.done]
-        return all(path.exists() for path in needed)
-
-    def spooled(self, first: int) -> Path:
-        """The file of the compressed images of the range that begins at `first`."""
-        return self.spool / f"{first:06d}.lzf"
-
-    @property
-    def images_left(self) -> int:
-        """Images that no earlier call has written."""
-        if not self.resumable:
-            return self.year.images
-        return self.year.images - sum(len(written.scans) for written in self.journal.done.values())
+    def remove_leftovers(self) -> None:
+        """Remove what was written towards the final file, also by an earlier version that was killed."""
+        for path in self.folder.glob(f".{self.final.name}.*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
-def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> YearFile:
-    """Write, verify and name the file of `job`, in `workers` processes; resumes where an earlier call was stopped.
+def repack_year(job: YearJob, workers: int, progress: Tracker, of: str) -> None:
+    """Write, verify and name the file of `job`, in `workers` processes.
 
     `of` tells the progress bar which of how many years this is.
 
     Raises:
         DataError: the source cannot be read.
         RunError: what is read back is not what was written.
-        OSError: the disk is full; what was written stays.
+        OSError: the disk is full.
     """
-    if not job.resumable:
-        _start(job)
-    with progress(job.year.images, f"writing {job.final.name} ({of})", "images") as bar:
-        bar.advance(job.year.images - job.images_left)
-        tasks = _write_tasks(job)
-        for written in map_in_order(_write_range, tasks, min(workers, len(tasks) or 1), what="repacks images"):
-            job.journal.add(written)
-            bar.advance(len(written.scans))
-    if job.kind != "none":
-        _assemble(job)
-    with progress(job.year.images, f"verifying {job.final.name} ({of})", "images") as bar:
-        for count in _verified(job, workers):
-            bar.advance(count)
-    return _publish(job)
+    job.remove_leftovers()
+    try:
+        with progress(job.year.images, f"writing {job.final.name} ({of})", "images") as bar:
+            scans: list[ImageScan] = []
+            tasks = _write_tasks(job, _lay_out(job))
+            written = map_in_order(_write_range, tasks, min(workers, len(tasks)), what="repacks images")
+            # Closed before leftovers are removed: no process writes any more then.
+            with closing(written):
+                for task, found in zip(tasks, written, strict=True):
+                    if task.addresses is None:
+                        put_spool(task.target, job.part)
+                    scans += found
+                    bar.advance(task.count)
+            sync(job.part)
+        with progress(job.year.images, f"verifying {job.final.name} ({of})", "images") as bar:
+            for count in _verified(job, scans, workers):
+                bar.advance(count)
+        _publish(job, scans)
+    finally:
+        job.remove_leftovers()
 
 
-def settle(job: YearJob) -> YearFile:
-    """Keep contents and origin of the finished file, and remove what was needed to make it."""
-    new = open_year(job.final)
-    scans = job.journal.scans()
-    if len(scans) == new.images:
-        store_contents(job.folder, [new], {new.year: content_of(new, scans)})
-    note_origin(new, job.year)
-    shutil.rmtree(job.spool, ignore_errors=True)
-    for path in (job.part, job.journal_path):
-        path.unlink(missing_ok=True)
-    return new
+def _lay_out(job: YearJob) -> list[int] | None:
+    """Write the file of `job` with all that its source holds except values of images.
+
+    Returns the addresses of the images; None where they are compressed.
+    """
+    shape = job.year.storage.shape
+    layout: Layout = "image" if job.kind == "none" else "lzf"
+    with open_hdf5(job.year.path) as source, new_file(job.part, shape, layout, job.boxes.nbytes) as file:
+        file.create_dataset(BOXES, data=job.boxes, dtype="<i4")
+        for name in source:
+            if name in (IMAGES, BOXES):
+                continue
+            # A link that leads nowhere has nothing to copy but itself.
+            if leads_nowhere(source, name):
+                file[name] = source.get(name, getlink=True)
+            else:
+                source.copy(name, file)
+        for old, new in ((source, file), *((source[name], file[name]) for name in (IMAGES, BOXES))):
+            _copy_attributes(old, new)
+        return addresses_of(file) if job.kind == "none" else None
+
+
+def _copy_attributes(old: Any, new: Any) -> None:
+    for name in old.attrs:
+        kind = old.attrs.get_id(name).dtype
+        # A reference is an address in the old file (dimension scales have them).
+        if h5py.check_ref_dtype(kind) is None and h5py.check_vlen_dtype(kind) is None and kind.names is None:
+            new.attrs.create(name, old.attrs[name], dtype=kind)
+        elif h5py.check_string_dtype(kind) is not None:
+            new.attrs[name] = old.attrs[name]
 
 
 @dataclass(frozen=True, eq=False)
 class _WriteTask:
+    """A range of images, and the file that they go to: at `addresses`, or, without, compressed into a spool."""
+
     year: YearFile
     first: int
     count: int
     target: Path
-    addresses: tuple[int, ...] | None
+    addresses: list[int] | None
 
 
-def _start(job: YearJob) -> None:
-    shutil.rmtree(job.spool, ignore_errors=True)
-    job.part.unlink(missing_ok=True)
-    if job.kind == "none":
-        lay_out(job.part, job.year, job.boxes, job.kind)
-    else:
-        job.spool.mkdir()
-    job.journal.start()
-
-
-def _write_tasks(job: YearJob) -> list[_WriteTask]:
-    addresses = None
-    if job.kind == "none":
-        with _own_file(job):
-            addresses = storage_at(job.part).addresses.tolist()
+def _write_tasks(job: YearJob, addresses: list[int] | None) -> list[_WriteTask]:
+    if addresses is None:
+        return [
+            _WriteTask(job.year, first, count, job.part.with_suffix(f".{first}.spool"), None)
+            for first, count in ranges(job.year)
+        ]
     return [
-        _WriteTask(
-            year=job.year,
-            first=first,
-            count=count,
-            target=job.part if addresses else job.spooled(first),
-            addresses=tuple(addresses[first : first + count]) if addresses else None,
-        )
+        _WriteTask(job.year, first, count, job.part, addresses[first : first + count])
         for first, count in ranges(job.year)
-        if first not in job.journal.done
     ]
 
 
-def _write_range(task: _WriteTask) -> WrittenRange:
+def _write_range(task: _WriteTask) -> tuple[ImageScan, ...]:
     scans = Accumulator(task.count)
     if task.addresses is None:
         images = read_images(task.year, task.first, task.count)
         scans.add(images)
-        chunks = [compress(image) for image in images]
-        with task.target.open("wb") as stream:
-            for content, _ in chunks:
-                stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        return WrittenRange(task.first, scans.scans(), tuple((len(content), mask) for content, mask in chunks))
+        places = ((image, 0, 0, 0) for image in range(task.first, task.first + task.count))
+        write_spool(task.target, ((place, *compress(image)) for place, image in zip(places, images, strict=True)))
+        return scans.scans()
     for channels in channel_blocks(task.year, task.count):
         block = read_images(task.year, task.first, task.count, channels=channels)
         scans.add(block)
         offset = channels.start * task.year.plane_bytes
-        write_planes(task.target, block, [address + offset for address in task.addresses])
-    return WrittenRange(task.first, scans.scans())
+        write_at(task.target, block, [address + offset for address in task.addresses])
+        # Processes share the wait for the disk, which would otherwise come at the end.
+        sync(task.target)
+    return scans.scans()
 
 
-def _assemble(job: YearJob) -> None:
-    """Put the compressed images into a file that is laid out anew: one that was stopped halfway is of no use."""
-    lay_out(job.part, job.year, job.boxes, job.kind)
-    stored_bytes = sum(size for written in job.journal.done.values() for size, _ in written.chunks)
-
-    def chunks() -> Iterator[tuple[int, bytes, int]]:
-        for first in sorted(job.journal.done):
-            with job.spooled(first).open("rb") as stream:
-                for place, (size, mask) in enumerate(job.journal.done[first].chunks):
-                    yield first + place, stream.read(size), mask
-
-    put_chunks(job.part, chunks(), stored_bytes)
+def compress(image: FloatArray) -> tuple[int, bytes]:
+    """The mask of filters that were left out, and the chunk of one image (16, height, width), by shuffle and LZF."""
+    # By h5py's own filter, in a file that never leaves memory: the bytes are those that HDF5 would write.
+    with h5py.File("chunk", "w", driver="core", backing_store=False) as memory:
+        chunk = (1, *image.shape)
+        dataset = memory.create_dataset("chunk", data=image[None], chunks=chunk, shuffle=True, compression="lzf")
+        memory.flush()
+        mask, content = dataset.id.read_direct_chunk((0, 0, 0, 0))
+        return int(mask), bytes(content)
 
 
-def _verified(job: YearJob, workers: int) -> Iterator[int]:
+def _verified(job: YearJob, scans: Sequence[ImageScan], workers: int) -> Iterator[int]:
     """Read the file back from the disk, compare it with the source, and yield how many more images agree."""
-    expected = [scan.digest for scan in job.journal.scans()]
     descriptor = os.open(job.part, os.O_RDONLY)
     try:
         # Pages in memory prove nothing about the disk.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
-    with _own_file(job):
-        written = replace(job.year, path=job.part, storage=storage_at(job.part))
+    try:
+        with open_hdf5(job.part) as file:
+            written, boxes = replace(job.year, path=job.part, storage=storage_of(file[IMAGES])), file[BOXES][()]
+        if not np.array_equal(boxes, job.boxes):
+            raise _not_kept(job, "dataset boxes reads back with other values than were written")
         tasks = [(written, first, count) for first, count in ranges(written)]
         read_back = map_in_order(_digest_range, tasks, min(workers, len(tasks)), what="verifies images")
         for (_, first, count), digests in zip(tasks, read_back, strict=True):
             for image, digest in enumerate(digests, first):
-                if digest != expected[image]:
+                if digest != scans[image].digest:
                     raise _not_kept(job, f"image {image} reads back with other values than were written")
             yield count
-        if not np.array_equal(boxes_at(job.part), job.boxes):
-            raise _not_kept(job, "dataset boxes reads back with other values than were written")
-
-
-@contextmanager
-def _own_file(job: YearJob) -> Iterator[None]:
-    """Report damage in the file that is being made as a RunError: unlike a source, it cannot be copied again."""
-    try:
-        yield
+    # Unlike a source, the file that is being made cannot be copied again.
     except UnreadableImagesError as error:
         raise _not_kept(job, str(error.faults[0])) from error
     except DataError as error:
@@ -572,7 +312,6 @@ def _own_file(job: YearJob) -> Iterator[None]:
 
 
 def _not_kept(job: YearJob, what: str) -> RunError:
-    job.journal_path.unlink()
     return RunError(
         f"{job.part}: {what}: the disk or the memory is at fault; run the same command again, which writes this year "
         "anew"
@@ -583,10 +322,13 @@ def _digest_range(task: tuple[YearFile, int, int]) -> tuple[bytes, ...]:
     return digest_images(*task)
 
 
-def _publish(job: YearJob) -> YearFile:
+def _publish(job: YearJob, scans: Sequence[ImageScan]) -> None:
+    """Keep contents and origin, and give the file its name: last, so that a year which has it is done."""
+    made = replace(job.year, path=job.part, boxes=job.boxes, identity=identity_of(job.part))
+    store_contents(job.folder, [made], {made.year: content_of(made, scans)})
+    note_origin(job.final, made.identity, job.year)
     job.part.rename(job.final)
     sync_folder(job.folder)
-    return settle(job)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -622,10 +364,10 @@ def estimate(jobs: Sequence[YearJob], workers: int) -> Estimate:
     if not jobs:
         return Estimate(0, 0, 0, 0, 0, 0.0)
     year, kind, folder = jobs[0].year, jobs[0].kind, jobs[0].folder
-    images = sum(job.images_left for job in jobs)
+    images = sum(job.year.images for job in jobs)
     read_seconds = _read_seconds(jobs[0])
     ratio, compress_seconds = (1.0, 0.0) if kind == "none" else _compression(jobs[0])
-    write_bytes = int(sum(job.images_left * job.year.image_bytes for job in jobs) * ratio) + _OVERHEAD_BYTES * len(jobs)
+    write_bytes = int(sum(job.year.images * job.year.image_bytes for job in jobs) * ratio) + _OVERHEAD_BYTES * len(jobs)
     # Compressed images of one year wait beside the file that they are put into.
     waiting_bytes = 0 if kind == "none" else int(max(job.year.images * job.year.image_bytes for job in jobs) * ratio)
     needed_bytes, free_bytes = write_bytes + waiting_bytes, _free_bytes(folder)
@@ -664,13 +406,13 @@ def _compression(job: YearJob) -> tuple[float, float]:
     """Stored bytes / bytes of the values, and seconds to compress, of the first image."""
     image = read_images(job.year, 0, 1)[0]
     start_seconds = time.perf_counter()
-    content, _ = compress(image)
+    _, content = compress(image)
     return len(content) / image.nbytes, time.perf_counter() - start_seconds
 
 
 def _disk_seconds_per_byte(folder: Path, most_bytes: int) -> float:
     """Seconds to write a byte to `folder`, sync it and read it back. Raises OSError when the disk is full."""
-    path = _existing(folder) / f".hpcai500-probe-{os.getpid()}"
+    path = nearest(folder) / f".hpcai500-probe-{os.getpid()}"
     # Zeros would be free on a disk that compresses.
     content = os.urandom(2**20) * max(1, min(_PROBE_BYTES, most_bytes) // 2**20)
     start_seconds = time.perf_counter()
@@ -687,11 +429,7 @@ def _disk_seconds_per_byte(folder: Path, most_bytes: int) -> float:
 
 
 def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(_existing(folder)).free
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(nearest(folder)).free
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -709,7 +447,7 @@ def has_form(job: YearJob) -> bool:
     except DataError as error:
         raise _another(job) from error
     if (
-        there.storage.chunk != image_chunk(job.year)
+        there.storage.chunk != (1, *job.year.storage.shape[1:])
         or there.storage.filters != FILTERS[job.kind]
         or not np.array_equal(there.boxes, job.boxes)
     ):
@@ -723,9 +461,7 @@ def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
     All values are read and compared, unless this very file is recorded as made from this very source.
     """
     there = open_year(job.final)
-    # It was renamed, and the process was killed before that was recorded.
-    renamed = not job.part.exists() and len(job.journal.scans()) == there.images
-    if renamed or is_made_from(there, job.year):
+    if is_made_from(there, job.year):
         return
     expected = _content(job.year, job.boxes, workers, progress)
     try:
@@ -734,6 +470,7 @@ def require_values(job: YearJob, workers: int, progress: Tracker) -> None:
         raise _another(job) from error
     if found.digest != expected.digest:
         raise _another(job)
+    note_origin(job.final, there.identity, job.year)
 
 
 def _content(year: YearFile, boxes: npt.NDArray[np.int32], workers: int, progress: Tracker) -> YearContent:
@@ -823,7 +560,7 @@ class Repacking:
             return estimate(self.jobs, self._workers)
 
     def run(self) -> RepackReport:
-        """Repack what is left; may be killed at any time, and resumes when called again.
+        """Repack what is left; may be killed at any time, and goes on with the next year when called again.
 
         Years that are there already are kept once it is known that they have the values of the source.
 
@@ -839,7 +576,7 @@ class Repacking:
                 self._look()
                 for job in self._there:
                     require_values(job, self._workers, self._progress)
-                    settle(job)
+                    job.remove_leftovers()
                 for number, job in enumerate(self.jobs, 1):
                     repack_year(job, self._workers, self._progress, f"{number} of {len(self.jobs)}")
         return self._report(time.monotonic() - start_seconds)
@@ -898,7 +635,7 @@ def _needs_converting(year: YearFile, asked: bool) -> bool:
 
 @contextmanager
 def _written_to(target: Path) -> Iterator[None]:
-    """Report a disk that takes no more in one line. What was written stays, and the next call resumes there."""
+    """Report a disk that takes no more in one line. Years that are done stay."""
     try:
         yield
     except OSError as error:

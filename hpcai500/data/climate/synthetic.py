@@ -7,39 +7,36 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from hpcai500.data.climate.weather import SMALLEST_HEIGHT, SMALLEST_WIDTH, Grid, draw_scene
-from hpcai500.data.climate.years import (
-    BOX_COLUMNS,
-    BOXES,
-    CHANNELS,
-    CLASSES,
-    IMAGES,
-    MOST_BOXES,
-    file_name,
-    storage_of,
-    year_of,
+from hpcai500.data.climate.writing import (
+    GZIP_LEVEL,
+    Chunk,
+    Layout,
+    addresses_of,
+    new_file,
+    opened_again,
+    put_spool,
+    sync,
+    write_at,
+    write_spool,
 )
+from hpcai500.data.climate.years import BOX_COLUMNS, BOXES, CHANNELS, CLASSES, IMAGES, MOST_BOXES, file_name, year_of
 from hpcai500.data.derived import claim_folder, map_in_order, part_folder
 from hpcai500.errors import DataError
-from hpcai500.files import allocate, sync_folder
+from hpcai500.files import sync_folder
 from hpcai500.progress import Progress, Tracker, silent
 
 # ----------------------------------------------------------------------------------------------------
-# A year's HDF5 file, written in parts that any number of processes fill, in one of three layouts.
-#
-# HDF5 lets one process at a time write to a file. Uncompressed images are therefore written to their addresses without
-# HDF5, into a file that is laid out before. Compressed parts go into files of their own, whose chunks are then copied.
+# A year's file, written in parts, in one of three layouts.
 
 
 SHIPPED = "shipped"
@@ -55,16 +52,6 @@ Draw = Callable[[int], tuple[Image, Boxes]]
 
 # What is written between two steps of a progress bar: one image of the shipped size.
 _PART_BYTES = 2**26
-# Uncompressed images begin at pages, so that they can be mapped, or read past the page cache.
-_PAGE_BYTES = 4096
-# More than HDF5 needs for its own tables, beyond a sixteenth of what is written.
-_METADATA_BYTES = 2**20
-# Locks fail on many parallel file systems, and a file that is being written has no other writer.
-_UNLOCKED = {"locking": False}
-# HDF5's default.
-_GZIP_LEVEL = 4
-# In the file of a part, before each chunk: its image, channel, row and column, and its size in bytes.
-_CHUNK = struct.Struct("<5Q")
 
 
 def image_bytes(height: int, width: int) -> int:
@@ -76,8 +63,8 @@ def image_bytes(height: int, width: int) -> int:
 class Part:
     """The `count` images from `first` on, of `image_shape`, of the year whose file is `path`.
 
-    `addresses` are the bytes in it where the images begin. The layout `shipped` has none: there, a part is the images
-    that share chunks of the shape `chunk`.
+    `addresses` are the bytes in it where they begin. The layout `shipped` has none: there, a part is the images that
+    share chunks of the shape `chunk`.
     """
 
     path: Path
@@ -85,41 +72,48 @@ class Part:
     count: int
     image_shape: tuple[int, ...]
     addresses: tuple[int, ...]
-    chunk: tuple[int, ...]
+    chunk: tuple[int, ...] | None
 
     def write(self, draw: Draw) -> Boxes:
         """Write the images that `draw` gives for their numbers, and return their boxes, shape (count, 15, 5).
 
         Holds one image in memory, in the layout `shipped` all of them. Raises OSError when the disk is full.
         """
-        numbers = range(self.first, self.first + self.count)
-        if not self.addresses:
-            return self._write_compressed(draw, numbers)
         found = []
-        for number, address in zip(numbers, self.addresses, strict=True):
-            image, boxes = draw(number)
-            _write_at(self.path, address, image)
-            found.append(boxes)
-        return np.stack(found)
 
-    def _write_compressed(self, draw: Draw, numbers: range) -> Boxes:
-        images = np.empty((self.count, *self.image_shape), np.float32)
-        found = []
-        for place, number in enumerate(numbers):
-            images[place], boxes = draw(number)
-            found.append(boxes)
-        _compress(self._compressed, images, self.chunk)
+        def images() -> Iterator[Image]:
+            for number in range(self.first, self.first + self.count):
+                image, boxes = draw(number)
+                found.append(boxes)
+                yield image
+
+        if self.addresses:
+            write_at(self.path, images(), self.addresses)
+        else:
+            together = np.empty((self.count, *self.image_shape), np.float32)
+            for place, image in zip(together, images(), strict=True):
+                place[:] = image
+            write_spool(self._spool, self._compressed(together))
         return np.stack(found)
 
     def join(self) -> None:
-        """Copy compressed chunks into the year's file; one process at a time. Raises OSError as `write` does."""
+        """Put compressed chunks into the year's file; one process at a time. Raises OSError as `write` does."""
         if not self.addresses:
-            _copy_chunks(self._compressed, self.path, self.first)
-            self._compressed.unlink()
+            put_spool(self._spool, self.path)
 
     @property
-    def _compressed(self) -> Path:
+    def _spool(self) -> Path:
         return self.path.with_name(f"{self.path.stem}-{self.first}.part")
+
+    def _compressed(self, images: Image) -> Iterator[Chunk]:
+        """The chunks of `images`; those that reach past an edge are filled up with zeros."""
+        assert self.chunk is not None
+        for cell in np.ndindex(*(-(-extent // side) for extent, side in zip(images.shape, self.chunk, strict=True))):
+            start = [at * side for at, side in zip(cell, self.chunk, strict=True)]
+            piece = images[tuple(slice(at, at + side) for at, side in zip(start, self.chunk, strict=True))]
+            whole = np.zeros(self.chunk, "<f4")
+            whole[tuple(slice(extent) for extent in piece.shape)] = piece
+            yield (self.first + start[0], *start[1:]), 0, zlib.compress(whole.tobytes(), GZIP_LEVEL)
 
 
 def lay_out(path: Path, images: int, height: int, width: int, layout: str) -> list[Part]:
@@ -127,91 +121,23 @@ def lay_out(path: Path, images: int, height: int, width: int, layout: str) -> li
 
     Raises OSError when the file cannot be written.
     """
-    shape = (images, len(CHANNELS), height, width)
-    size = image_bytes(height, width)
-    allocate(path, _METADATA_BYTES)
-    if layout != SHIPPED:
-        os.truncate(path, images * size)
-    alignment = 1 if layout == SHIPPED else _PAGE_BYTES
-    with h5py.File(path, "w", **_UNLOCKED, alignment_threshold=alignment, alignment_interval=alignment) as file:
-        dataset = file.create_dataset(IMAGES, shape, "<f4", **_options(layout, shape))
-        if layout == SHIPPED:
-            return _split(path, shape, dataset.chunks[0], [], dataset.chunks)
-        storage = storage_of(dataset)
-    addresses = [int(address) for address in storage.addresses]
-    if storage.offset is not None:
-        addresses = [storage.offset + number * size for number in range(images)]
-    return _split(path, shape, max(_PART_BYTES // size, 1), addresses, storage.chunk or shape)
-
-
-def finish(path: Path, boxes: Boxes, layout: str) -> None:
-    """Write the `boxes` of all images and sync the file. Raises OSError when the disk is full."""
-    _reserve(path, boxes.nbytes)
-    with h5py.File(path, "r+", **_UNLOCKED) as file:
-        compressed = {"compression": "gzip", "chunks": True} if layout == SHIPPED else {}
-        file.create_dataset(BOXES, data=boxes, dtype="<i4", **compressed)
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
-
-
-def _options(layout: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    if layout == SHIPPED:
-        return {"compression": "gzip", "compression_opts": _GZIP_LEVEL, "chunks": True}
-    # Every image has its address at once, and no zeros are written there first.
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    return {"dcpl": properties, "chunks": (1, *shape[1:]) if layout == "image" else None}
-
-
-def _split(path: Path, shape: tuple[int, ...], most: int, addresses: list[int], chunk: tuple[int, ...]) -> list[Part]:
-    images, *image_shape = shape
+    with new_file(path, (images, len(CHANNELS), height, width), cast(Layout, layout)) as file:
+        _, *image_shape = file[IMAGES].shape
+        chunk = file[IMAGES].chunks
+        addresses = [] if layout == SHIPPED else addresses_of(file)
+    most = chunk[0] if layout == SHIPPED else max(_PART_BYTES // image_bytes(height, width), 1)
     return [
-        Part(
-            path,
-            first,
-            min(most, images - first),
-            tuple(image_shape),
-            tuple(addresses[first : first + most]),
-            chunk,
-        )
+        Part(path, first, min(most, images - first), tuple(image_shape), tuple(addresses[first : first + most]), chunk)
         for first in range(0, images, most)
     ]
 
 
-def _reserve(path: Path, more_bytes: int) -> None:
-    """Allocate what HDF5 is about to add: on a full disk HDF5 can crash, and this raises OSError."""
-    allocate(path, path.stat().st_size + more_bytes + more_bytes // 16 + _METADATA_BYTES)
-
-
-def _write_at(path: Path, address: int, image: Image) -> None:
-    left = memoryview(image.astype("<f4", copy=False).tobytes())
-    with path.open("r+b", buffering=0) as stream:
-        stream.seek(address)
-        while left:
-            left = left[stream.write(left) :]
-
-
-def _compress(path: Path, images: Image, chunk: tuple[int, ...]) -> None:
-    """Write each chunk's place, size and content; chunks that reach past an edge are filled up with zeros."""
-    with path.open("wb") as stream:
-        for place in np.ndindex(*(-(-extent // side) for extent, side in zip(images.shape, chunk, strict=True))):
-            start = [cell * side for cell, side in zip(place, chunk, strict=True)]
-            piece = images[tuple(slice(at, at + side) for at, side in zip(start, chunk, strict=True))]
-            whole = np.zeros(chunk, "<f4")
-            whole[tuple(slice(extent) for extent in piece.shape)] = piece
-            content = zlib.compress(whole.tobytes(), _GZIP_LEVEL)
-            stream.write(_CHUNK.pack(*start, len(content)))
-            stream.write(content)
-
-
-def _copy_chunks(source: Path, target: Path, first: int) -> None:
-    _reserve(target, source.stat().st_size)
-    with source.open("rb") as stream, h5py.File(target, "r+", **_UNLOCKED) as year:
-        dataset = year[IMAGES].id
-        while head := stream.read(_CHUNK.size):
-            image, channel, row, column, size = _CHUNK.unpack(head)
-            dataset.write_direct_chunk((first + image, channel, row, column), stream.read(size))
+def finish(path: Path, boxes: Boxes, layout: str) -> None:
+    """Write the `boxes` of all images and sync the file. Raises OSError when the disk is full."""
+    with opened_again(path, boxes.nbytes) as file:
+        compressed = {"compression": "gzip", "chunks": True} if layout == SHIPPED else {}
+        file.create_dataset(BOXES, data=boxes, dtype="<i4", **compressed)
+    sync(path)
 
 
 # ----------------------------------------------------------------------------------------------------

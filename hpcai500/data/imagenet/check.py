@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -25,6 +24,7 @@ from hpcai500.data.imagenet.index import (
     Split,
     decode_odd,
     load_index,
+    over_files,
     read_image,
     store_content_fingerprint,
 )
@@ -125,7 +125,6 @@ def _compare(index: SeekIndex, content: bytes) -> SeekCounts:
 # Upper bounds, included; larger ones are counted under None.
 PIXEL_BOUNDS = tuple(2**k for k in range(10, 27))
 BYTE_BOUNDS = tuple(2**k for k in range(10, 27))
-_FILES_PER_TASK = 16
 
 
 @dataclass(frozen=True)
@@ -203,10 +202,14 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
     index = load_index(root, refresh=True, progress=progress)
     require_whole(index.root)
     seek_index = find_seek_index(index.root)
+
+    def check_path(path: str) -> FileCheck:
+        return check_file(index.root, path, seek_index.index if seek_index else None)
+
     start_seconds = time.monotonic()
     tally = _Tally()
     with progress(len(index.train) + len(index.val), "checking images", "images") as bar:
-        for checks in _check_in_order(index, seek_index, workers):
+        for checks in over_files(index, check_path, workers, name="check"):
             for check in checks:
                 tally.add(check)
             bar.advance(len(checks))
@@ -214,26 +217,6 @@ def check_images(root: Path | str, *, workers: int | None = None, progress: Trac
     if report.content_fingerprint is not None:
         store_content_fingerprint(index, report.content_fingerprint)
     return report
-
-
-def _check_in_order(index: ImageIndex, seek_index: FoundIndex | None, workers: int) -> Iterator[list[FileCheck]]:
-    """Yield the checks of all files in the index's order; a bounded window of tasks limits memory."""
-
-    def check_files(paths: tuple[str, ...]) -> list[FileCheck]:
-        return [check_file(index.root, path, seek_index.index if seek_index else None) for path in paths]
-
-    pending: deque[Future[list[FileCheck]]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="check")
-    try:
-        for split in index.splits:
-            for start in range(0, len(split), _FILES_PER_TASK):
-                pending.append(pool.submit(check_files, split.paths[start : start + _FILES_PER_TASK]))
-                if len(pending) == 4 * workers:
-                    yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Tally:

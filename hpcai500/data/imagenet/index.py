@@ -18,17 +18,17 @@ import time
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from hpcai500.data.derived import derived_paths, write_derived
+from hpcai500.data.derived import derived_paths, map_in_threads, write_derived
 from hpcai500.data.samplers import SampleIds
 from hpcai500.data.staged import INDEX, read_set, state_folder
 from hpcai500.errors import DataError
@@ -113,6 +113,18 @@ def unpack_names(packed: bytes) -> list[str]:
     return packed.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
+def over_files(
+    index: ImageIndex, function: Callable[[str], Result], threads: int, *, name: str
+) -> Iterator[list[Result]]:
+    """`function` of each file's path, in the set's order, from `threads` threads; a few results at a time."""
+    groups = (
+        split.paths[start : start + _FILES_PER_TASK]
+        for split in index.splits
+        for start in range(0, len(split), _FILES_PER_TASK)
+    )
+    return map_in_threads(lambda paths: [function(path) for path in paths], groups, threads, name=name)
+
+
 # ----------------------------------------------------------------------------------------------------
 # Listing of class folders, in parallel: one `scandir` each, sizes included.
 
@@ -120,6 +132,9 @@ def unpack_names(packed: bytes) -> list[str]:
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 # Listing waits for the file system's metadata server, not for a core.
 _THREADS = 16
+_FILES_PER_TASK = 16
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Batches of training images: the core's ring of native threads, seen as an iterator of torch tensors.
 
-Files that the core's JPEG decoder does not take are decoded by Pillow. A few batches can also be held in memory and
-repeated.
+Files that the core's JPEG decoder does not take are decoded by Pillow.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +47,10 @@ class ImageBatch:
     warnings: int
     wait_seconds: float = 0.0
     seek: SeekCounts = NO_COUNTS
+
+    def repeated(self, ids: SampleIds) -> ImageBatch:
+        """The images and labels of this batch as those of `ids`."""
+        return ImageBatch(self.images[: len(ids)], self.labels[: len(ids)], ids, 0)
 
 
 class Batches(Protocol):
@@ -238,36 +241,6 @@ class JpegBatches:
             f"cannot decode {self._root / path}: {reason}; "
             f"replace or remove it, and run `hpcai500 data check ic {self._root}` to find all such files"
         )
-
-
-class MemoryBatches:
-    """Holds copies of a few decoded batches, wherever they are, and repeats them: training without the cost of input.
-
-    Batches of an epoch carry the sample ids that were asked for, with the images and labels of the held ones.
-    """
-
-    def __init__(self, batches: Iterable[ImageBatch]) -> None:
-        """Copy `batches`, for example `source.epoch(...)`. Raises ValueError when there are none."""
-        self._held = [(_copy(batch.images), batch.labels) for batch in batches]
-        if not self._held:
-            raise ValueError("at least one batch must be held")
-
-    def epoch(self, batches: Sequence[SampleIds], *, seed: int, epoch: int) -> Iterator[ImageBatch]:
-        """Yield as many batches as asked for, of the sizes asked for (ValueError when larger than the held ones)."""
-        del seed, epoch
-        for number, ids in enumerate(batches):
-            images, labels = self._held[number % len(self._held)]
-            if len(ids) > len(labels):
-                raise ValueError(f"a batch of {len(ids)} was asked for, and {len(labels)} images are held")
-            yield ImageBatch(images[: len(ids)], labels[: len(ids)], ids, 0)
-
-    def close(self) -> None:
-        self._held = []
-
-
-def _copy(images: torch.Tensor) -> torch.Tensor:
-    copy = images.clone()
-    return copy.pin_memory() if images.is_pinned() else copy
 
 
 def _as_array(slot: torch.Tensor) -> npt.NDArray[Any]:

@@ -10,15 +10,15 @@ import contextlib
 import errno
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hpcai500._core import JpegError, SeekIndex, SeekIndexWriter, check_jpeg, probe_jpeg, seek_key, seek_points
 from hpcai500.data.derived import derived_paths, part_folder
-from hpcai500.data.imagenet.index import ImageIndex, load_index, read_image
+from hpcai500.data.imagenet.index import ImageIndex, load_index, over_files, read_image
 from hpcai500.errors import DataError
 from hpcai500.hosts import find_placement
 from hpcai500.progress import Tracker, silent
@@ -192,7 +192,6 @@ def _segments(content: bytes) -> Iterator[tuple[int, bytes]]:
 # Making the index: every file is read once, and the index is written whole or not at all.
 
 
-_FILES_PER_TASK = 16
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
@@ -285,7 +284,7 @@ def _write(index: ImageIndex, path: Path, part: Path, threads: int, progress: Tr
     unreadable: list[tuple[str, str]] = []
     files = data_bytes = 0
     with progress(len(index.train) + len(index.val), "indexing images", "images") as bar:
-        for found in _files_in_order(index, threads):
+        for found in over_files(index, partial(_examine, index.root), threads, name="index"):
             for file in found:
                 if file.key is None:
                     unreadable.append((file.path, file.reason))
@@ -320,26 +319,6 @@ class _File:
     key: tuple[int, int] | None
     points: bytes | None
     reason: str
-
-
-def _files_in_order(index: ImageIndex, threads: int) -> Iterator[list[_File]]:
-    """All files in the set's order; a bounded window of tasks limits memory."""
-
-    def examine_all(paths: tuple[str, ...]) -> list[_File]:
-        return [_examine(index.root, path) for path in paths]
-
-    pending: deque[Future[list[_File]]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="index")
-    try:
-        for split in index.splits:
-            for start in range(0, len(split), _FILES_PER_TASK):
-                pending.append(pool.submit(examine_all, split.paths[start : start + _FILES_PER_TASK]))
-                if len(pending) == 4 * threads:
-                    yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _examine(root: Path, path: str) -> _File:
