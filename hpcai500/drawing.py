@@ -1,4 +1,8 @@
-"""Figures as files: every figure of ours is drawn here, with Matplotlib's own defaults.
+"""Figures as files, with Matplotlib's own defaults: what a command draws beside its numbers is drawn here.
+
+Papers and slides need a PNG as well as an SVG, and axes, ticks and legends that we did not write. Pages need colours
+that follow the reader (light, dark, print), bars that can be sorted, words for who cannot see them, and a few kilobytes
+where Matplotlib takes thirty; so their drawings are made in results/report/drawing.py.
 
 Matplotlib reads a `matplotlibrc` in the current folder when it is imported, before that of the user. A stranger's could
 make a line of a figure invisible, or start TeX. The same numbers give the same files.

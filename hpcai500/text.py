@@ -51,14 +51,8 @@ def text_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] 
     if not rows:
         return []
     lines = [[spelt_out(cell) for cell in row] for row in ([header, *rows] if header else rows)]
-    columns = list(zip(*lines, strict=True))
-    for number, column in enumerate(columns):
-        width = max(map(len, column))
-        to_right = header and 0 < number < len(columns) - 1
-        columns[number] = tuple(cell.rjust(width) if to_right else cell.ljust(width) for cell in column)
-    indent = "  " if title else ""
-    text = [indent + "  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    return [title, *text] if title else text
+    right = range(1, len(header) - 1) if header else ()
+    return [title, *(f"  {line}" for line in aligned(lines, right))] if title else list(aligned(lines, right))
 
 
 def size(count_bytes: int) -> str:
@@ -227,9 +221,12 @@ def tables(value: object) -> list[Mapping[str, Any]]:
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def scaled(value: float, unit: str) -> str:
+def prefix_of(value: float) -> tuple[float, str]:
+    """`2.4e10` -> `(1e9, "G")`: the largest prefix in which `value` is one or more; (1, "") below a thousand."""
+    return next(((factor, prefix) for factor, prefix in PREFIXES if abs(value) >= factor), (1.0, ""))
+
+
+def scaled(value: float, unit: str, digits: int = 3) -> str:
     """`24299077632, "FLOP"` -> `24.3 GFLOP`."""
-    for factor, prefix in PREFIXES:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+    factor, prefix = prefix_of(value)
+    return f"{value / factor:.{digits}g} {prefix}{unit}"

@@ -306,11 +306,11 @@ def _predict(
     from hpcai500.results.given_files import given_machine
     from hpcai500.results.prediction import (
         classes_of,
+        measured_points,
         predict_scaling,
-        read_measured,
-        require_fit,
         write_prediction,
     )
+    from hpcai500.results.score import read_runs
 
     if machine_name is None:
         raise UsageError(
@@ -322,9 +322,9 @@ def _predict(
     recipe = planned_recipe(name, settings, 2, machine.accelerators_per_node)
     if recipe.benchmark != benchmark:
         raise UsageError(f"{name}: a recipe of {recipe.benchmark}, not of {benchmark}")
-    measured = read_measured(records)
-    require_fit(records, machine)
-    classes = classes_of(records[0]) if records else None
+    runs = read_runs(records)
+    measured = measured_points(runs, machine)
+    classes = classes_of(runs[0].record) if runs else None
     facts = StepFacts.of(count_step(find_placement(os.environ), name, settings, classes))
     prediction = replace(predict_scaling(recipe, facts, machine, most_nodes, measured, jitter), sources=sources)
     files = write_prediction(prediction, out) if out else []

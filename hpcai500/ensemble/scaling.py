@@ -34,7 +34,7 @@ from hpcai500.recipe import ENSEMBLE, load_recipe
 from hpcai500.record import json_object
 from hpcai500.results.scaling import Scaling, read_scaling
 from hpcai500.streams import say
-from hpcai500.text import PREFIXES, aligned, scaled
+from hpcai500.text import aligned, prefix_of, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -392,7 +392,7 @@ def draw_ensemble_scaling(scaling: EnsembleScaling) -> dict[str, bytes]:
 def _draw_scaling(figure: Figure, scaling: EnsembleScaling) -> None:
     axes = figure.subplots()
     points, others = scaling.points, scaling.data_parallel.points
-    factor, prefix = next(((f, p) for f, p in PREFIXES if points[-1].flops >= f), (1.0, ""))
+    factor, prefix = prefix_of(points[-1].flops)
     ranks = [point.ranks for point in points]
     flops, valid = [one.flops / factor for one in points], [one.vflops / factor for one in points if one.vflops]
     alone = [one.flops / factor for one in others]

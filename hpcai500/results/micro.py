@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcai500.text import aligned
+from hpcai500.text import aligned, scaled
 
 # A rank below this share of the others is named; a measurement that spreads more than this is doubted.
 _SLOW, _NOISY = 0.9, 0.2
-_SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _HEADER = ("measurement", "value", "95 % interval", "spread", "shape")
 
 
@@ -33,17 +32,16 @@ def figure_of_merit_lines(document: Mapping[str, Mapping[str, Any]]) -> Iterator
         yield f"HPCAI500 FOM {name.replace(' ', '_')}={entry['value']:.6g} {entry['unit']}"
 
 
-def scaled(value: float, unit: str) -> str:
+def shown(value: float, unit: str) -> str:
     """`1.23 TFLOPS`, `37.7 GB/s`, `2300 samples/s`: three digits."""
     if unit == "samples/s":
         return f"{value:.4g} {unit}"
-    factor, prefix = next(((factor, prefix) for factor, prefix in _SCALES if value >= factor), (1.0, ""))
-    return f"{value / factor:.3g} {prefix}{'B/s' if unit == 'bytes/s' else unit}"
+    return scaled(value, "B/s" if unit == "bytes/s" else unit)
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    low, high = (scaled(value, entry["unit"]) for value in entry["interval"])
-    value, spread = scaled(entry["value"], entry["unit"]), f"{entry['spread']:.1%}"
+    low, high = (shown(value, entry["unit"]) for value in entry["interval"])
+    value, spread = shown(entry["value"], entry["unit"]), f"{entry['spread']:.1%}"
     return name, value, f"{low} to {high}", spread, f"{entry['shape']} ({entry['call']})"
 
 
@@ -51,11 +49,11 @@ def _message_lines(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
     yield f"{name}, {entry['ranks']} ranks ({entry['call']}):"
     yield "       bytes      seconds   algorithm         bus   spread"
     for row in entry["table"]:
-        rates = [scaled(row[key], "bytes/s") for key in ("algorithm_bandwidth", "bus_bandwidth")]
+        rates = [scaled(row[key], "B/s") for key in ("algorithm_bandwidth", "bus_bandwidth")]
         yield f"  {row['bytes']:10d}  {row['seconds']:11.3e}  {rates[0]:>10}  {rates[1]:>10}  {row['spread']:6.1%}"
     if link := entry["link"]:
         yield (
-            f"  as a ring: latency {link['latency_seconds']:.3g} s, {scaled(link['bytes_per_second'], 'bytes/s')} a "
+            f"  as a ring: latency {link['latency_seconds']:.3g} s, {scaled(link['bytes_per_second'], 'B/s')} a "
             f"link (median error {entry['link_error']:.0%})"
         )
 

@@ -11,7 +11,7 @@ from hpcai500.campaign.standing import ODD
 from hpcai500.errors import RecordError
 from hpcai500.record import Event, Record
 from hpcai500.results.global_batch import global_batch
-from hpcai500.results.score import score_record
+from hpcai500.results.score import score
 from hpcai500.results.submission.claim import accelerators_of
 
 # ----------------------------------------------------------------------------------------------------
@@ -215,5 +215,5 @@ class _Log:
 def _result(record: Record) -> Sequence[Line]:
     if record.status != "done":
         return []
-    result = score_record(record.path)
+    result = score(record)
     return [Line(f"{OURS}result", result.as_json(), record.events[-1]["time_ms"])]

@@ -33,12 +33,11 @@ from hpcai500.methodology.cost import (
     predicted_curve,
     walls,
 )
-from hpcai500.methodology.result import Result, training_seconds
 from hpcai500.recipe import benchmark_rules
-from hpcai500.record import Record, iterate, read_record
+from hpcai500.record import Record, iterate
 from hpcai500.results.given_files import GivenFile
-from hpcai500.results.score import score_record
-from hpcai500.text import PREFIXES, scaled, short
+from hpcai500.results.score import ScoredRun
+from hpcai500.text import prefix_of, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,57 +163,48 @@ class MeasuredPoint:
     step_seconds_alone: float
 
 
-def read_measured(paths: Sequence[Path]) -> list[MeasuredPoint]:
-    """The records at `paths`, those with the fewest ranks first.
+def measured_points(runs: Sequence[ScoredRun], machine: Machine) -> list[MeasuredPoint]:
+    """Points of runs of one recipe on accelerators and nodes like `machine`'s, those with the fewest ranks first.
 
     Raises:
-        UsageError: they are of different recipes.
-        RecordError: one is no complete record.
-        WrongAnswerError: the `result.json` of one says something else than its events.
+        UsageError: they are of different recipes, of other accelerators or nodes, or do not tell the step alone.
     """
-    runs = sorted(((score_record(path), read_record(path)) for path in paths), key=lambda run: run[0].world_size)
-    for _, record in runs[1:]:
-        first = runs[0][1]
-        for table in ("problem", "hyperparameters", "workload", "accelerator"):
-            if _without_seed(record, table) != _without_seed(first, table):
-                raise UsageError(f"{record.path}: another [{table}] than {first.path}: one prediction is of one recipe")
-    return [_point(result, record) for result, record in runs]
+    runs = sorted(runs, key=lambda run: run.result.world_size)
+    for run in runs:
+        _require_same_work(runs[0].record, run.record)
+        # The steps of another device or node size say nothing of the machine's.
+        device, per_node = str(run.record.tables["accelerator"]["device"]), run.result.world_size // run.result.nodes
+        if reason := why_not_of(machine, device, per_node):
+            raise UsageError(f"{run.path}: {reason}")
+    return [_point(run) for run in runs]
 
 
-def require_fit(paths: Sequence[Path], machine: Machine) -> None:
-    """Refuse records of another device or node size than `machine`'s ceilings: their steps say nothing of it.
-
-    Raises:
-        UsageError: with the reason.
-    """
-    for path in paths:
-        record = read_record(path)
-        result = score_record(path)
-        device = str(record.tables["accelerator"]["device"])
-        if reason := why_not_of(machine, device, result.world_size // result.nodes):
-            raise UsageError(f"{path}: {reason}")
-
-
-def classes_of(path: Path) -> int | None:
+def classes_of(record: Record) -> int | None:
     """Number of classes in the data that the record's run was trained on; None where it is no classifier's."""
-    dataset: dict[str, Any] = next((event["value"] for event in iterate(read_record(path).events, "dataset")), {})
+    dataset: dict[str, Any] = next((event["value"] for event in iterate(record.events, "dataset")), {})
     classes = dataset.get("classes")
     return int(classes) if classes and "grid" not in dataset else None
 
 
-def _point(result: Result, record: Record) -> MeasuredPoint:
-    seconds, images = training_seconds(record.events), result.images + result.padded_images
-    rehearsed = [event["value"] for event in iterate(record.events, "parallel_efficiency")]
+def _point(run: ScoredRun) -> MeasuredPoint:
+    result = run.result
+    rehearsed = [event["value"] for event in iterate(run.record.events, "parallel_efficiency")]
     alone = rehearsed[-1]["step_seconds_alone"] if rehearsed else None
     if alone is None:
         if result.world_size > 1:
             raise UsageError(
-                f"{record.path}: what a step takes without communication was not measured in it (batch norm over all "
+                f"{run.path}: what a step takes without communication was not measured in it (batch norm over all "
                 "ranks talks within each step): give a record of one rank"
             )
-        alone = seconds / (images / record.recipe().global_batch)
-    flops = images / seconds * result.flops_per_image
-    return MeasuredPoint(str(record.path), result.world_size, result.nodes, flops, result.flops_per_image, alone)
+        alone = run.record.recipe().global_batch / run.images_per_second
+    flops = run.images_per_second * result.flops_per_image
+    return MeasuredPoint(str(run.path), result.world_size, result.nodes, flops, result.flops_per_image, alone)
+
+
+def _require_same_work(first: Record, record: Record) -> None:
+    for table in ("problem", "hyperparameters", "workload", "accelerator"):
+        if _without_seed(record, table) != _without_seed(first, table):
+            raise UsageError(f"{record.path}: another [{table}] than {first.path}: one prediction is of one recipe")
 
 
 def _without_seed(record: Record, table: str) -> dict[str, object]:
@@ -509,7 +499,7 @@ def _draw(figure: Figure, prediction: Prediction) -> None:
 def _draw_flops(axes: Any, prediction: Prediction) -> None:
     points = prediction.points
     nodes = [point.nodes for point in points]
-    factor, prefix = next(((f, p) for f, p in PREFIXES if points[-1].flops >= f), (1.0, ""))
+    factor, prefix = prefix_of(points[-1].flops)
     base = points[0].flops / factor
     axes.plot(nodes, [base * n for n in nodes], "--", color=_IDEAL, label="ideal")
     axes.plot(nodes, [point.flops / factor for point in points], "-", color=_PREDICTED, label="predicted")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hpcai500.drawing import figure_files
 from hpcai500.errors import ExitCode, RecordError
 from hpcai500.results.given_files import GivenFile, given_file
-from hpcai500.text import PREFIXES, scaled
+from hpcai500.text import prefix_of, scaled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -395,7 +395,7 @@ def _draw_utilisation(axes: Any, profiles: Sequence[tuple[str, Profile]]) -> Non
 
 def _draw_bandwidth(axes: Any, profiles: Sequence[tuple[str, Profile]]) -> None:
     largest = max(point["sent_bytes_per_second"] for _, profile in profiles for point in profile["bandwidth"])
-    factor, prefix = next(((factor, prefix) for factor, prefix in PREFIXES if largest >= factor), (1.0, ""))
+    factor, prefix = prefix_of(largest)
     means: list[float | None] = [None] * len(profiles)
     for number, (_, profile) in enumerate(profiles):
         if not profile["bandwidth"]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpcai500.drawing import figure_files
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.machine import Level, Machine, PaperPoint, why_not_of
-from hpcai500.methodology.result import Result, training_seconds
 from hpcai500.methodology.roofline import (
     Ceiling,
     Model,
@@ -29,15 +28,13 @@ from hpcai500.methodology.roofline import (
     moves,
     ridge_point,
 )
-from hpcai500.record import Record, read_record
 from hpcai500.results.given_files import GivenFile
-from hpcai500.results.score import score_record
-from hpcai500.text import PREFIXES, scaled, short
+from hpcai500.results.score import ScoredRun, read_runs
+from hpcai500.text import prefix_of, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -60,8 +57,7 @@ class Bound(Protocol):
 
 def precise(value: float, unit: str) -> str:
     """`25990000000000.0, "FLOPS"` -> `25.99 TFLOPS`: with the four digits that papers print."""
-    factor, prefix = next(((f, p) for f, p in PREFIXES if abs(value) >= f), (1.0, ""))
-    return f"{value / factor:.4g} {prefix}{unit}"
+    return scaled(value, unit, digits=4)
 
 
 def flops_per_byte(coi: float) -> str:
@@ -339,24 +335,6 @@ def _roof_lines(roofs: Roofs, bound: str | None) -> Iterator[str]:
 # Points from records of runs.
 
 
-@dataclass(frozen=True)
-class _Run:
-    record: Record
-    result: Result
-
-    @property
-    def path(self) -> Path:
-        return self.record.path
-
-    @property
-    def stages(self) -> int:
-        """Pipeline stages of its model; older records do not name them and have one."""
-        return int(self.record.tables["programming"].get("stages", 1))
-
-    def setting(self, table: str, key: str) -> Any:
-        return self.record.tables[table][key]
-
-
 def roofline(records: Sequence[Path], machine: Machine, model: Model | None = None) -> Roofline:
     """The model of `machine` with the runs of `records` in it; without any, with those that were published for it.
 
@@ -369,12 +347,12 @@ def roofline(records: Sequence[Path], machine: Machine, model: Model | None = No
     """
     if not records:
         return machine_roofline(machine, model)
-    runs = [_Run(read_record(path), score_record(path)) for path in records]
+    runs = read_runs(records)
     chosen = _model(runs, model)
     return make_roofline(machine, chosen, [_point(run, machine, chosen) for run in runs])
 
 
-def _model(runs: Sequence[_Run], wanted: Model | None) -> Model:
+def _model(runs: Sequence[ScoredRun], wanted: Model | None) -> Model:
     for run in runs:
         fits: Model = "system" if run.result.nodes > 1 else "node"
         wanted = wanted or fits
@@ -387,35 +365,35 @@ def _model(runs: Sequence[_Run], wanted: Model | None) -> Model:
     return wanted
 
 
-def _point(run: _Run, machine: Machine, model: Model) -> RooflinePoint:
+def _point(run: ScoredRun, machine: Machine, model: Model) -> RooflinePoint:
     result = run.result
     per_node, rest = divmod(result.world_size, result.nodes)
     if rest:
         raise UsageError(f"{run.path}: {result.world_size} ranks on {result.nodes} nodes: the model is of equal nodes")
-    if reason := why_not_of(machine, str(run.setting("accelerator", "device")), per_node):
+    if reason := why_not_of(machine, str(run.record.tables["accelerator"]["device"]), per_node):
         raise UsageError(f"{run.path}: {reason}")
     workload = _workload(run, model, per_node)
-    seconds = training_seconds(run.record.events)
     return place(
         workload,
         level_of(machine, model),
         name=_name(run, workload),
         benchmark=result.benchmark,
         accelerators=result.world_size,
-        flops=(result.images + result.padded_images) * result.flops_per_image / seconds,
+        flops=(result.images + result.padded_images) * result.flops_per_image / run.training_seconds,
         source=str(run.path),
     )
 
 
-def _workload(run: _Run, model: Model, per_node: int) -> Workload:
-    result, compression = run.result, str(run.setting("communication", "compression"))
-    precision = str(run.setting("accelerator", "precision"))
+def _workload(run: ScoredRun, model: Model, per_node: int) -> Workload:
+    result, tables = run.result, run.record.tables
+    precision, compression = str(tables["accelerator"]["precision"]), str(tables["communication"]["compression"])
     if result.world_size == 1:
         return Workload(model, precision, None)
-    if run.stages > 1:
+    # Older records do not name the stages of a pipeline, and have one.
+    if (stages := int(tables["programming"].get("stages", 1))) > 1:
         raise UsageError(
-            f"{run.path}: its model is cut into {run.stages} stages: the roofline is of data parallelism, in which "
-            "ranks send gradients only"
+            f"{run.path}: its model is cut into {stages} stages: the roofline is of data parallelism, in which ranks "
+            "send gradients only"
         )
     if result.bytes_per_step is None or not result.bytes_per_step.sent:
         raise RecordError(f"{run.path}: its events do not tell what its ranks sent: no event communication")
@@ -433,217 +411,50 @@ def _workload(run: _Run, model: Model, per_node: int) -> Workload:
     return Workload(model, precision, coi, compression, topology, result.nodes, per_node)
 
 
-def _flops_per_step(run: _Run) -> float:
+def _flops_per_step(run: ScoredRun) -> float:
     """FLOPs of all ranks in one update; their number does not depend on how many ranks share the update's images."""
-    images = run.setting("hyperparameters", "batch_size") * run.setting("hyperparameters", "accumulation_steps")
-    ranks = run.setting("hardware", "nodes") * run.setting("hardware", "accelerators_per_node")
-    return float(images * ranks * run.result.flops_per_image)
+    how, size = run.record.tables["hyperparameters"], run.record.tables["hardware"]
+    images = how["batch_size"] * how["accumulation_steps"] * size["nodes"] * size["accelerators_per_node"]
+    return float(images * run.result.flops_per_image)
 
 
-def _topology(run: _Run, per_node: int) -> Topology | None:
+def _topology(run: ScoredRun, per_node: int) -> Topology | None:
     """The recipe's topology in the model's terms; None for a torus whose rows are not the nodes."""
-    match run.setting("communication", "topology"):
+    way = run.record.tables["communication"]
+    match way["topology"]:
         case "hierarchical":
             return "hierarchical"
         case "parameter-server":
             return "parameter-server"
         case "torus":
-            return "torus" if run.setting("communication", "torus_columns") in (0, per_node) else None
-        case _:
-            is_tree = run.setting("communication", "algorithm") == "double-binary-tree"
-            return "tree" if is_tree else "ring"
+            return "torus" if way["torus_columns"] in (0, per_node) else None
+        case "flat":
+            return "tree" if way["algorithm"] == "double-binary-tree" else "ring"
+        case other:
+            raise UsageError(
+                f"{run.path}: its topology {short(other, 40)!r} is none that this version knows, so its bytes have no "
+                "place in the model: use the version of hpcai500 that made the record"
+            )
 
 
-def _name(run: _Run, workload: Workload) -> str:
+def _name(run: ScoredRun, workload: Workload) -> str:
     compressed = f", {workload.compression} compression" if workload.compression != "none" else ""
     return f"{run.result.benchmark.upper()} {workload.precision}{compressed} ({run.path.name})"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Labels placed so that none lies on another, on a point, or, where it can be avoided, on a line.
-
-
-# Left, lower, right and upper edge, in pixels.
-Box = tuple[float, float, float, float]
-
-# Offsets from what is labelled, in points (1/72 inch), tried in this order: beside it, above, below, farther away.
-_NEAR, _FAR, _FARTHEST = 9, 18, 32
-_SIDES = ((1, 0), (-1, 0), (1, -1), (-1, -1), (0, -1), (1, 1), (-1, 1), (0, 1))
-_ALIGN = {-1: "right", 0: "center", 1: "left"}
-_ALIGN_HEIGHT = {-1: "top", 0: "center", 1: "bottom"}
-# Cost of a pixel of overlap with text or a point, and with a line; cost of each place farther down the list.
-_ON_TEXT, _ON_LINE, _LATER, _OUTSIDE = 50.0, 6.0, 6.0, 1e5
-
-
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """`wanted` (ascending) moved as little as it takes to be `gap` apart."""
-    groups: list[list[float]] = []
-    for value in wanted:
-        groups.append([value])
-        while len(groups) > 1 and _first(groups[-1], gap) - _last(groups[-2], gap) < gap:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [_first(group, gap) + gap * i for group in groups for i in range(len(group))]
-
-
-def _first(group: Sequence[float], gap: float) -> float:
-    """Place of the first of a group whose members stand `gap` apart, centred on where they wanted to be."""
-    return math.fsum(group) / len(group) - gap * (len(group) - 1) / 2
-
-
-def _last(group: Sequence[float], gap: float) -> float:
-    return _first(group, gap) + gap * (len(group) - 1)
-
-
-class Labels:
-    """Puts labels on `axes`, whose limits and place on the figure must be final."""
-
-    def __init__(self, axes: Axes) -> None:
-        self._axes = axes
-        # The renderer of the canvas that pictures are made with; the type of a figure's canvas lacks it.
-        canvas: Any = axes.figure.canvas
-        self._renderer = canvas.get_renderer()
-        self._texts: list[Box] = []
-        self._lines: list[Box] = []
-
-    def avoid_point(self, x: float, y: float, radius: float = 6.0) -> None:
-        """Keep off the marker at data (x, y); `radius` is in points (1/72 inch)."""
-        self._texts.append(self._box(x, y, radius))
-
-    def avoid_line(self, start: tuple[float, float], end: tuple[float, float], *, is_drawn_over: bool = True) -> None:
-        """Keep off the straight line between two data points; at any price, unless a label may be drawn over it."""
-        target = self._lines if is_drawn_over else self._texts
-        target += [self._box_at(x, y, 2.0) for x, y in self._along(start, end)]
-
-    def in_corner(self, text: str, size: float, color: str) -> None:
-        """Write `text` in the lower right corner."""
-        written = self._axes.text(
-            0.992, 0.015, text, transform=self._axes.transAxes, ha="right", va="bottom", fontsize=size, color=color
-        )
-        self._texts.append(written.get_window_extent(self._renderer).extents)
-
-    def along_line(
-        self,
-        text: str,
-        start: tuple[float, float],
-        end: tuple[float, float],
-        share: float,
-        *,
-        below: bool,
-        **style: Any,
-    ) -> None:
-        """Write `text` along the line, `share` of the way from `start` to `end`, on its upper side or `below` it."""
-        (x0, y0), (x1, y1) = (self._axes.transData.transform(point) for point in (start, end))
-        angle = math.atan2(y1 - y0, x1 - x0)
-        side = -1 if below else 1
-        shift = 4.0 * side
-        text_ = self._axes.annotate(
-            text,
-            (start[0] ** (1 - share) * end[0] ** share, start[1] ** (1 - share) * end[1] ** share),
-            xytext=(-shift * math.sin(angle), shift * math.cos(angle)),
-            textcoords="offset points",
-            rotation=math.degrees(angle),
-            rotation_mode="anchor",
-            ha="center",
-            va="top" if below else "bottom",
-            **style,
-        )
-        self._keep_rotated(text_, angle, side)
-
-    def beside_point(self, text: str, x: float, y: float, **style: Any) -> None:
-        """Write `text` as near to data (x, y) as it can be without lying on anything."""
-        at_x, at_y = self._axes.transData.transform((x, y))
-        probe = self._axes.text(x, y, text, **style)
-        extent = probe.get_window_extent(self._renderer)
-        probe.remove()
-        places = [(order, *place) for order, place in enumerate(_places())]
-
-        def box(across: int, up: int, distance: float) -> Box:
-            left = at_x + across * self._points(distance) - extent.width * (1 - across) / 2
-            low = at_y + up * self._points(distance) - extent.height * (1 - up) / 2
-            return (left, low, left + extent.width, low + extent.height)
-
-        _, across, up, distance = min(places, key=lambda place: self._cost(box(*place[1:])) + place[0] * _LATER)
-        self._texts.append(box(across, up, distance))
-        self._axes.annotate(
-            text,
-            (x, y),
-            xytext=(across * distance, up * distance),
-            textcoords="offset points",
-            ha=_ALIGN[across],
-            va=_ALIGN_HEIGHT[up],
-            **style,
-        )
-
-    def _cost(self, box: Box) -> float:
-        frame = self._axes.get_window_extent(self._renderer)
-        is_out = box[0] < frame.x0 or box[2] > frame.x1 or box[1] < frame.y0 or box[3] > frame.y1
-        return (
-            (_OUTSIDE if is_out else 0.0)
-            + _ON_TEXT * sum(_overlap(box, other) for other in self._texts)
-            + _ON_LINE * sum(_overlap(box, other) for other in self._lines)
-        )
-
-    def _keep_rotated(self, text: Text, angle: float, side: int) -> None:
-        """Remember a slanted text as a row of small boxes: the upright box around it would be mostly empty."""
-        width = text.get_window_extent(self._renderer).width / max(abs(math.cos(angle)), 0.1)
-        height = self._points(11)
-        x, y = text.get_transform().transform(text.get_position())
-        count = max(2, int(width / height))
-        for i in range(count + 1):
-            along = width * (i / count - 0.5)
-            self._texts.append(
-                self._box_at(
-                    x + along * math.cos(angle) - side * height / 2 * math.sin(angle),
-                    y + along * math.sin(angle) + side * height / 2 * math.cos(angle),
-                    5.5,
-                )
-            )
-
-    def _along(self, start: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[float, float]]:
-        (x0, y0), (x1, y1) = (self._axes.transData.transform(point) for point in (start, end))
-        count = max(2, int(math.hypot(x1 - x0, y1 - y0) / 4))
-        for i in range(count + 1):
-            yield x0 + (x1 - x0) * i / count, y0 + (y1 - y0) * i / count
-
-    def _box(self, x: float, y: float, radius: float) -> Box:
-        across, up = self._axes.transData.transform((x, y))
-        return self._box_at(across, up, radius)
-
-    def _box_at(self, x: float, y: float, radius: float) -> Box:
-        size = self._points(radius)
-        return (x - size, y - size, x + size, y + size)
-
-    def _points(self, points: float) -> float:
-        return float(self._renderer.points_to_pixels(points))
-
-
-def _places() -> Iterator[tuple[int, int, float]]:
-    for distance in (_NEAR, _FAR, _FARTHEST):
-        for across, up in _SIDES:
-            # On a diagonal, both ways add up.
-            yield across, up, distance * (0.75 if across and up else 1.0)
-
-
-def _overlap(one: Box, other: Box) -> float:
-    """Square root of the area that two boxes share, so that large and small ones weigh alike."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    return math.sqrt(width * height) if width > 0 and height > 0 else 0.0
-
-
-# ----------------------------------------------------------------------------------------------------
 # The pictures, to be read like V2.0 Fig. 9 and 15: FLOPS over COI, both logarithmic.
 #
-# A point is a run; an arrow leads to it from where it would be with gradients in fp32, and a dotted line up to its
-# bound. What colours say, shapes and words say too.
+# A point is a run, and its number leads to its name in the legend below; an arrow leads to it from where it would be
+# with gradients in fp32, and a dotted line up to its bound. What colours say, numbers say too.
 
 
-PICTURE_INCHES = (9.0, 5.4)
-# Left, bottom, width and height in the figure; names of ceilings stand right of it.
-_FRAME = (0.085, 0.115, 0.7, 0.8)
-# As in V2.0 Fig. 15: EWA blue, Image Classification red. In grey, the shapes tell them apart.
-_LOOKS = {"ewa": ("#1f4fbf", "o"), "ic": ("#c8141e", "s")}
-_OTHER = ("#333333", "D")
+# The frame of the axes, in inches: names of ceilings stand right of it, the legend of points below.
+_WIDTH, _FRAME_LEFT, _FRAME_WIDTH, _FRAME_HEIGHT = 9.0, 0.77, 6.3, 4.3
+_ABOVE, _BELOW, _LEGEND_LINE = 0.46, 0.67, 0.19
+# As in V2.0 Fig. 15: EWA blue, Image Classification red.
+_COLOURS = {"ewa": "#1f4fbf", "ic": "#c8141e"}
+_OTHER = "#333333"
 _INK, _FAINT = "#1a1a1a", "#6e6e6e"
 _SMALL, _MEDIUM = 8, 9
 # Runs whose COI agree within this share differ in compression alone.
@@ -651,7 +462,7 @@ _SAME_COI = 0.01
 # Where an axis spans less than this factor, powers of ten alone are too few ticks.
 _FEW_DECADES = 300
 # Where along its line the name of a slanted ceiling stands, and how near two lines may be to share a side.
-_NAME_AT, _ROOFLINE_FIGURE_NEAR = 0.38, 2.0
+_NAME_AT, _NEAR = 0.38, 2.0
 
 
 def draw_roofline(roofline: Roofline) -> dict[str, bytes]:
@@ -666,12 +477,12 @@ def draw_roofline(roofline: Roofline) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for accelerators, roofs in sizes.items():
         picture = Picture(roofline, roofs)
-        files |= figure_files(picture.draw, f"roofline-{roofline.model}-{accelerators}", PICTURE_INCHES)
+        files |= figure_files(picture.draw, f"roofline-{roofline.model}-{accelerators}", picture.inches)
     return files
 
 
 class Picture:
-    """The ceilings of one number of accelerators, and the points under them."""
+    """The ceilings of one number of accelerators, and the points under them; `inches` are its width and height."""
 
     def __init__(self, roofline: Roofline, roofs: Roofs) -> None:
         self._roofline, self._roofs = roofline, roofs
@@ -683,19 +494,23 @@ class Picture:
         self._top = max(self._peak, *(point.flops for point in self._points), 0) * 1.8
         self._left, self._right = self._reach()
         # One unit for all, so that numbers can be compared: the largest in which the lowest is at least one.
-        self._factor, self._prefix = next(((f, p) for f, p in PREFIXES if self._least >= f), (1.0, ""))
+        self._factor, self._prefix = prefix_of(self._least)
+        self._floor = _BELOW + (_LEGEND_LINE * (len(self._points) + 1) if self._points else 0.0)
+        self.inches = (_WIDTH, self._floor + _FRAME_HEIGHT + _ABOVE)
 
     def draw(self, figure: Figure) -> None:
         figure.set_layout_engine("none")
-        axes = figure.add_axes(_FRAME)
+        width, height = self.inches
+        axes = figure.add_axes(
+            (_FRAME_LEFT / width, self._floor / height, _FRAME_WIDTH / width, _FRAME_HEIGHT / height)
+        )
         axes.set(xscale="log", yscale="log", xlim=(self._left, self._right), ylim=(self._bottom, self._top))
         self._draw_axes(axes)
+        self._draw_flat(axes)
+        self._draw_slanted(axes)
+        self._draw_points(axes)
         said = "; ".join(file.sentence for file in self._roofline.sources)
-        figure.text(0.008, 0.01, short(said, 150), fontsize=_SMALL - 1, color=_FAINT, parse_math=False)
-        labels = Labels(axes)
-        self._draw_flat(axes, labels)
-        self._draw_slanted(axes, labels)
-        self._draw_points(axes, labels)
+        figure.text(0.008, 0.06 / height, short(said, 150), fontsize=_SMALL - 1, color=_FAINT, parse_math=False)
 
     def _reach(self) -> tuple[float, float]:
         """Lowest and highest COI: from the slanted part of the fastest link to the flat part above the slowest."""
@@ -731,67 +546,80 @@ class Picture:
         whole = roofline.whole.accelerators
         part = f" of {whole}" if self._roofs.accelerators < whole else ""
         size = f"{self._roofs.accelerators}{part} accelerator{'s' if several or part else ''}"
-        axes.set_title(f"{kind} roofline, {size}: {roofline.machine}", loc="left", fontsize=10.5)
+        axes.set_title(f"{kind} roofline, {size}: {roofline.machine}", loc="left", fontsize=10.5, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
 
-    def _draw_flat(self, axes: Axes, labels: Labels) -> None:
-        """Each ceiling from where the fastest link reaches it; names right of the frame, apart from each other."""
-        flat = sorted(self._roofs.ceilings.items(), key=lambda item: item[1])
-        height = axes.get_window_extent().height
-        heights = [axes.transAxes.inverted().transform(axes.transData.transform((1, flops)))[1] for _, flops in flat]
-        line_height = 1.25 * _SMALL / 72 * axes.figure.dpi / height
-        for (name, flops), at, label_at in zip(flat, heights, spread(heights, line_height), strict=True):
+    def _draw_flat(self, axes: Axes) -> None:
+        """Each ceiling from where the fastest link reaches it; names right of the frame, a line of text apart."""
+        line_height = 1.25 * _SMALL / 72 / _FRAME_HEIGHT
+        label_at = math.inf
+        for name, flops in sorted(self._roofs.ceilings.items(), key=lambda item: -item[1]):
             start = max(self._left, flops / max(self._slanted.values())) if self._slanted else self._left
             is_peak = name.startswith("peak")
             style: dict[str, Any] = (
                 {"color": _INK, "linewidth": 1.6} if is_peak else {"color": _FAINT, "linewidth": 1.1}
             )
             axes.plot([start, self._right], [flops, flops], zorder=2, **style)
-            labels.avoid_line((start, flops), (self._right, flops))
-            # The line to the label in three pieces: out of the frame, to the label's height, to the label.
+            at = math.log(flops / self._bottom) / math.log(self._top / self._bottom)
+            label_at = min(at, label_at - line_height)
+            # The line to the name in three pieces: out of the frame, to the name's height, to the name.
             axes.plot(
                 [1.0, 1.008, 1.03, 1.036], [at, at, label_at, label_at],
                 transform=axes.transAxes, color=_FAINT, linewidth=0.7, clip_on=False,
             )  # fmt: skip
             axes.text(
-                1.042, label_at, f"{name}  {self._flops(flops)}",
-                transform=axes.transAxes, va="center", fontsize=_SMALL, color=_INK if is_peak else "#3d3d3d",
+                1.042, label_at, f"{name}  {self._flops(flops)}", transform=axes.transAxes, va="center",
+                fontsize=_SMALL, color=_INK if is_peak else "#3d3d3d", parse_math=False,
             )  # fmt: skip
 
-    def _draw_slanted(self, axes: Axes, labels: Labels) -> None:
-        above = None
+    def _draw_slanted(self, axes: Axes) -> None:
+        """Each bandwidth from the edge up to the highest ceiling, with its name along the line."""
+        across = _FRAME_WIDTH / math.log(self._right / self._left)
+        up = _FRAME_HEIGHT / math.log(self._top / self._bottom)
+        angle = math.atan2(up, across)
+        above = math.inf
         for name, rate in sorted(self._slanted.items(), key=lambda item: -item[1]):
-            is_bound = name == self._roofline.bound
-            start = max(self._left, self._bottom / rate)
-            line = (start, start * rate), (self._peak / rate, self._peak)
+            start, end = max(self._left, self._bottom / rate), self._peak / rate
             axes.plot(
-                *zip(*line, strict=True), zorder=2, solid_capstyle="butt",
-                **({"color": _INK, "linewidth": 1.8} if is_bound else {"color": _FAINT, "linestyle": "--"}),
+                (start, end), (start * rate, end * rate), zorder=2, solid_capstyle="butt",
+                **({"color": _INK, "linewidth": 1.8} if name == self._roofline.bound
+                   else {"color": _FAINT, "linestyle": "--"}),
             )  # fmt: skip
-            labels.avoid_line(*line)
-            near = above is not None and above / rate < _ROOFLINE_FIGURE_NEAR
-            labels.along_line(
-                f"{name}  {precise(rate, 'B/s')}", *line, _NAME_AT, below=near, fontsize=_MEDIUM, color=_INK
-            )
+            coi = start ** (1 - _NAME_AT) * end**_NAME_AT
+            side = -1 if above / rate < _NEAR else 1
+            axes.annotate(
+                f"{name}  {precise(rate, 'B/s')}", (coi, coi * rate),
+                xytext=(-4 * side * math.sin(angle), 4 * side * math.cos(angle)), textcoords="offset points",
+                rotation=math.degrees(angle), rotation_mode="anchor", ha="center", va="top" if side < 0 else "bottom",
+                fontsize=_MEDIUM, color=_INK, parse_math=False,
+            )  # fmt: skip
             above = rate
 
-    def _draw_points(self, axes: Axes, labels: Labels) -> None:
-        places = [(self._place(point), point) for point in self._points]
-        if places:
-            labels.in_corner("dotted: what is left to the bound; arrow: gradients compressed", _SMALL, _FAINT)
-        for (x, y), point in places:
-            colour, shape = _LOOKS.get(point.benchmark, _OTHER)
+    def _draw_points(self, axes: Axes) -> None:
+        if not self._points:
+            return
+        for number, point in enumerate(self._points, 1):
+            (x, y), colour = self._place(point), _COLOURS.get(point.benchmark, _OTHER)
             axes.plot([x, x], [y, point.attainable_flops], ":", color=colour, linewidth=1.0, alpha=0.75, zorder=3)
-            axes.plot(x, y, shape, color=colour, markersize=8, markeredgecolor="white", markeredgewidth=0.8, zorder=6)
-            labels.avoid_point(x, y)
-            labels.avoid_line((x, y), (x, point.attainable_flops), is_drawn_over=False)
-        for (x, y), point in places:
             for start in self._before(point):
-                self._draw_arrow(axes, labels, point, start, (x, y))
-        for (x, y), point in places:
-            colour, _ = _LOOKS.get(point.benchmark, _OTHER)
-            text = f"{point.name}\n{self._flops(point.flops)}, {point.share:.0%} of its bound"
-            labels.beside_point(text, x, y, fontsize=_SMALL, color=colour, linespacing=1.15, zorder=7)
+                if start[1] == y and all(other.coi != start[0] for other in self._points):
+                    axes.plot(*start, "o", color=colour, markersize=8, markerfacecolor="white", zorder=5)
+                style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.3, "shrinkA": 6, "shrinkB": 6}
+                axes.annotate("", (x, y), start, arrowprops=style, zorder=5)
+            text = f"{number}  {point.name}: {self._flops(point.flops)}, {point.share:.0%} of its bound"
+            axes.plot(
+                x, y, "o", color=colour, markersize=11, markeredgecolor="white", markeredgewidth=0.8, zorder=6,
+                label=short(text, 130),
+            )  # fmt: skip
+            axes.text(x, y, str(number), color="white", fontsize=7, ha="center", va="center_baseline", zorder=7)
+        legend = axes.legend(
+            title="dotted: what is left to the bound; arrow: gradients compressed", title_fontsize=_SMALL,
+            alignment="left", loc="upper left", bbox_to_anchor=(0.0, -0.5 / _FRAME_HEIGHT), frameon=False,
+            fontsize=_SMALL, markerscale=0.6, borderpad=0, borderaxespad=0, handlelength=1,
+            labelspacing=_LEGEND_LINE * 72 / _SMALL - 1,
+        )  # fmt: skip
+        for text_ in legend.get_texts():
+            text_.set_parse_math(False)
 
     def _place(self, point: RooflinePoint) -> tuple[float, float]:
         """A run that communicates nothing stands far to the right, where no link would bind it."""
@@ -809,14 +637,3 @@ class Picture:
             and abs(other.coi / point.coi_uncompressed - 1) < _SAME_COI
         ]
         yield from runs or [(point.coi_uncompressed, point.flops)]
-
-    def _draw_arrow(
-        self, axes: Axes, labels: Labels, point: RooflinePoint, start: tuple[float, float], end: tuple[float, float]
-    ) -> None:
-        colour, shape = _LOOKS.get(point.benchmark, _OTHER)
-        if start[1] == end[1] and all(other.coi != start[0] for other in self._points):
-            axes.plot(*start, shape, color=colour, markersize=8, markerfacecolor="white", zorder=5)
-            labels.avoid_point(*start)
-        style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.3, "shrinkA": 6, "shrinkB": 6}
-        axes.annotate("", end, start, arrowprops=style, zorder=5)
-        labels.avoid_line(start, end, is_drawn_over=False)

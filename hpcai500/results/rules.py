@@ -23,7 +23,7 @@ from hpcai500.methodology.conduct import Observation, conduct
 from hpcai500.methodology.rules import Change, Judgement, judge, row_of
 from hpcai500.recipe import editions, load_edition, load_recipe, rulebook
 from hpcai500.record import Record, read_record
-from hpcai500.results.score import score_record
+from hpcai500.results.score import score
 from hpcai500.results.verification.facts import other_code
 from hpcai500.streams import spelt_out
 from hpcai500.system.software import package_code_hash
@@ -173,7 +173,7 @@ def _observed(
 
 def _reasons_of_record(record: Record, edition: str) -> tuple[str, ...]:
     try:
-        return tuple(score_record(record.path, edition).reasons)
+        return tuple(score(record, edition).reasons)
     except HpcAi500Error as error:
         return (str(error),)
 

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 from hpcai500.campaign.standing import company_difference
 from hpcai500.drawing import figure_files, write_figures
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
-from hpcai500.methodology.result import Result, training_seconds
-from hpcai500.methodology.scaling import weak_scaling
-from hpcai500.record import Record, read_record
-from hpcai500.results.score import score_record
-from hpcai500.text import PREFIXES, scaled
+from hpcai500.methodology.scaling import Scaled, weak_scaling
+from hpcai500.record import Record
+from hpcai500.results.score import ScoredRun, read_runs
+from hpcai500.text import prefix_of, scaled
 
 # What may differ between the points of a weak scaling, and what does not matter to rates.
 _VARIED = {("hardware", "nodes"), ("hardware", "accelerators_per_node"), ("hyperparameters", "seed")}
@@ -88,53 +87,42 @@ def read_scaling(paths: Sequence[Path]) -> Scaling:
     """
     if len(paths) < 2:
         raise UsageError(f"scaling: expected records of two numbers of processes or more, got {len(paths)}")
-    runs = sorted(((score_record(path), read_record(path)) for path in paths), key=lambda run: run[0].world_size)
+    runs = sorted(read_runs(paths), key=lambda run: run.result.world_size)
     _check_alike(runs)
-    rates = {result.world_size: _training_rate(result, record) for result, record in runs}
-    compared = weak_scaling(rates)
-    return Scaling(
-        runs[0][0].benchmark,
-        tuple(
-            ScalingPoint(
-                record=str(record.path),
-                processes=result.world_size,
-                nodes=result.nodes,
-                backend=result.backend,
-                library=result.communication_library,
-                images_per_second=rates[result.world_size],
-                flops=rates[result.world_size] * result.flops_per_image,
-                speedup=compared[result.world_size].speedup,
-                parallel_efficiency=compared[result.world_size].parallel_efficiency,
-                communication_fraction=result.communication_fraction,
-                estimated_efficiency=result.parallel_efficiency,
-            )
-            for result, record in runs
-        ),
+    compared = weak_scaling({run.result.world_size: run.images_per_second for run in runs})
+    return Scaling(runs[0].result.benchmark, tuple(_point(run, compared[run.result.world_size]) for run in runs))
+
+
+def _point(run: ScoredRun, compared: Scaled) -> ScalingPoint:
+    result = run.result
+    return ScalingPoint(
+        record=str(run.path),
+        processes=result.world_size,
+        nodes=result.nodes,
+        backend=result.backend,
+        library=result.communication_library,
+        images_per_second=run.images_per_second,
+        flops=run.images_per_second * result.flops_per_image,
+        speedup=compared.speedup,
+        parallel_efficiency=compared.parallel_efficiency,
+        communication_fraction=result.communication_fraction,
+        estimated_efficiency=result.parallel_efficiency,
     )
 
 
-def _training_rate(result: Result, record: Record) -> float:
-    """Images a second in the training steps alone (V2.0 section 7.2: images per process and second x processes).
-
-    Evaluations and checkpoints take nearly as long on many processes as on few, while the same epochs are fewer steps:
-    a rate with them in it would show no weak scaling. Images that fill up the last batch of an epoch count as work.
-    """
-    return (result.images + result.padded_images) / training_seconds(record.events)
-
-
-def _check_alike(runs: Sequence[tuple[Result, Record]]) -> None:
+def _check_alike(runs: Sequence[ScoredRun]) -> None:
     """Refuse records that a table must not compare.
 
     One process has no backend, so backends and libraries are compared among the runs of several.
     """
-    for (one, first), (other, second) in pairwise(runs):
-        if one.world_size == other.world_size:
-            raise UsageError(
-                f"{second.path}: {other.world_size} process(es), as {first.path}: give one record for each"
-            )
-    first, first_of_many = runs[0][1], next((record for result, record in runs if result.world_size > 1), None)
-    for result, record in runs[1:]:
-        talking = first_of_many if result.world_size > 1 and first_of_many else first
+    for one, other in pairwise(runs):
+        size = other.result.world_size
+        if one.result.world_size == size:
+            raise UsageError(f"{other.path}: {size} process(es), as {one.path}: give one record for each")
+    first = runs[0].record
+    first_of_many = next(run.record for run in runs if run.result.world_size > 1)
+    for run in runs[1:]:
+        record, talking = run.record, first_of_many
         problem = (
             _other_work(first, record, everything=False)
             or _other_work(talking, record, everything=True)
@@ -200,7 +188,7 @@ def draw_scaling(scaling: Scaling) -> dict[str, bytes]:
 
 def _draw(axes: Any, scaling: Scaling) -> None:
     points = scaling.points
-    factor, prefix = next(((f, p) for f, p in PREFIXES if points[-1].flops >= f), (1.0, ""))
+    factor, prefix = prefix_of(points[-1].flops)
     processes = [point.processes for point in points]
     measured = [point.flops / factor for point in points]
     base = measured[0] / processes[0]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcai500.campaign.journal import is_campaign, read_campaign
 from hpcai500.campaign.standing import RESULT, difference, differing_keys
 from hpcai500.errors import EnvironmentLacksError, RecordError, UsageError, WrongAnswerError
-from hpcai500.methodology.result import ANALYTIC, Result, derive
+from hpcai500.methodology.result import ANALYTIC, Result, derive, training_seconds
 from hpcai500.methodology.trials import TrialSummary, summarise
 from hpcai500.recipe import rulebook
 from hpcai500.record import Record, json_object, line_hash, read_record
@@ -37,7 +38,12 @@ def score_record(path: Path, edition: str | None = None, convention: str = ANALY
         EnvironmentLacksError: the edition's reference recipe is not what it was.
         WrongAnswerError: its `result.json` says something else than its events, or its power samples do.
     """
-    record = read_record(path)
+    return score(read_record(path), edition, convention)
+
+
+def score(record: Record, edition: str | None = None, convention: str = ANALYTIC) -> Result:
+    """As `score_record`, of a record that was read before."""
+    path = record.path
     result = _derive(record, str(record.tables.get("edition")), ANALYTIC)
     complete = record.status == "done" and (path / RESULT).is_file()
     if complete:
@@ -50,6 +56,42 @@ def score_record(path: Path, edition: str | None = None, convention: str = ANALY
         return result
     reason = "the record is not complete: DONE or result.json is missing"
     return result.model_copy(update={"rankable": False, "reasons": [*result.reasons, reason]})
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A record with its result, for models and tables of several runs."""
+
+    record: Record
+    result: Result
+
+    @property
+    def path(self) -> Path:
+        return self.record.path
+
+    @property
+    def training_seconds(self) -> float:
+        return training_seconds(self.record.events)
+
+    @property
+    def images_per_second(self) -> float:
+        """Images a second in the training steps alone (V2.0 section 7.2: images per process and second x processes).
+
+        Evaluations and checkpoints take nearly as long on many processes as on few, while the same epochs are fewer
+        steps: a rate with them in it would show no weak scaling. Images that fill up the last batch of an epoch count
+        as work.
+        """
+        return (self.result.images + self.result.padded_images) / self.training_seconds
+
+
+def read_runs(paths: Sequence[Path]) -> list[ScoredRun]:
+    """The records at `paths` and their results.
+
+    Raises:
+        HpcAi500Error: as `score_record`.
+    """
+    records = [read_record(path) for path in paths]
+    return [ScoredRun(record, score(record)) for record in records]
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:

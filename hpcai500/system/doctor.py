@@ -26,6 +26,7 @@ from hpcai500.system.looking import memory_limit
 from hpcai500.system.mounts import mount_of, read_mounts, require_reachable, unreachable
 from hpcai500.system.mpi import Ranks, installed_mpi, process_manager_check
 from hpcai500.system.software import DISTRIBUTION, find_plugin, installed, installed_torch, loader_check
+from hpcai500.text import size
 
 # ----------------------------------------------------------------------------------------------------
 # The folders that a run reads and writes: whether they exist, can be written, and have space.
@@ -157,13 +158,13 @@ def shared_memory_check(size_bytes: int | None, ranks: int, container: Container
     """Whether /dev/shm has room for the messages between the ranks of a node."""
     if size_bytes is None:
         return Check("shared memory", "skip", "/dev/shm is not there")  # noqa: S108
-    size = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
+    found = f"/dev/shm has {size_bytes / 2**20:.0f} MiB"  # noqa: S108
     if size_bytes >= _LEAST_SHARED_BYTES or ranks < 2:
-        return Check("shared memory", "pass", size)
+        return Check("shared memory", "pass", found)
     fix = "have a larger one mounted"
     if container:
         fix = f"leave out --contain, or {container.program} {container.action} --bind /dev/shm …"
-    return Check("shared memory", "warn", f"{size}: NCCL and MPI need more for {ranks} ranks", fix)
+    return Check("shared memory", "warn", f"{found}: NCCL and MPI need more for {ranks} ranks", fix)
 
 
 def shared_memory_bytes(folder: Path = Path("/dev/shm")) -> int | None:  # noqa: S108
@@ -244,8 +245,8 @@ def space_check(out: Path, free_bytes: int, checkpoint_bytes: int) -> Check:
     checkpoints = CHECKPOINTS * checkpoint_bytes
     needed = checkpoints + RECORD_BYTES
     told = (
-        f"{nearest(out)} has {_megabytes(free_bytes)} free; a run needs {_megabytes(needed)}: {CHECKPOINTS} "
-        f"checkpoints of {_megabytes(checkpoint_bytes)}, {_megabytes(RECORD_BYTES)} for the rest"
+        f"{nearest(out)} has {size(free_bytes)} free; a run needs {size(needed)}: {CHECKPOINTS} "
+        f"checkpoints of {size(checkpoint_bytes)}, {size(RECORD_BYTES)} for the rest"
     )
     fix = "make space, or give another folder with --out DIR"
     if free_bytes < checkpoints:
@@ -258,10 +259,6 @@ def space_check(out: Path, free_bytes: int, checkpoint_bytes: int) -> Check:
 def free_bytes(out: Path) -> int:
     """What this user may still write at `out`, or where it will be made."""
     return shutil.disk_usage(nearest(out)).free
-
-
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcai500.results.micro import figure_of_merit_lines, scaled, table_lines
+from hpcai500.results.micro import figure_of_merit_lines, shown, table_lines
 
 
 def entry(**more: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def entry(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_numbers_have_three_digits_and_a_prefix(value: float, unit: str, text: str) -> None:
-    assert scaled(value, unit) == text
+    assert shown(value, unit) == text
 
 
 def test_a_line_for_harnesses_is_never_scaled() -> None:

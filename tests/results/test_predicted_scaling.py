@@ -14,7 +14,8 @@ from hpcai500.launch.measuring import planned_layout, planned_recipe
 from hpcai500.machine import Level, Link, Machine, PaperPoint
 from hpcai500.methodology.cost import Gradients, StepFacts
 from hpcai500.results.estimate import Estimate, estimate_here, estimate_on
-from hpcai500.results.prediction import MODEL_ERROR, Prediction, predict_scaling, read_measured, write_prediction
+from hpcai500.results.prediction import MODEL_ERROR, Prediction, measured_points, predict_scaling, write_prediction
+from hpcai500.results.score import read_runs
 
 PNG = b"\x89PNG\r\n\x1a\n"
 IC = StepFacts(128, 8e9, 24e9, tuple(Gradients(1e6, (n + 1) / 100) for n in range(100)))
@@ -117,7 +118,8 @@ def test_a_published_rate_is_taken_by_the_papers_own_count_of_operations() -> No
 
 def test_a_record_is_begun_from_and_drawn_as_measured(tmp_path: Path) -> None:
     """1000 images in 10 s in batches of 64: 15.6 steps of 0.64 s."""
-    measured = read_measured([write_record(tmp_path / "one")])
+    alone = machine().model_copy(update={"accelerators_per_node": 1})
+    measured = measured_points(read_runs([write_record(tmp_path / "one")]), alone)
     prediction = predicted(measured=measured)
     assert prediction.points[0].step.alone_seconds == pytest.approx(0.64)
     assert [one["flops"] for one in prediction.document()["measured"]] == pytest.approx([1e11])
@@ -135,7 +137,7 @@ def test_a_record_is_begun_from_and_drawn_as_measured(tmp_path: Path) -> None:
 def test_records_of_two_recipes_are_not_one_prediction(tmp_path: Path) -> None:
     records = [write_record(tmp_path / "one"), write_record(tmp_path / "two", "hyperparameters.batch_size=32")]
     with pytest.raises(UsageError, match=r"another \[hyperparameters\]"):
-        read_measured(records)
+        measured_points(read_runs(records), machine().model_copy(update={"accelerators_per_node": 1}))
 
 
 def test_jitter_makes_many_nodes_slower() -> None:
@@ -221,5 +223,6 @@ def test_prediction_and_record_are_counted_alike(tmp_path: Path) -> None:
     on = machine().model_copy(update={"accelerators_per_node": 1})
     facts = StepFacts(64, 1e8, 3e8, IC.gradients)
     recipe = planned_recipe("ic/smoke", [], 2, 1)
-    prediction = predict_scaling(recipe, facts, on, 4, read_measured([write_record(tmp_path / "one")]))
+    measured = measured_points(read_runs([write_record(tmp_path / "one")]), on)
+    prediction = predict_scaling(recipe, facts, on, 4, measured)
     assert prediction.points[0].flops == pytest.approx(prediction.measured[0].flops)

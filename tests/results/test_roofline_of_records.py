@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from typer.testing import CliRunner
 from written_record import COSTS, ranks, write_record
 
 from hpcai500.cli.commands import app
 from hpcai500.errors import RecordError, UsageError
 from hpcai500.machine import Level, Machine, load_machine
-from hpcai500.results.roofline import PICTURE_INCHES, Picture, draw_roofline, machine_roofline, roofline, spread
+from hpcai500.results.roofline import draw_roofline, machine_roofline, roofline
+from hpcai500.results.score import read_runs
 
 V100 = load_machine("v100-64")
 # Four accelerators on two nodes. What write_record writes: 1e9 FLOPs an image, 3e6 bytes sent a rank and step.
@@ -136,14 +135,6 @@ def test_a_record_that_does_not_tell_its_bytes_is_told(tmp_path: Path) -> None:
         roofline([path], MACHINE)
 
 
-def test_labels_are_moved_apart_as_little_as_it_takes() -> None:
-    assert spread([0.0, 5.0], 1.0) == [0.0, 5.0]
-    assert spread([1.0, 1.0], 1.0) == [0.5, 1.5]
-    moved = spread([0.0, 0.1, 0.2, 1.1, 9.0], 1.0)
-    assert all(b - a >= 1.0 - 1e-9 for a, b in pairwise(moved))
-    assert moved[-1] == 9.0
-
-
 def test_the_picture_says_in_text_what_it_shows_and_is_the_same_every_time() -> None:
     files = draw_roofline(machine_roofline(V100))
     assert sorted(files) == [
@@ -162,23 +153,35 @@ def test_the_same_numbers_are_the_same_picture() -> None:
     assert draw_roofline(machine_roofline(V100, "node")) == draw_roofline(machine_roofline(V100, "node"))
 
 
-def test_no_label_lies_on_another() -> None:
+def test_no_name_of_a_ceiling_lies_on_another() -> None:
+    svg = draw_roofline(machine_roofline(V100))["roofline-system-16.svg"].decode()
+    heights = [float(height) for height in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(?:peak|CONV|GEMM) [^<]*<', svg)]
+    assert len(heights) == 6
+    # A line of letters of 8 points.
+    assert all(abs(one - other) > 8 for one, other in combinations(heights, 2))
+
+
+def test_a_number_leads_from_each_point_to_its_name_in_the_legend() -> None:
     drawn = machine_roofline(V100)
-    figure = Figure(figsize=PICTURE_INCHES)
-    FigureCanvasAgg(figure)
-    Picture(drawn, drawn.roofs[0]).draw(figure)
-    level = [text for text in figure.axes[0].texts if text.get_text() and not text.get_rotation()]
-    boxes = [text.get_window_extent() for text in level]
-    # Six ceilings, five points and the words in the corner.
-    assert len(boxes) == 12
-    overlapping = [
-        (one.get_text(), other.get_text())
-        for (one, box), (other, second) in combinations(zip(level, boxes, strict=True), 2)
-        if box.shrunk(0.98, 0.9).overlaps(second.shrunk(0.98, 0.9))
-    ]
-    assert not overlapping
-    frame = figure.bbox
-    assert all(box.x0 >= frame.x0 and box.x1 <= frame.x1 for box in boxes)
+    svg = draw_roofline(drawn)["roofline-system-16.svg"].decode()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    for number, point in enumerate(drawn.points, 1):
+        assert texts.count(str(number)) == 1
+        assert any(re.match(rf"{number}\s+{point.name}: .*{point.share:.0%} of its bound", text) for text in texts)
+
+
+def test_signs_of_formulas_in_a_name_are_letters(tmp_path: Path) -> None:
+    drawn = roofline([record(tmp_path, name=r"run $\frac$ 1")], MACHINE)
+    [svg] = [content.decode() for name, content in draw_roofline(drawn).items() if name.endswith(".svg")]
+    assert r"(run $\frac$ 1)" in svg
+
+
+def test_a_topology_of_a_later_version_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [run] = read_runs([record(tmp_path)])
+    run.record.tables["communication"]["topology"] = "dragonfly"
+    monkeypatch.setattr("hpcai500.results.roofline.read_runs", lambda _: [run])
+    with pytest.raises(UsageError, match="run: its topology 'dragonfly' is none that this version knows"):
+        roofline([run.path], MACHINE)
 
 
 def test_the_command_prints_one_document_and_draws(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from hpcai500.recipe import benchmark_rules, tables_hash
 from hpcai500.record import Record, iterate, last_hash, read_record
 from hpcai500.results.acceptance.contract import RequireTable
 from hpcai500.results.given_files import GivenFile
-from hpcai500.results.score import expand, score_record, why_no_mean
+from hpcai500.results.score import expand, score, why_no_mean
 from hpcai500.results.submission.claim import LEVELS
 from hpcai500.results.submission.manifest import ACCOUNTING
 from hpcai500.results.verification.facts import other_code
@@ -332,7 +332,7 @@ def _read_run(path: Path, vouched: str | None, submission: Verified | None, ours
     record = read_record(path)
     if record.status != "done":
         raise RecordError(f"{path}: the run has not come to its end{_ending(path)}")
-    result = score_record(path)
+    result = score(record)
     if not (path / "result.json").is_file():
         raise RecordError(f"{path}: the record is not complete: result.json is missing")
     head = last_hash((path / "events.jsonl").read_bytes())

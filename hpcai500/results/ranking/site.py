@@ -37,12 +37,11 @@ from hpcai500.results.ranking.published import (
     Page,
     Published,
     Recomputed,
-    explanation,
+    interval,
     minutes,
     percent,
     published_page,
     ratio,
-    span,
     value,
 )
 from hpcai500.results.ranking.ranking import (
@@ -437,7 +436,7 @@ def published_systems_page(page: Page, made: date) -> str:
 
 def _published_pages_row(one: Published) -> _Row:
     return _Row(
-        one.rank, one.system, one.accelerators, one.framework, one.source, tuple(one.notes), explanation(one),
+        one.rank, one.system, one.accelerators, one.framework, one.source, tuple(one.notes), one.explanation,
         (
             _Cell(minutes(one), "" if one.seconds is None else one.seconds),
             _Cell(percent(one), "" if one.quality is None else one.quality),
@@ -453,7 +452,7 @@ def _recomputed(one: Recomputed | None) -> tuple[_Cell, _Cell]:
         return _Cell("unknown", ""), _Cell("unknown", "")
     judgement = "within rounding" if one.explains else "not by rounding"
     tone = "good" if one.explains else "bad"
-    return _Cell(value(one), one.vflops, span(one)), _Cell(ratio(one), one.ratio, judgement, tone)
+    return _Cell(value(one), one.vflops, interval(one)), _Cell(ratio(one), one.ratio, judgement, tone)
 
 
 # ----------------------------------------------------------------------------------------------------

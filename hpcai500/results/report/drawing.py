@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from hpcai500.text import PREFIXES, legible
+from hpcai500.text import legible, prefix_of
 
 # ----------------------------------------------------------------------------------------------------
 # Axes: from values to places, linear or logarithmic, and the ticks beside them.
@@ -74,10 +74,8 @@ def round_values(low: float, high: float) -> list[float]:
 
 def compact(value: float) -> str:
     """`2500000` -> `2.5M`: for ticks, whose unit is in the axis' label."""
-    for factor, prefix in PREFIXES:
-        if abs(value) >= factor:
-            return f"{value / factor:.4g}{prefix}"
-    return f"{value:.3g}"
+    factor, prefix = prefix_of(value)
+    return f"{value / factor:.4g}{prefix}" if prefix else f"{value:.3g}"
 
 
 def _step(low: float, high: float) -> float:

@@ -12,7 +12,7 @@ from hpcai500.methodology.passes import Timeline
 from hpcai500.methodology.result import Result, derive
 from hpcai500.recipe import rulebook
 from hpcai500.record import Event, Record, iterate, read_record
-from hpcai500.results.score import score_record
+from hpcai500.results.score import score
 from hpcai500.text import table
 
 Verdict = Literal["PASS", "FAIL", "INVALID"]
@@ -79,7 +79,7 @@ def read_subject(path: Path) -> Subject:
     """
     record = read_record(path)
     try:
-        result = score_record(path)
+        result = score(record)
     except WrongAnswerError as error:
         return Subject(record, _derived(record), "FAIL", str(error), verified=False)
     except (RecordError, UsageError) as error:
