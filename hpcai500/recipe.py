@@ -183,6 +183,12 @@ def parse_resolved(text: str, name: str) -> Recipe:
     return _validate(parse_tables(source, RecipeError), source)
 
 
+def read_resolved(path: Path) -> Recipe:
+    """As `parse_resolved`, of the file `path`."""
+    source = read_source(path, RecipeError)
+    return _validate(parse_tables(source, RecipeError), source)
+
+
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML: every field, nothing implicit."""
     return tomli_w.dumps(recipe.model_dump(mode="json"))

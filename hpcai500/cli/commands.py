@@ -16,7 +16,7 @@ from hpcai500 import __version__, streams
 from hpcai500.cli.ensemble import app as ensemble
 from hpcai500.cli.procure import accept, rank
 from hpcai500.cli.prove import replicate, submit, verify
-from hpcai500.cli.run import WithPlugins, ewa, failing, ic, report_runs, score
+from hpcai500.cli.run import WithPlugins, add_benchmarks, failing, report_runs, score
 from hpcai500.cli.run import app as campaign
 from hpcai500.cli.site import app as slurm
 from hpcai500.cli.site import doctor, micro, self_test, system, version
@@ -68,8 +68,7 @@ def flops(context: typer.Context) -> None:
 
 
 # In this order `hpcai500 --help` lists them.
-app.command(short_help="Image Classification: from JPEG files to a score.")(ic)
-app.command(short_help="Extreme Weather Analytics: from HDF5 years to a score.")(ewa)
+add_benchmarks(app)
 app.command()(score)
 app.command(short_help="Which level a recipe or record qualifies for, and which changes force it.")(rules)
 app.command(short_help="One page about records: score, curves, costs, machine, recipe, hashes.")(report)

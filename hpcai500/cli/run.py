@@ -182,85 +182,73 @@ def _print(estimate: Estimate, as_json: bool) -> int:
 # `hpcai500 ic`, `ewa` and `score`: runs, and what they amount to.
 
 
-def ic(
-    recipe: Annotated[str | None, typer.Option(help="TOML file, or ic/smoke, ic/reference.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with train/<class>/*.JPEG and val/<class>/*.JPEG.")] = None,
-    out: Out = None,
-    set_: Set = None,
-    input_: Input = InputKind.FILES,
-    trials: Trials = 1,
-    resume: Resume = False,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    power: Power = "auto",
-    estimate_: EstimateOption = False,
-    machine: MachineOption = None,
-    as_json: Json = False,
-) -> None:
-    """Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
+_IC = """\
+Image Classification: train ResNet-50 on JPEG files, to its target epochs, to a score.
 
-    Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
-    not rankable. With --data it runs the reference recipe. With --estimate it runs nothing, and prints what that will
-    take (docs/cost-model.md).
+Without --recipe and --data it runs the smoke recipe on images that it makes itself: a few minutes on two cores,
+not rankable. With --data it runs the reference recipe. With --estimate it runs nothing, and prints what that will
+take (docs/cost-model.md).
 
-    --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
-    hpcai500 ic …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
-    """
-    if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
-        estimate("ic", recipe, set_, machine, procs, as_json)
-        return
-    run_named("ic", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
+--procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
+hpcai500 ic …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
+"""
+_EWA = """\
+Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years, to its target epochs, to a score.
+
+Without --recipe and --data it runs the smoke recipe on weather that it makes itself: a few minutes on two cores,
+not rankable. With --data it runs the reference recipe. The record holds a picture of what was found. With
+--estimate it runs nothing, and prints what that will take (docs/cost-model.md).
+
+--procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
+hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
+"""
 
 
-def ewa(
-    recipe: Annotated[str | None, typer.Option(help="TOML file, or ewa/smoke, ewa/reference.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with climo_YYYY.h5, a file for each year.")] = None,
-    out: Out = None,
-    set_: Set = None,
-    input_: Input = InputKind.FILES,
-    trials: Trials = 1,
-    resume: Resume = False,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    power: Power = "auto",
-    estimate_: EstimateOption = False,
-    machine: MachineOption = None,
-    as_json: Json = False,
-) -> None:
-    """Extreme Weather Analytics: train Faster R-CNN on 16-channel climate years, to its target epochs, to a score.
+def benchmark_command(name: str, help_of_recipe: str, help_of_data: str) -> Callable[..., None]:
+    """The command of the benchmark `name`: run it, or estimate what a run will take."""
+    recipe_option = typer.Option(None, help=help_of_recipe)
+    data_option = typer.Option(None, help=help_of_data)
 
-    Without --recipe and --data it runs the smoke recipe on weather that it makes itself: a few minutes on two cores,
-    not rankable. With --data it runs the reference recipe. The record holds a picture of what was found. With
-    --estimate it runs nothing, and prints what that will take (docs/cost-model.md).
+    def benchmark(
+        recipe: str | None = recipe_option,
+        data: Path | None = data_option,
+        out: Out = None,
+        set_: Set = None,
+        input_: Input = InputKind.FILES,
+        trials: Trials = 1,
+        resume: Resume = False,
+        procs: Procs = None,
+        oversubscribe: Oversubscribe = False,
+        power: Power = "auto",
+        estimate_: EstimateOption = False,
+        machine: MachineOption = None,
+        as_json: Json = False,
+    ) -> None:
+        from hpcai500.launch.benchmark import Request, run_benchmark  # keeps `--help` fast
 
-    --procs N trains on N ranks of this machine. On several machines, start the command itself by a launcher: `srun
-    hpcai500 ewa …`, mpirun, torchrun or horovodrun; rank 0 prints the result (docs/launching.md).
-    """
-    if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
-        estimate("ewa", recipe, set_, machine, procs, as_json)
-        return
-    run_named("ewa", recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
+        if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
+            estimate(name, recipe, set_, machine, procs, as_json)
+            return
+        settings = [*(set_ or ()), *input_.overrides]
+
+        def runs(crew: Crew) -> Iterator[Outcome]:
+            yield from run_benchmark(Request(name, recipe, data, out, settings, trials, resume, power), crew)
+
+        run_and_report(runs, procs, as_json)
+
+    return benchmark
 
 
-def run_named(
-    benchmark: str,
-    recipe: str | None,
-    data: Path | None,
-    out: Path | None,
-    settings: list[str],
-    trials: int,
-    resume: bool,
-    procs: int | None,
-    power: str,
-    as_json: bool,
-) -> None:
-    """Run a benchmark as its command was asked to, and print what comes of it; ends the command."""
-    from hpcai500.launch.benchmark import Request, run_benchmark  # keeps `--help` fast
-
-    def runs(crew: Crew) -> Iterator[Outcome]:
-        yield from run_benchmark(Request(benchmark, recipe, data, out, settings, trials, resume, power), crew)
-
-    run_and_report(runs, procs, as_json)
+def add_benchmarks(app: typer.Typer) -> None:
+    """Add `ic` and `ewa`."""
+    ic = benchmark_command(
+        "ic", "TOML file, or ic/smoke, ic/reference.", "Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."
+    )
+    ewa = benchmark_command(
+        "ewa", "TOML file, or ewa/smoke, ewa/reference.", "Folder with climo_YYYY.h5, a file for each year."
+    )
+    app.command("ic", help=_IC, short_help="Image Classification: from JPEG files to a score.")(ic)
+    app.command("ewa", help=_EWA, short_help="Extreme Weather Analytics: from HDF5 years to a score.")(ewa)
 
 
 def score(
@@ -317,37 +305,11 @@ def _command_of(found: Found) -> Any:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    about = _HELP.format(name=found.name, package=found.package, version=found.version, summary=found.summary)
     in_short = f"Plug-in {found.package} {found.version}{': cannot be used' if found.problem else '.'}"
-    app.command(found.name, help=_help_of(found), short_help=in_short)(_benchmark(found.name))
+    command = benchmark_command(found.name, "TOML file, or NAME/reference, NAME/smoke.", "Folder of the data set.")
+    app.command(found.name, help=about, short_help=in_short)(command)
     return get_command(app)
-
-
-def _help_of(found: Found) -> str:
-    return _HELP.format(name=found.name, package=found.package, version=found.version, summary=found.summary)
-
-
-def _benchmark(name: str) -> Callable[..., None]:
-    def benchmark(
-        recipe: Annotated[str | None, typer.Option(help="TOML file, or NAME/reference, NAME/smoke.")] = None,
-        data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
-        out: Out = None,
-        set_: Set = None,
-        input_: Input = InputKind.FILES,
-        trials: Trials = 1,
-        resume: Resume = False,
-        procs: Procs = None,
-        oversubscribe: Oversubscribe = False,
-        power: Power = "auto",
-        estimate_: EstimateOption = False,
-        machine: MachineOption = None,
-        as_json: Json = False,
-    ) -> None:
-        if is_estimate(estimate_, machine, {"--data": data, "--out": out, "--resume": resume}):
-            estimate(name, recipe, set_, machine, procs, as_json)
-            return
-        run_named(name, recipe, data, out, [*(set_ or ()), *input_.overrides], trials, resume, procs, power, as_json)
-
-    return benchmark
 
 
 # ----------------------------------------------------------------------------------------------------

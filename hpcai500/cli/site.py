@@ -152,10 +152,10 @@ def _of_job(crew: Crew, places: Places) -> dict[str, Any]:
     """A system.json of the nodes of `crew`."""
     if crew.size in (None, 1):
         return _here(places)
+    from hpcai500.job_options import SystemOptions
     from hpcai500.launch.measuring import measure, setting_for
 
-    arguments = [token for name, path in places.items() if path for token in (f"--{name}", path)]
-    return measure(crew, "measure.system_command", setting_for(crew, _RECIPE, ()), arguments)
+    return measure(crew, "measure.system_command", setting_for(crew, _RECIPE, ()), SystemOptions(dict(places)))
 
 
 def _here(places: Places) -> dict[str, Any]:

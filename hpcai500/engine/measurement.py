@@ -1,7 +1,7 @@
 """The frame of every in-job measurement: options, ranks, device, threads, and one JSON document from rank 0.
 
-`launch.measuring` starts it as `python -m hpcai500.X_command --recipe R [--set …] --result FILE [its own options]`. A
-command imports torch only inside its body, after OpenMP's variables were set.
+`launch.measuring` starts it, with a `job_options.Measurement`. A command imports torch only inside its body, after
+OpenMP's variables were set.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from hpcai500.errors import ExitCode, HpcAi500Error, UsageError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
+from hpcai500.job_options import Measurement, Own, read_options
 from hpcai500.layers import Recipe
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals
@@ -35,26 +36,27 @@ _SPINNING = "5000"
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What a measurement runs with: the command's options, the recipe, all ranks, and this rank's device and cores."""
+class Bench(Generic[Own]):
+    """What a measurement runs with: its own options, the recipe, all ranks, and this rank's device and cores."""
 
-    options: argparse.Namespace
+    options: Own
     recipe: Recipe
     ranks: Ranks
     device: torch.device
     cores: int
+    doing_file: Path
 
     def doing(self, what: str) -> None:
         """Note that `what` is measured now; if it takes too long, the command that waits for this process names it."""
-        if self.ranks.leads and self.options.doing:
-            self.options.doing.write_text(what, encoding="utf-8")
+        if self.ranks.leads:
+            self.doing_file.write_text(what, encoding="utf-8")
 
 
-Body = Callable[[Bench], Mapping[str, Any]]
+Body = Callable[[Bench[Own]], Mapping[str, Any]]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The options of an in-job command; a mistake raises UsageError, which the command reports in one line.
+    """The options of an in-job command that people type; a mistake raises UsageError, reported in one line.
 
     argparse itself would print the usage and exit with 2, which means a wrong answer here.
     """
@@ -63,25 +65,15 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
-def measurement_parser(module: str, description: str) -> argparse.ArgumentParser:
-    """A parser of the options that all measurements have; the command adds its own."""
-    parser = CommandParser(prog=f"python -m hpcai500.{module}", description=description)
-    parser.add_argument("--recipe", required=True, help="TOML file or name of a shipped recipe")
-    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
-    parser.add_argument("--result", type=Path, required=True, help="file that rank 0 writes")
-    parser.add_argument("--doing", type=Path, help="file where rank 0 notes what it measures now")
-    return parser
-
-
-def run_measurement(parser: argparse.ArgumentParser, body: Body, arguments: Sequence[str] | None = None) -> int:
+def run_measurement(kind: type[Measurement[Own]], body: Body[Own], arguments: Sequence[str] | None = None) -> int:
     """Run `body` on this rank; rank 0 writes what it returns. Returns the exit code; errors are one line on stderr."""
 
     def command() -> None:
-        options = parser.parse_args(arguments)
-        recipe = load_recipe(options.recipe, options.set)
+        measurement = read_options(kind, arguments)
+        recipe = load_recipe(measurement.recipe, measurement.overrides)
         with scratch(os.environ, Path.cwd()):
             let_threads_spin()
-            _measure(options, recipe, body)
+            _measure(measurement, recipe, body)
 
     return exit_code_of(command)
 
@@ -102,7 +94,7 @@ def exit_code_of(command: Callable[[], None]) -> int:
     return ExitCode.PASS
 
 
-def _measure(options: argparse.Namespace, recipe: Recipe, body: Body) -> None:
+def _measure(measurement: Measurement[Own], recipe: Recipe, body: Body[Own]) -> None:
     import torch  # after OpenMP's variables are set
 
     from hpcai500.engine.journal import telling
@@ -114,9 +106,9 @@ def _measure(options: argparse.Namespace, recipe: Recipe, body: Body) -> None:
         cores = ranks.cores()
         torch.set_num_threads(recipe.os.threads or cores)
         torch.manual_seed(recipe.hyperparameters.seed)
-        found = body(Bench(options, recipe, ranks, device, cores))
+        found = body(Bench(measurement.options, recipe, ranks, device, cores, measurement.doing))
         if ranks.leads:
-            write_atomically(options.result, (json.dumps(found, allow_nan=False) + "\n").encode())
+            write_atomically(measurement.result, (json.dumps(found, allow_nan=False) + "\n").encode())
         ranks.world.barrier()
 
 

@@ -7,7 +7,6 @@ are data that may lie, take all memory, or try to run code.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -17,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcai500.engine.measurement import CommandParser, exit_code_of, let_threads_spin
+from hpcai500.engine.measurement import exit_code_of, let_threads_spin
 from hpcai500.errors import DataError, RecipeError
 from hpcai500.files import scratch, write_atomically
 from hpcai500.hosts import find_placement
+from hpcai500.job_options import ReplayOptions, read_options
 from hpcai500.layers import Ensemble, Recipe
-from hpcai500.recipe import ensemble_reference, parse_resolved
+from hpcai500.recipe import ensemble_reference, read_resolved
 
 if TYPE_CHECKING:
     import torch
@@ -45,14 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Replay; returns the exit code: 2 for a checkpoint that is refused. Errors are one line on stderr."""
 
     def command() -> None:
-        options = _options(arguments)
-        recipe = _on_device(_read_recipe(options.recipe), options.device)
-        with scratch(os.environ, options.json_out.parent):
+        options = read_options(ReplayOptions, arguments)
+        recipe = _on_device(read_resolved(options.recipe), options.device)
+        with scratch(os.environ, options.result.parent):
             let_threads_spin()
             found = replay(
-                recipe, options.checkpoint, options.data, at_target=options.target, held_back=options.held_back
+                recipe, options.checkpoint, options.data, at_target=options.at_target, held_back=options.held_back
             )
-        write_atomically(options.json_out, (json.dumps(found, allow_nan=False) + "\n").encode())
+        write_atomically(options.result, (json.dumps(found, allow_nan=False) + "\n").encode())
 
     return exit_code_of(command)
 
@@ -205,33 +205,12 @@ def _facts(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _read_recipe(path: Path) -> Recipe:
-    try:
-        return parse_resolved(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not a text in UTF-8: {error.reason}") from error
-
-
 def _on_device(recipe: Recipe, device: str | None) -> Recipe:
     """`recipe` on another device; on a CPU with the native loader, which is everywhere and makes the same images."""
     if device is None:
         return recipe
     change = {"device": device} | ({"loader": "native", "conversion": "host"} if device == "cpu" else {})
     return recipe.model_copy(update={"accelerator": recipe.accelerator.model_copy(update=change)})
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser(prog="python -m hpcai500.engine.replay_command", description=__doc__.partition("\n")[0])
-    parser.add_argument("--recipe", type=Path, required=True, help="recipe.toml of the record")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="its last checkpoint")
-    parser.add_argument("--target", type=Path, help="the checkpoint with which it reached its target")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
-    parser.add_argument("--held-back", type=Path, help="folder of another data set, to be evaluated on, too")
-    parser.add_argument("--json-out", type=Path, required=True, help="file that the result is written to")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="another device than the recipe's")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

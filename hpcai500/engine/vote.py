@@ -3,11 +3,6 @@
 Members are read one after the other, so that memory does not grow with their number. A file counts only if its member's
 chain of events vouches for it, and only if it gives exactly the quality of the member's last evaluation. It takes
 neither a GPU nor the members' data.
-
-    python -m hpcai500.engine.vote --recipe FILE --records LIST -o vote.json [--refused FILE]
-
-LIST has a line for each member: its number, a tab, and the folder of its record, relative to that of the recipe. The
-first member that cannot vote is written to the file of `--refused`, {member, reason}.
 """
 
 from __future__ import annotations
@@ -67,20 +62,18 @@ def read_list(path: Path, folder: Path) -> list[Listed]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--records {path}: cannot be read: {error}") from error
+        raise UsageError(f"{path}: cannot be read: {error}") from error
     found: list[Listed] = []
     for place, line in enumerate(lines, 1):
         number, tab, record = line.partition("\t")
         if not (tab and record and number.isascii() and number.isdecimal()):
-            raise UsageError(
-                f"--records {path}:{place}: expected a member's number, a tab and the folder of its record"
-            )
+            raise UsageError(f"{path}:{place}: expected a member's number, a tab and the folder of its record")
         found.append(Listed(int(number), folder / record, record))
     for what in ({one.number for one in found}, {one.record.resolve() for one in found}):
         if len(what) != len(found):
-            raise UsageError(f"--records {path}: names a member or a record twice: each has one vote")
+            raise UsageError(f"{path}: names a member or a record twice: each has one vote")
     if not found:
-        raise UsageError(f"--records {path}: names no member: nobody votes")
+        raise UsageError(f"{path}: names no member: nobody votes")
     return sorted(found, key=lambda one: one.number)
 
 

@@ -34,6 +34,7 @@ from hpcai500.ensemble.members import last_error, read_failures
 from hpcai500.errors import HpcAi500Error, RecordError, RunError
 from hpcai500.files import scratch_folder
 from hpcai500.interpreter import module_command
+from hpcai500.job_options import VoteOptions, as_argument
 from hpcai500.launch.processes import run_to_end
 from hpcai500.methodology.ensemble import (
     MemberTimes,
@@ -414,13 +415,8 @@ def run_vote(ensemble: Ensemble, members: Sequence[Member], out: Path) -> None:
         try:
             # Relative paths, so that the vote of an ensemble that was moved gives the same file.
             listed.write_text("".join(f"{one.number}\t{one.record}\n" for one in members), encoding="utf-8")
-            code = run_to_end(
-                module_command(
-                    "engine.vote_command", "--recipe", (ensemble.path / RECIPE).absolute(), "--records", listed,
-                    "--refused", refused, "-o", out.absolute(),
-                ),
-                hold=True,
-            )  # fmt: skip
+            options = VoteOptions((ensemble.path / RECIPE).absolute(), listed, out.absolute(), refused)
+            code = run_to_end(module_command("engine.vote_command", as_argument(options)), hold=True)
         except OSError as error:
             raise RunError(f"{listed}: cannot be written: {error.strerror}; mend it, then collect again") from error
         if code and refused.is_file():

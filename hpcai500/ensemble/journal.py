@@ -25,7 +25,7 @@ from hpcai500.errors import RecordError, UsageError
 from hpcai500.files import write_atomically
 from hpcai500.layers import Recipe
 from hpcai500.plugins import plugin_facts
-from hpcai500.recipe import parse_resolved, recipe_hash, tables_hash, to_toml
+from hpcai500.recipe import parse_resolved, read_resolved, recipe_hash, tables_hash, to_toml
 from hpcai500.record import FIRST_PREVIOUS, Event, event_line, last_hash, line_hash, new_event, parse_journal
 from hpcai500.system.software import package_code_hash
 from hpcai500.toml_source import parse_toml
@@ -136,8 +136,7 @@ class Ensemble:
         Raises:
             RecipeError: this version of hpcai500 cannot run it.
         """
-        path = self.path / RECIPE
-        return parse_resolved(path.read_text(encoding="utf-8"), str(path))
+        return read_resolved(self.path / RECIPE)
 
 
 def is_ensemble(folder: Path) -> bool:

@@ -159,7 +159,7 @@ def _check_stage(stage: str, recipe: Recipe) -> None:
 
 def _data(request: PlanRequest, recipe: Recipe) -> Path:
     if request.data is None:
-        if not recipe.problem.dataset.startswith("synthetic-"):
+        if not recipe.problem.is_synthetic:
             raise DataError(
                 f"{recipe.benchmark}: the recipe trains on {recipe.problem.dataset}: give its folder with --data DIR"
             )

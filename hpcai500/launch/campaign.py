@@ -29,7 +29,7 @@ from hpcai500.launch.processes import until_stopped
 from hpcai500.layers import Recipe
 from hpcai500.methodology.rules import judge
 from hpcai500.methodology.trials import runs_to_plan
-from hpcai500.recipe import load_recipe, parse_resolved, rulebook
+from hpcai500.recipe import load_recipe, read_resolved, rulebook
 from hpcai500.streams import say
 from hpcai500.system.doctor import Subject, require_healthy
 
@@ -105,7 +105,7 @@ def plan_campaign(request: PlanRequest, crew: Crew) -> Plan:
 
 def _check_data(data: Path | None, recipe: Recipe) -> None:
     dataset = recipe.problem.dataset
-    if data is None and not dataset.startswith("synthetic-"):
+    if data is None and not recipe.problem.is_synthetic:
         raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
     if data is not None and data.exists() and not data.is_dir():
         raise DataError(f"{data}: not a folder; give the folder of {dataset} with --data DIR")
@@ -214,8 +214,7 @@ def campaign_recipe(campaign: Campaign) -> Recipe:
     Raises:
         RecipeError: this version of hpcai500 cannot run it.
     """
-    path = campaign.path / RECIPE
-    return parse_resolved(path.read_text(encoding="utf-8"), str(path))
+    return read_resolved(campaign.path / RECIPE)
 
 
 def _wanted(campaign: Campaign, only: int | None) -> Sequence[Trial]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcai500.errors import ExitCode, HpcAi500Error, RecipeError, UsageError
 from hpcai500.files import scratch_folder
 from hpcai500.hosts import find_placement
+from hpcai500.job_options import PreflightOptions, as_argument
 from hpcai500.launch.crew import Crew, crew_of, require_room
 from hpcai500.launch.measuring import Setting
 from hpcai500.launch.processes import Patience
@@ -132,16 +133,21 @@ def _measure(
     """The log of the ranks, and how they ended if that was not well."""
     with scratch_folder(os.environ, Path.cwd()) as folder:
         log = Path(folder, "checks.jsonl")
-        tokens: list[str | Path] = ["--recipe", setting.name, "--result", log, "--out", patient.out or Path("runs")]
-        tokens += [token for text in setting.overrides for token in ("--set", text)]
-        tokens += [token for name in names for token in ("--check", name)]
-        tokens += ["--data", patient.data.absolute()] if patient.data else []
-        tokens += ["--machine", patient.machine] if patient.machine else []
+        options = PreflightOptions(
+            recipe=setting.name,
+            overrides=tuple(setting.overrides),
+            log=log,
+            checks=tuple(names),
+            data=patient.data.absolute() if patient.data else None,
+            out=patient.out or Path("runs"),
+            machine=patient.machine,
+            limit_seconds=CHECK_SECONDS,
+        )
         ended_by: HpcAi500Error | str | None = None
         limit_seconds = _limit_seconds(names)
         say(f"doctor: measures for a minute, and for {limit_seconds:.0f} s at most")
         try:
-            code = crew.run(setting.recipe, tokens, _MODULE, Patience(limit_seconds))
+            code = crew.run(setting.recipe, [as_argument(options)], _MODULE, Patience(limit_seconds))
             ended_by = None if code == ExitCode.PASS else f"its processes ended with exit code {code} (see above)"
         except HpcAi500Error as error:
             ended_by = error

@@ -32,6 +32,14 @@ from hpcai500.errors import (
 from hpcai500.files import make_empty, scratch_folder, write_atomically
 from hpcai500.hosts import Placement
 from hpcai500.interpreter import module_command
+from hpcai500.job_options import (
+    Measurement,
+    MicroOptions,
+    ProfileOptions,
+    ReplayOptions,
+    StepOptions,
+    as_argument,
+)
 from hpcai500.launch.crew import Crew, crew_of
 from hpcai500.launch.made_data import data_for_measuring
 from hpcai500.launch.processes import Patience, run_to_end
@@ -47,7 +55,6 @@ from hpcai500.system.doctor import Subject, require_healthy
 # Running one measuring module.
 
 
-Tokens = Sequence[str | Path]
 # For measurements of some seconds: torch is imported on every rank, perhaps from a busy file system.
 _LIMIT_SECONDS = 600.0
 
@@ -77,12 +84,12 @@ def setting_for(crew: Crew, name: str, overrides: Sequence[str]) -> Setting:
 
 
 def measure(
-    crew: Crew, module: str, setting: Setting, arguments: Tokens = (), limit_seconds: float = _LIMIT_SECONDS
+    crew: Crew, module: str, setting: Setting, options: Any, limit_seconds: float = _LIMIT_SECONDS
 ) -> dict[str, Any]:
     """Run `python -m hpcai500.MODULE` on all ranks of `crew`, which is open, and return what rank 0 wrote.
 
-    The module is one of `engine.measurement.run_measurement`. It is ended after `limit_seconds`, or by the first
-    signal.
+    The module is one of `engine.measurement.run_measurement`, and `options` are its own in `job_options`. It is ended
+    after `limit_seconds`, or by the first signal.
 
     Raises:
         OutOfTimeError: it took too long; names what it was measuring.
@@ -91,10 +98,9 @@ def measure(
     """
     with scratch_folder(os.environ, Path.cwd()) as folder:
         result, doing = Path(folder, "result.json"), Path(folder, "doing")
-        settings = [token for text in setting.overrides for token in ("--set", text)]
-        common: list[str | Path] = ["--recipe", setting.name, *settings, "--result", result, "--doing", doing]
+        told = as_argument(Measurement(setting.name, tuple(setting.overrides), result, doing, options))
         try:
-            code = crew.run(setting.recipe, [*common, *arguments], module, Patience(limit_seconds))
+            code = crew.run(setting.recipe, [told], module, Patience(limit_seconds))
         except OutOfTimeError as error:
             what = doing.read_text(encoding="utf-8") if doing.is_file() else "starting its processes"
             raise OutOfTimeError(
@@ -192,8 +198,8 @@ def count_step(placement: Placement, name: str, overrides: Sequence[str], classe
             "ranks: start it once, without a launcher"
         )
     settings = [*overrides, *_ANYWHERE]
-    arguments = ["--steps", "0", *(["--classes", str(classes)] if classes else [])]
-    return measure(crew_of(placement, None), _COMMAND, Setting(name, settings, load_recipe(name, settings)), arguments)
+    setting = Setting(name, settings, load_recipe(name, settings))
+    return measure(crew_of(placement, None), _COMMAND, setting, StepOptions(classes=classes))
 
 
 def time_steps(crew: Crew, setting: Setting, steps: int, seconds: float) -> dict[str, Any]:
@@ -202,7 +208,7 @@ def time_steps(crew: Crew, setting: Setting, steps: int, seconds: float) -> dict
     Raises:
         HpcAi500Error: they could not be timed.
     """
-    return measure(crew, _COMMAND, setting, ["--steps", str(steps), "--seconds", str(seconds)])
+    return measure(crew, _COMMAND, setting, StepOptions(steps, seconds))
 
 
 def _count(stated: dict[str, str], field: str, otherwise: int) -> int:
@@ -244,17 +250,9 @@ def replay_checkpoint(
     parse_resolved(recipe.read_text(encoding="utf-8"), "recipe.toml")
     with scratch_folder(os.environ, Path.cwd()) as folder:
         result = Path(folder, "replay.json")
-        options = {
-            "--recipe": recipe,
-            "--checkpoint": checkpoint,
-            "--target": at_target,
-            "--data": data.absolute(),
-            "--held-back": held_back and held_back.absolute(),
-            "--device": device,
-            "--json-out": result,
-        }
-        given = [token for option, value in options.items() if value for token in (option, value)]
-        code = run_to_end(module_command(_REPLAY_COMMAND, *given), hold=True)
+        second = held_back and held_back.absolute()
+        options = ReplayOptions(recipe, checkpoint, data.absolute(), result, at_target, second, device)
+        code = run_to_end(module_command(_REPLAY_COMMAND, as_argument(options)), hold=True)
         if code == ExitCode.WRONG_ANSWER:
             raise WrongAnswerError("a checkpoint of it is refused (stderr says why)")
         if code == ExitCode.USAGE:
@@ -270,7 +268,6 @@ def replay_checkpoint(
 
 
 _MODULE = "measure.micro_command"
-_SMOKE = "synthetic-"
 # Importing torch and walking the models, on a machine ten times slower than most.
 _START_SECONDS = 180.0
 # Of each kind: measurements, how many times `--seconds` each takes at most, and seconds that do not depend on that.
@@ -312,14 +309,12 @@ def measure_micro(crew: Crew, request: MicroRequest) -> dict[str, Any]:
             f"{request.recipe}: a recipe of {setting.recipe.benchmark}; micro measures the shapes of "
             f"{' and '.join(RECIPE_TYPES)}: a plug-in's are measured by `hpcai500 profile {setting.recipe.benchmark}`"
         )
-    arguments = ["--what", ",".join(request.what), "--seconds", f"{request.seconds:g}"]
     with ExitStack() as stack:
-        if "input" in request.what:
-            for benchmark, folder in _data(request, setting, stack, crew).items():
-                arguments += ["--data", f"{benchmark}={folder}"]
+        data = _data(request, setting, stack, crew) if "input" in request.what else {}
         limit_seconds = _limit_seconds(request)
         say(f"micro: {request.seconds:g} s a measurement; at most {limit_seconds:.0f} s for all, then it is ended")
-        document = measure(crew, _MODULE, setting, arguments, limit_seconds)
+        options = MicroOptions(tuple(request.what), request.seconds, data)
+        document = measure(crew, _MODULE, setting, options, limit_seconds)
     if not document:
         raise UsageError(f"micro {' '.join(request.what)}: nothing of it can be measured here (see above)")
     return document
@@ -351,11 +346,11 @@ def _data(request: MicroRequest, setting: Setting, stack: ExitStack, crew: Crew)
     if request.data:
         return {recipe.benchmark: request.data}
     recipes: list[Recipe] = [recipe]
-    if request.recipe is None and recipe.problem.dataset.startswith(_SMOKE):
+    if request.recipe is None and recipe.problem.is_synthetic:
         recipes.append(load_recipe("ewa/smoke", ()))
     found: dict[str, Path] = {}
     for one in recipes:
-        if one.problem.dataset.startswith(_SMOKE):
+        if one.problem.is_synthetic:
             found[one.benchmark] = stack.enter_context(data_for_measuring(one, is_shared=not crew.is_local))
         else:
             say(f"input {one.benchmark}: left out: it reads {one.problem.dataset}: add --data DIR")
@@ -402,9 +397,8 @@ def run_profile(request: ProfileRequest, crew: Crew) -> tuple[Path, dict[str, An
     try:
         with chosen as data:
             say(f"profile: recipe {name}, data {data}, into {folder}; at most {limit_seconds:.0f} s, then it is ended")
-            arguments: list[str | Path] = ["--data", data.absolute(), "--trace", (folder / TRACE).absolute()]
-            arguments += ["--steps", str(request.steps)] if request.steps else []
-            document = measure(crew, "measure.profile_command", setting, arguments, limit_seconds)
+            options = ProfileOptions(data.absolute(), (folder / TRACE).absolute(), request.steps)
+            document = measure(crew, "measure.profile_command", setting, options, limit_seconds)
     except BaseException:
         if request.out is None:
             shutil.rmtree(folder, ignore_errors=True)

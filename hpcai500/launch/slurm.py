@@ -641,7 +641,7 @@ def _check_trials(request: RenderRequest, recipe: Recipe) -> None:
 def _data(request: RenderRequest, recipe: Recipe) -> str | None:
     dataset = recipe.problem.dataset
     if request.data is None:
-        if not dataset.startswith("synthetic-"):
+        if not recipe.problem.is_synthetic:
             raise DataError(f"{recipe.benchmark}: the recipe trains on {dataset}: give its folder with --data DIR")
         return None
     if request.data.exists() and not request.data.is_dir():

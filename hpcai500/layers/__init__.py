@@ -48,6 +48,11 @@ class Problem(Layer):
     target_quality: Fraction = Field(gt=0, description="quality that the penalty coefficient compares with")
     epochs: Count = Field(description="passes over the training set")
 
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether hpcai500 makes the data set itself."""
+        return self.dataset.startswith("synthetic-")
+
 
 class ClimateProblem(Problem):
     """Layer 9 of `ewa`: also which years are trained on, and which decide the quality."""

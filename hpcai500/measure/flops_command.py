@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from hpcai500.engine.measurement import CommandParser
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import scratch
 from hpcai500.plugins import require_benchmark
@@ -22,16 +23,10 @@ if TYPE_CHECKING:
 _GIGA = 1e9
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        tell(f"{message} (see `{self.prog} --help`)")
-        self.exit(ExitCode.USAGE)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the count; returns the exit code."""
     prepare_streams()
-    parser = _Parser(
+    parser = CommandParser(
         prog="hpcai500 flops",
         description="Count the floating-point operations of one training sample: convolutions and matrix products, "
         "forward and backward, two operations a multiply-add (V3.0 Table 3; docs/methodology.md).",
@@ -41,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one field")
     parser.add_argument("--classes", type=_classes, help="outputs of a classifier (default: the edition's data set)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args(arguments)
     try:
+        options = parser.parse_args(arguments)
         with ending_by_signals(leave):
             count, shape = _count(options)
     except HpcAi500Error as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
-from hpcai500.errors import UsageError
+from hpcai500.engine.measurement import Bench, run_measurement
+from hpcai500.job_options import Measurement, MicroOptions
 from hpcai500.layers import ExtremeWeather, ImageClassification, Recipe
 from hpcai500.methodology.roofline import arithmetic_of
 from hpcai500.progress import Progress
@@ -34,17 +33,13 @@ _SQUARES = (512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure on this rank; returns the exit code."""
-    parser = measurement_parser("measure.micro_command", "Measure what this machine does at best (docs/micro.md).")
-    parser.add_argument("--what", default=",".join(KINDS), help="what to measure, with commas between")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--data", action="append", default=[], metavar="BENCHMARK=DIR", help="data of `input`")
-    return run_measurement(parser, _measure, arguments)
+    return run_measurement(Measurement[MicroOptions], _measure, arguments)
 
 
-def _measure(bench: Bench) -> Mapping[str, Any]:
+def _measure(bench: Bench[MicroOptions]) -> Mapping[str, Any]:
     from hpcai500.measure.micro import Crew  # torch, after OpenMP's variables are set
 
-    kinds = _kinds(bench.options)
+    kinds, data = [kind for kind in KINDS if kind in bench.options.kinds], bench.options.data
     now = ["starting"]
 
     def doing(what: str) -> None:
@@ -56,7 +51,6 @@ def _measure(bench: Bench) -> Mapping[str, Any]:
     doing("walking a training step of both models")
     found: dict[str, Any] = {}
     walks = _walks(bench.recipe) if {"gemm", "conv", "input"} & set(kinds) else {}
-    data = dict(_pair(text) for text in bench.options.data)
     with bench.ranks.tracker(lambda: now[0])(_count(kinds, data), "micro", "measurements") as bar:
         for kind in kinds:
             match kind:
@@ -75,18 +69,6 @@ def _measure(bench: Bench) -> Mapping[str, Any]:
                         doing(f"input {benchmark}: reading {folder}")
                         found[f"input {benchmark}"] = _input(bench, crew, folder, walks[benchmark], found, bar)
     return found
-
-
-def _kinds(options: argparse.Namespace) -> list[str]:
-    wanted = options.what.split(",")
-    if unknown := [kind for kind in wanted if kind not in KINDS]:
-        raise UsageError(f"--what {unknown[0]}: expected {', '.join(KINDS)}")
-    return [kind for kind in KINDS if kind in wanted]
-
-
-def _pair(text: str) -> tuple[str, Path]:
-    benchmark, _, folder = text.partition("=")
-    return benchmark, Path(folder)
 
 
 def _count(kinds: Sequence[str], data: Mapping[str, Path]) -> int:
@@ -127,7 +109,7 @@ def _walks(recipe: Recipe) -> dict[str, _Walk]:
 def sibling(recipe: Recipe) -> Recipe:
     """The other benchmark's recipe of the same kind (smoke or reference), on the same machine and ranks."""
     other = "ewa" if recipe.benchmark == "ic" else "ic"
-    kind = "smoke" if recipe.problem.dataset.startswith("synthetic-") else "reference"
+    kind = "smoke" if recipe.problem.is_synthetic else "reference"
     base = load_recipe(f"{other}/{kind}", ())
     same = ("accelerator", "communication", "os", "hardware")
     return base.model_copy(update={layer: getattr(recipe, layer) for layer in same})
@@ -145,8 +127,7 @@ def _inputs(recipe: Recipe) -> tuple[Tensor, ...]:
         return (torch.empty(batch, 3, options.image_size, options.image_size),)
     assert isinstance(options, ExtremeWeather)
     made = SyntheticYears()
-    is_made = recipe.problem.dataset.startswith("synthetic-")
-    height, width = (made.height, made.width) if is_made else REFERENCE_GRID
+    height, width = (made.height, made.width) if recipe.problem.is_synthetic else REFERENCE_GRID
     images = torch.empty(batch, len(options.channels), height, options.crop_width or width)
     return images, torch.empty(batch * options.detection_samples, 5)
 
@@ -197,7 +178,7 @@ def _products(
             yield f"{kind} {name}", entry
 
 
-def _all_reduce(bench: Bench, crew: Crew, bar: Progress) -> dict[str, Any]:
+def _all_reduce(bench: Bench[MicroOptions], crew: Crew, bar: Progress) -> dict[str, Any]:
     from hpcai500.measure.bandwidth import measure_all_reduce
 
     if crew.world.size == 1:
@@ -209,7 +190,7 @@ def _all_reduce(bench: Bench, crew: Crew, bar: Progress) -> dict[str, Any]:
 
 
 def _input(
-    bench: Bench, crew: Crew, folder: Path, walk: _Walk, found: Mapping[str, Any], bar: Progress
+    bench: Bench[MicroOptions], crew: Crew, folder: Path, walk: _Walk, found: Mapping[str, Any], bar: Progress
 ) -> dict[str, Any]:
     from hpcai500.engine.precision import Precision
     from hpcai500.measure.bandwidth import measure_input

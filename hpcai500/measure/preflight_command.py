@@ -1,12 +1,11 @@
 """`python -m hpcai500.measure.preflight_command`: one rank of what `hpcai500 doctor` measures.
 
-Rank 0 writes each finding to --result as soon as it is known (`system.checks`). Whatever ends the ranks, the file has
+Rank 0 writes each finding to the log as soon as it is known (`system.checks`). Whatever ends the ranks, it has
 the findings so far and the name of the check that did not end.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -15,24 +14,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcai500.engine.measurement import let_threads_spin, measurement_parser, tell_end
+from hpcai500.engine.measurement import let_threads_spin, tell_end
 from hpcai500.errors import ExitCode, HpcAi500Error
 from hpcai500.files import remove_scratch, scratch
 from hpcai500.hosts import find_placement
+from hpcai500.job_options import PreflightOptions, read_options
 from hpcai500.layers import Recipe
 from hpcai500.machine import load_machine
 from hpcai500.recipe import load_recipe
 from hpcai500.stopping import ending_by_signals, signal_name
 from hpcai500.streams import prepare_streams, say
-from hpcai500.system.checks import (
-    CHECK_SECONDS,
-    MEASURED,
-    RANKS,
-    READING,
-    START_SECONDS,
-    Check,
-    CheckLog,
-)
+from hpcai500.system.checks import RANKS, READING, START_SECONDS, Check, CheckLog
 
 if TYPE_CHECKING:
     from hpcai500.measure.preflight_steps import Costs
@@ -42,12 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Be one rank; returns the exit code."""
     prepare_streams()
     try:
-        options = _parser().parse_args(arguments)
-        recipe = load_recipe(options.recipe, options.set)
+        options = read_options(PreflightOptions, arguments)
+        recipe = load_recipe(options.recipe, options.overrides)
         leads = find_placement(os.environ).rank == 0
     except HpcAi500Error as error:
         return tell_end(str(error), error.exit_code)
-    log = CheckLog(options.result if leads else None, options.limit, _leave, _telling(options.check))
+    log = CheckLog(options.log if leads else None, options.limit_seconds, _leave, _telling(options.checks))
     try:
         with ending_by_signals(lambda number: log.stopped(signal_name(number))), scratch(os.environ, Path.cwd()):
             let_threads_spin()
@@ -64,17 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.PASS
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = measurement_parser("measure.preflight_command", "Measure what a run needs, check by check.")
-    parser.add_argument("--check", action="append", required=True, choices=MEASURED, help="make this one")
-    parser.add_argument("--data", type=Path, help="folder of the data set")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the record")
-    parser.add_argument("--machine", help="what speeds are held against")
-    parser.add_argument("--limit", type=float, default=CHECK_SECONDS, help="seconds that one check may take")
-    return parser
-
-
-def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None:
+def _examine(options: PreflightOptions, recipe: Recipe, log: CheckLog) -> None:
     # From here on, a missing rank or a library that cannot be loaded is a finding.
     log.begin(RANKS, START_SECONDS)
     import torch  # after OpenMP's variables are set
@@ -109,7 +91,7 @@ def _examine(options: argparse.Namespace, recipe: Recipe, log: CheckLog) -> None
             machine=machine,
         )
         steps = Steps(stage)
-        for name in options.check:
+        for name in options.checks:
             ranks.phase(READING_DATA if name == READING else COMPUTING)
             if name != RANKS:
                 log.begin(name)
@@ -129,7 +111,7 @@ def _costs(recipe: Recipe) -> Costs:
     return Costs(count_flops(model, *example).training_flops, state_bytes(model), pixels)
 
 
-def _look(recipe: Recipe, options: argparse.Namespace) -> list[Check]:
+def _look(recipe: Recipe, options: PreflightOptions) -> list[Check]:
     from hpcai500.measure.preflight import LOOKED_AT
     from hpcai500.system.doctor import Subject, examine
 

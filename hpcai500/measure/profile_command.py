@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
+from hpcai500.engine.measurement import Bench, run_measurement
 from hpcai500.hosts import is_first_of_host
+from hpcai500.job_options import Measurement, ProfileOptions
 from hpcai500.streams import say
 
 if TYPE_CHECKING:
@@ -40,14 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     # Compiled code for a CPU tells the profiler about its kernels only if this is set when it is compiled.
     os.environ.setdefault("TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE", "1")
-    parser = measurement_parser("measure.profile_command", "Profile training steps.")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
-    parser.add_argument("--trace", type=Path, required=True, help="file of the trace that rank 0 writes (.json.gz)")
-    parser.add_argument("--steps", type=int, help="steps of each part (default: what fits a minute)")
-    return run_measurement(parser, _body, arguments)
+    return run_measurement(Measurement[ProfileOptions], _body, arguments)
 
 
-def _body(bench: Bench) -> Mapping[str, Any]:
+def _body(bench: Bench[ProfileOptions]) -> Mapping[str, Any]:
     from torch.profiler import record_function  # after OpenMP's variables are set
 
     from hpcai500.engine.measured_steps import ProfiledSteps
@@ -62,7 +58,7 @@ def _body(bench: Bench) -> Mapping[str, Any]:
         loop.close()
 
 
-def _measure(bench: Bench, loop: ProfiledSteps) -> Mapping[str, Any]:
+def _measure(bench: Bench[ProfileOptions], loop: ProfiledSteps) -> Mapping[str, Any]:
     ranks = bench.ranks
     sampled_steps, steps = _plan(loop.warm_up(_WARM_UP_STEPS), bench.options.steps)
     _say(bench, f"{sampled_steps} steps as in a run, then {steps} under the profiler")
@@ -100,7 +96,7 @@ def _plan(step_seconds: float, wanted: int | None) -> tuple[int, int]:
     return min(fitting, _MOST_SAMPLED), min(fitting, _MOST_PROFILED)
 
 
-def _sample(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, list[Sample]]:
+def _sample(bench: Bench[ProfileOptions], loop: ProfiledSteps, steps: int) -> tuple[Measured, list[Sample]]:
     from hpcai500.measure.host import read_counters
     from hpcai500.measure.sampling import Sampler
 
@@ -112,7 +108,7 @@ def _sample(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, li
 
 
 @contextmanager
-def _meter(bench: Bench) -> Iterator[DeviceMeter | None]:
+def _meter(bench: Bench[ProfileOptions]) -> Iterator[DeviceMeter | None]:
     """A meter of a CUDA device; None on a CPU, or where NVML does not answer."""
     import torch
 
@@ -129,7 +125,7 @@ def _meter(bench: Bench) -> Iterator[DeviceMeter | None]:
         yield meter
 
 
-def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, dict[str, Any], Any]:
+def _profile(bench: Bench[ProfileOptions], loop: ProfiledSteps, steps: int) -> tuple[Measured, dict[str, Any], Any]:
     """The profiled steps; on rank 0 with the trace's document, and the spans of buckets with the clock's offset."""
     from hpcai500.comm.liveness import WRITING
     from hpcai500.measure.trace import Spans, clock_offset, mark_of_step, record
@@ -147,7 +143,7 @@ def _profile(bench: Bench, loop: ProfiledSteps, steps: int) -> tuple[Measured, d
     return measured[0], document, (spans, offset)
 
 
-def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
+def _listen(bench: Bench[ProfileOptions], loop: ProfiledSteps) -> list[Reorder]:
     import torch
 
     from hpcai500.measure.trace import listening, reorders, typical
@@ -162,7 +158,7 @@ def _listen(bench: Bench, loop: ProfiledSteps) -> list[Reorder]:
     return typical(told)
 
 
-def _about(bench: Bench) -> dict[str, Any]:
+def _about(bench: Bench[ProfileOptions]) -> dict[str, Any]:
     import torch
 
     from hpcai500.data.derived import MANIFEST
@@ -191,7 +187,7 @@ def _about(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _communication(bench: Bench, samples: Sequence[Sample]) -> dict[str, Any]:
+def _communication(bench: Bench[ProfileOptions], samples: Sequence[Sample]) -> dict[str, Any]:
     """The curves of all nodes; all ranks call it together."""
     from hpcai500.measure.sampling import chosen_curve, curves_of_rank
 
@@ -207,7 +203,7 @@ def _communication(bench: Bench, samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _analysed(
-    bench: Bench,
+    bench: Bench[ProfileOptions],
     document: dict[str, Any],
     spans: Any,
     hidden: Sequence[Reorder],
@@ -251,7 +247,7 @@ def _analysed(
     }
 
 
-def _say(bench: Bench, line: str) -> None:
+def _say(bench: Bench[ProfileOptions], line: str) -> None:
     if bench.ranks.leads:
         say(f"profile: {line}")
 

@@ -1,6 +1,6 @@
 """One step of a recipe, without its data: what is computed, which gradients travel, and how long it takes here.
 
-For the cost model (docs/cost-model.md). With --steps 0 it only counts, on any machine, in a few seconds.
+For the cost model (docs/cost-model.md). With 0 steps it only counts, on any machine, in a few seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hpcai500.engine.measurement import Bench, measurement_parser, run_measurement
+from hpcai500.engine.measurement import Bench, run_measurement
+from hpcai500.job_options import Measurement, StepOptions
 from hpcai500.methodology.cost import Gradients, Phases, summarised
 
 if TYPE_CHECKING:
@@ -57,19 +58,15 @@ _LEAST_STEPS = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count and measure; returns the exit code."""
-    parser = measurement_parser("measure.step_command", __doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=24, help="steps to time; 0: count only")
-    parser.add_argument("--seconds", type=float, default=90.0, help="no more steps after that")
-    parser.add_argument("--classes", type=int, help="outputs of a classifier (default: the edition's data set)")
-    return run_measurement(parser, _body, arguments)
+    return run_measurement(Measurement[StepOptions], _body, arguments)
 
 
-def _body(bench: Bench) -> Mapping[str, Any]:
+def _body(bench: Bench[StepOptions]) -> Mapping[str, Any]:
     found = {**_facts(bench), **_count(bench)}
     return {**found, **(_measure(bench) if bench.options.steps else {})}
 
 
-def _facts(bench: Bench) -> dict[str, Any]:
+def _facts(bench: Bench[StepOptions]) -> dict[str, Any]:
     recipe, world = bench.recipe, bench.ranks.world
     return {
         "benchmark": recipe.benchmark,
@@ -83,7 +80,7 @@ def _facts(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _count(bench: Bench) -> dict[str, Any]:
+def _count(bench: Bench[StepOptions]) -> dict[str, Any]:
     """Operations of a sample and gradients of a step, on torch's meta device."""
     from hpcai500.measure.flops import CONVENTION, count_flops  # torch after OpenMP's variables
     from hpcai500.workloads import model_of
@@ -99,7 +96,7 @@ def _count(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _measure(bench: Bench) -> dict[str, Any]:
+def _measure(bench: Bench[StepOptions]) -> dict[str, Any]:
     """Times of steps that all ranks do together."""
     from hpcai500.engine.measured_steps import BlankSteps
 
@@ -118,7 +115,7 @@ def _measure(bench: Bench) -> dict[str, Any]:
         steps.close()
 
 
-def _timed(bench: Bench, steps: BlankSteps) -> tuple[list[list[Phases]], list[list[Phases]]]:
+def _timed(bench: Bench[StepOptions], steps: BlankSteps) -> tuple[list[list[Phases]], list[list[Phases]]]:
     """Phases of each rank's steps: without communication, and with it."""
     world, wanted = bench.ranks.world, bench.options.steps
     alone: list[Phases] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,18 +31,15 @@ def begin(arguments: Sequence[str] | None = None) -> Surroundings:
     SIGALRM, even where it hangs in a library. A signal to stop ends it at once: there is nothing to save.
     """
     prepare_streams()
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("limit_seconds", type=int)
-    parser.add_argument("words", nargs="*")
-    options = parser.parse_args(arguments)
+    place, limit_seconds, *words = sys.argv[1:] if arguments is None else arguments
+    folder = Path(place)
     for number in (signal.SIGALRM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    signal.alarm(options.limit_seconds)
+    signal.alarm(int(limit_seconds))
     let_signals_in()
     told = os.fdopen(os.dup(2), "w", encoding="utf-8")
-    log = os.open(options.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):
         os.dup2(log, stream)
     faulthandler.enable()
-    return Surroundings(FindingsLog(options.folder / "findings.jsonl", told), options.folder, options.words)
+    return Surroundings(FindingsLog(folder / "findings.jsonl", told), folder, words)

@@ -81,7 +81,7 @@ def _no_data_named(recipe: Recipe | None) -> Check:
     if recipe is None:
         return Check(DATA, "pass", "none named")
     dataset = recipe.problem.dataset
-    if dataset.startswith("synthetic-"):
+    if recipe.problem.is_synthetic:
         return Check(DATA, "pass", f"{dataset}: hpcai500 makes it itself")
     return Check(DATA, "fail", f"{recipe.benchmark}: the recipe trains on {dataset}", "give its folder with --data DIR")
 

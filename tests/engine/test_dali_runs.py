@@ -13,6 +13,7 @@ import pytest
 from dali_here import needs_dali
 from tiny_runs import same_weights
 
+from hpcai500.job_options import ReplayOptions, as_argument
 from hpcai500.record import iterate, read_record
 
 pytestmark = needs_dali
@@ -50,10 +51,9 @@ def test_a_record_of_dali_is_evaluated_again_without_dali(run: Run, images: Path
     """On a CPU all loaders make the same images; whoever verifies a record need not have what it was made with."""
     _, record = run("accelerator.loader=dali", "problem.epochs=1")
     checkpoint = max((record / "checkpoints").glob("epoch-*.pt"))
-    given = {"--recipe": record / "recipe.toml", "--checkpoint": checkpoint, "--data": images}
-    given |= {"--json-out": tmp_path / "found.json", "--device": Path("cpu")}
+    options = ReplayOptions(record / "recipe.toml", checkpoint, images, tmp_path / "found.json", device="cpu")
     script = "import sys; sys.modules['nvidia.dali'] = None; from hpcai500.engine import replay_command; "
-    script += f"sys.exit(replay_command.main({[str(token) for pair in given.items() for token in pair]!r}))"
+    script += f"sys.exit(replay_command.main({[as_argument(options)]!r}))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     [recorded] = iterate(read_record(record).events, "eval_accuracy")

@@ -12,6 +12,8 @@ import pytest
 from many_ranks import start
 from tiny_runs import TINY, TINY_WEATHER
 
+from hpcai500.job_options import Measurement, ProfileOptions, as_argument
+
 STEPS = 4
 
 
@@ -19,12 +21,12 @@ def profile(data: Path, folder: Path, settings: tuple[str, ...], ranks: int = 1)
     """What the in-job command finds out of `STEPS` steps on `ranks` ranks."""
     benchmark = "ewa" if settings[: len(TINY_WEATHER)] == TINY_WEATHER else "ic"
     company = (f"hardware.accelerators_per_node={ranks}", "communication.backend=torch") if ranks > 1 else ()
-    changes = [token for text in (*settings, *company) for token in ("--set", text)]
-    files = ["--data", data, "--trace", folder / "trace.json.gz", "--result", folder / "result.json"]
-    words = ["--recipe", f"{benchmark}/smoke", "--steps", str(STEPS), *changes, *map(str, files)]
-    ended = start([sys.executable, "-m", "hpcai500.measure.profile_command", *words], ranks, "processes")
+    result, options = folder / "result.json", ProfileOptions(data, folder / "trace.json.gz", STEPS)
+    told = Measurement(f"{benchmark}/smoke", (*settings, *company), result, folder / "doing", options)
+    command = [sys.executable, "-m", "hpcai500.measure.profile_command", as_argument(told)]
+    ended = start(command, ranks, "processes")
     assert ended.exit_codes == [0] * ranks, ended.output
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    found: dict[str, Any] = json.loads(result.read_text())
     return found
 
 

@@ -25,6 +25,7 @@ from hpcai500.data.imagenet.synthetic import SyntheticSet, make_images
 from hpcai500.engine import replay_command
 from hpcai500.engine.checkpoint_weights import first_filters, load_weights, sketch_of
 from hpcai500.errors import WrongAnswerError
+from hpcai500.job_options import ReplayOptions, as_argument
 from hpcai500.layers import ImageClassification
 from hpcai500.record import iterate, read_record
 from hpcai500.results.verification.replay import compared, cosine, match_of
@@ -40,9 +41,8 @@ def record(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def _replayed(recipe: Path, checkpoint: Path, data: Path, out: Path, *more: str) -> int:
-    given = {"--recipe": recipe, "--checkpoint": checkpoint, "--data": data, "--json-out": out}
-    return replay_command.main([*(str(token) for pair in given.items() for token in pair), *more])
+def _replayed(recipe: Path, checkpoint: Path, data: Path, out: Path, **more: Path) -> int:
+    return replay_command.main([as_argument(ReplayOptions(recipe, checkpoint, data, out, **more))])
 
 
 def _last_checkpoint(record: Path) -> Path:
@@ -93,16 +93,8 @@ def test_a_recipe_of_many_ranks_is_evaluated_in_one_process_under_any_launcher(
     changed = text.replace('backend = "local"', 'backend = "horovod"').replace("nodes = 1", "nodes = 4")
     assert changed.count("horovod") > text.count("horovod")
     recipe.write_text(changed.replace('device = "cpu"', 'device = "cuda"'))
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "hpcai500.engine.replay_command",
-        "--recipe",
-        recipe,
-        "--data",
-        images,
-    ]
-    command += ["--checkpoint", _last_checkpoint(record), "--json-out", out, "--device", "cpu"]
+    options = ReplayOptions(recipe, _last_checkpoint(record), images, out, device="cpu")
+    command = [sys.executable, "-m", "hpcai500.engine.replay_command", as_argument(options)]
     environment = {**os.environ, "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-4]"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -115,7 +107,7 @@ def test_the_checkpoint_with_which_the_target_was_reached_is_evaluated_too(
     events, out = read_record(record).events, tmp_path / "replay.json"
     first, last = (event["value"] for event in iterate(events, "checkpoint"))
     paths = [record / "checkpoints" / value["file"] for value in (last, first)]
-    assert _replayed(record / "recipe.toml", paths[0], images, out, "--target", str(paths[1])) == 0
+    assert _replayed(record / "recipe.toml", paths[0], images, out, at_target=paths[1]) == 0
     found = json.loads(out.read_text())
     _require_same(record, found)
     early = next(iterate(events, "eval_accuracy"))["value"]
@@ -129,11 +121,11 @@ def test_what_is_held_back_is_evaluated_too_and_has_the_same_form(
     make_images(held_back, SyntheticSet(classes=3, train_per_class=1, val_per_class=5, seed=7), workers=1)
     make_images(other, SyntheticSet(classes=2, train_per_class=1, val_per_class=5), workers=1)
     checkpoint = _last_checkpoint(record)
-    assert _replayed(record / "recipe.toml", checkpoint, images, out, "--held-back", str(held_back)) == 0
+    assert _replayed(record / "recipe.toml", checkpoint, images, out, held_back=held_back) == 0
     found = json.loads(out.read_text())
     _require_same(record, found)
     assert found["held_back"]["samples"] == 15
-    assert _replayed(record / "recipe.toml", checkpoint, images, out, "--held-back", str(other)) == 64
+    assert _replayed(record / "recipe.toml", checkpoint, images, out, held_back=other) == 64
     assert "other: 2 classes; " in capsys.readouterr().err
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,12 @@ from tiny_members import member_arguments, member_recipe
 from written_campaign import edit_record
 
 from hpcai500 import train
-from hpcai500.engine import vote_command as vote_module
+from hpcai500.engine import vote_command
 from hpcai500.engine.vote import curve_points, read_list
 from hpcai500.ensemble.counting import Member, RefusedError, run_vote
 from hpcai500.ensemble.journal import Ensemble
 from hpcai500.errors import ExitCode, UsageError
+from hpcai500.job_options import VoteOptions, as_argument
 from hpcai500.methodology.sampling import draws, probe
 from hpcai500.recipe import to_toml
 from hpcai500.record import Event
@@ -61,7 +63,7 @@ def vote(tmp_path: Path) -> Vote:
         recipe.write_text(to_toml(member_recipe(benchmark, *settings)))
         listed.write_text("".join(f"{number}\t{record}\n" for number, record in named.items()))
         out.unlink(missing_ok=True)
-        return vote_module.main(["--recipe", str(recipe), "--records", str(listed), "-o", str(out)]), out
+        return vote_command.main([as_argument(VoteOptions(recipe, listed, out, tmp_path / "refused"))]), out
 
     return hold
 
@@ -309,23 +311,23 @@ def test_nobody_votes_twice_and_nobody_with_another_recipe(
 def test_a_list_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "list"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="--records"):
+    with pytest.raises(UsageError, match=re.escape(str(path))):
         read_list(path, tmp_path)
 
 
 def listed_below(folder: Path, records: list[Path]) -> list[str]:
-    """Command line of a vote whose list, recipe and records lie below `folder`."""
+    """Arguments of a vote whose list, recipe and records lie below `folder`."""
     folder.mkdir()
     for number, record in enumerate(records):
         shutil.copytree(record, folder / f"members/{number}")
     (folder / "recipe.toml").write_text(to_toml(member_recipe("ic")))
     (folder / "list").write_text("".join(f"{number}\tmembers/{number}\n" for number in range(len(records))))
-    return ["--recipe", str(folder / "recipe.toml"), "--records", str(folder / "list"), "-o", str(folder / "vote")]
+    return [as_argument(VoteOptions(folder / "recipe.toml", folder / "list", folder / "vote", folder / "refused"))]
 
 
 def test_an_ensemble_that_was_moved_has_the_same_vote_byte_by_byte(classifiers: list[Path], tmp_path: Path) -> None:
-    assert vote_module.main(listed_below(tmp_path / "here", classifiers)) == 0
-    assert vote_module.main(listed_below(tmp_path / "there", classifiers)) == 0
+    assert vote_command.main(listed_below(tmp_path / "here", classifiers)) == 0
+    assert vote_command.main(listed_below(tmp_path / "there", classifiers)) == 0
     content = (tmp_path / "here/vote").read_bytes()
     assert content == (tmp_path / "there/vote").read_bytes()
     assert [one["record"] for one in json.loads(content)["members"]] == ["members/0", "members/1", "members/2"]
@@ -333,9 +335,8 @@ def test_an_ensemble_that_was_moved_has_the_same_vote_byte_by_byte(classifiers: 
 
 def test_who_is_refused_is_written_down_for_whoever_asked(harmed: list[Path], tmp_path: Path) -> None:
     rewrite(harmed[1], "evaluation", all_right)
-    arguments, refused_file = listed_below(tmp_path / "e", harmed), tmp_path / "refused"
-    assert vote_module.main([*arguments, "--refused", str(refused_file)]) == ExitCode.WRONG_ANSWER
-    told = json.loads(refused_file.read_text())
+    assert vote_command.main(listed_below(tmp_path / "e", harmed)) == ExitCode.WRONG_ANSWER
+    told = json.loads((tmp_path / "e/refused").read_text())
     assert told["member"] == 1
     assert told["reason"].startswith("predictions/evaluation.npz gives top1 1.0")
     assert not (tmp_path / "e/vote").exists()

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import pytest
 from acted_runs import ActedCrew
 
+from hpcai500.job_options import PreflightOptions, read_options
 from hpcai500.launch.examination import Findings, Patient, examine_command
 from hpcai500.system.checks import RANKS, VERSIONS, Check, CheckLog
 
@@ -24,7 +25,7 @@ class InterruptedCrew(ActedCrew):
         self, recipe: Any, arguments: Sequence[str | Path], module: str = "train", patience: Any = None
     ) -> NoReturn:
         """The job."""
-        log = CheckLog(Path(arguments[list(arguments).index("--result") + 1]), 60, lambda: None)
+        log = CheckLog(read_options(PreflightOptions, [str(word) for word in arguments]).log, 60, lambda: None)
         log.begin(RANKS)
         log.found([Check(RANKS, "pass", "one")])
         log.begin(VERSIONS)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from many_ranks import run_ranks, started
 from torch import Tensor
 
 from hpcai500.comm.communicator import Communicator
+from hpcai500.job_options import PreflightOptions, as_argument
 from hpcai500.measure.preflight import (
     Expected,
     ask_device,
@@ -119,9 +121,15 @@ def test_two_ranks_measure_and_know_the_same() -> None:
     assert judge_clocks(walls, alignment.errors_seconds, ("n1", "n2")).status in ("pass", "warn")
 
 
-COMMAND = [sys.executable, "-m", "hpcai500.measure.preflight_command", "--recipe", "ic/smoke"]
-OF_TWO = ["--set", "hardware.accelerators_per_node=2", "--set", "communication.backend=torch",
-          "--set", "communication.timeout_seconds=8"]  # fmt: skip
+OF_TWO = ("hardware.accelerators_per_node=2", "communication.backend=torch", "communication.timeout_seconds=8")
+
+
+def preflight(
+    log: Path, checks: Sequence[str], *overrides: str, data: Path | None = None, limit: float = 60
+) -> list[str]:
+    """The command of a rank of doctor's."""
+    options = PreflightOptions("ic/smoke", overrides, log, tuple(checks), data, Path("runs"), None, limit)
+    return [sys.executable, "-m", "hpcai500.measure.preflight_command", as_argument(options)]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +142,7 @@ OF_TWO = ["--set", "hardware.accelerators_per_node=2", "--set", "communication.b
 def test_a_rank_that_dies_or_hangs_is_named(tmp_path: Path, number: signal.Signals, reason: str) -> None:
     log = tmp_path / "log"
     # As many products as fill the time until the signal comes.
-    checks = [token for _ in range(20) for token in ("--check", "GEMM")]
-    command = [*COMMAND, *OF_TWO, "--result", log, "--check", "ranks", "--check", "devices", *checks]
+    command = preflight(log, ["ranks", "devices", *["GEMM"] * 20], *OF_TWO)
     with started(command, 2, "processes") as (processes, output):
         limit = time.monotonic() + 120
         while read_log(log).running != "GEMM":
@@ -159,8 +166,8 @@ def test_a_check_that_hangs_on_one_rank_is_ended_by_its_limit(tmp_path: Path) ->
     (tmp_path / "set" / "train" / "a").mkdir(parents=True)
     os.mkfifo(tmp_path / "set" / "train" / "a" / "1.JPEG")
     log = tmp_path / "log"
-    command = [*COMMAND, "--result", log, "--check", "ranks", "--check", "reading", "--check", "disk"]
-    with started([*command, "--data", tmp_path / "set", "--limit", "2"], 1, "processes") as (processes, output):
+    command = preflight(log, ["ranks", "reading", "disk"], data=tmp_path / "set", limit=2)
+    with started(command, 1, "processes") as (processes, output):
         limit = time.monotonic() + 100
         while read_log(log).running != "reading":
             assert time.monotonic() < limit, output.read_text()
